@@ -179,7 +179,7 @@ class Client:
                 self._do_a_chore()
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> list[tuple[int, int]]:
-        """Wait until sockets are ready, but not before `rest_until_ns` and not after `wake`, both in monotonic
+        """Wait until a socket is ready, but at least until `rest_until_ns` and at most until `wake`, both in monotonic
         nanoseconds. Return (file descriptor, event mask) of each ready socket."""
         now = time.monotonic_ns()
         until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
@@ -341,8 +341,8 @@ class Client:
         self._connect_or_send(slot)
 
     def _connect_or_send(self, slot: Slot) -> None:
-        """Send the next request of a stream (`slot`) on its open connection. If the stream has no connection, open one
-        and send the request as soon as the connection is open."""
+        """Send the current request of a stream (`slot`) on its open connection. If the stream has no connection, open
+        one and send the request as soon as the connection is open."""
         if slot.connection is None:
             assert slot.exchange is not None
             slot.exchange.began_ns = time.monotonic_ns()

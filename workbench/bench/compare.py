@@ -213,8 +213,8 @@ def _shown(value: Any) -> str:
 def _run_warnings(
     left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool, expected: Collection[str] = ()
 ) -> Iterable[str]:
-    """Yield one sentence for each reason why the runs of A (`left`) and of B (`right`) cannot be compared. The runs of
-    A may differ among themselves, and so may those of B, in the kinds of conditions in `expected`, such as "host"."""
+    """Yield one sentence for each reason why the runs of A (`left`) and of B (`right`) cannot be compared. Runs of the
+    same side may differ in the kinds of conditions in `expected`, such as "host"."""
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _one_run(side, run)

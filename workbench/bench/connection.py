@@ -111,9 +111,9 @@ def _context(spec: BenchSpec) -> ssl.SSLContext:
 class ReceiveClock:
     """Converts the kernel's receive times from the wall clock to the monotonic clock, and counts inaccurate times.
 
-    `ahead_ns` is the nanoseconds by which the wall clock is ahead of the monotonic clock. The owner must call `refresh`
-    several times a second, because the two clocks drift apart by up to 0.5 us per ms (NTP's limit) and the wall clock
-    may be set.
+    `ahead_ns` is the nanoseconds by which the wall clock is ahead of the monotonic clock. The owner of the object must
+    call `refresh` several times a second, because the two clocks drift apart by up to 0.5 us per ms (NTP's limit) and
+    the wall clock may be set.
 
     `late` counts reads that were made more than 2 ms after their bytes arrived. The kernel gives all bytes of one read
     the time of the last of them, so many late reads make short times inexact.
@@ -147,9 +147,9 @@ class ReceiveClock:
         return came
 
     def refresh(self) -> None:
-        """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic clock. The clocks are
-        read five times and the fastest reading is used, because this process may have been interrupted during a slower
-        one."""
+        """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic clock. Both clocks are
+        read five times, and the fastest of the five readings is used, because this process may have been interrupted
+        during a slower one."""
         best = None
         for _ in range(5):
             before = time.monotonic_ns()
@@ -295,8 +295,8 @@ class _Tls:
 
 
 def failure_of(error: OSError, *, connecting: bool) -> tuple[str, str]:
-    """Return (kind of failure, message) for an error of a connection. `connecting` says whether the connection was
-    still being opened."""
+    """Return (kind of failure, message) for an error of a connection. `connecting` says whether the client was still
+    opening the connection."""
     detail = error.strerror or str(error)
     if isinstance(error, ConnectionRefusedError):
         return records.REFUSED, detail

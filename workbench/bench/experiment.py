@@ -1,7 +1,7 @@
 """The design of an A/B experiment: which run comes next, when there are enough pairs, and what the pairs show. All
 functions are pure. An arm is one of the two compared configurations, A or B.
 
-discarded: A pair 0: A B pair 1: A B pair 2: B A …
+  discarded: A    pair 0: A B    pair 1: A B    pair 2: B A    …
 
 The first run is discarded, because it is slower than all others on a cold machine. The two runs of a pair follow each
 other, in a random order drawn from a stored seed. A slow drift of the machine then widens the interval and does not
@@ -135,7 +135,7 @@ def measurable(metric: str, shape: BenchSpec) -> None:
 
 
 def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
-    """Return "A" and "B" in the order in which they run in pair number `pair`."""
+    """Return "A" and "B" in the order in which these two runs of pair number `pair` are made."""
     seed = spec.order_seed
     a_first = pair % 2 == 0 if seed is None else random.Random(f"{seed} {pair}").random() < 0.5
     return ("A", "B") if a_first else ("B", "A")
@@ -214,7 +214,7 @@ def resumed(experiment: Experiment) -> Experiment:
 
 
 def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
-    """Return `run` as failed, with `why` as its error, if it is planned or in progress. Return any other run
+    """Return `run` as a failed run, with `why` as its error, if it is planned or in progress. Return any other run
     unchanged."""
     return replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED else run
 
@@ -257,8 +257,8 @@ def enough(experiment: Experiment) -> str | None:
 
 
 def pairs_wanted(experiment: Experiment) -> int:
-    """Return the number of pairs that the experiment will probably need. With a requested interval width, this is
-    estimated from the spread of the pairs so far."""
+    """Return the number of pairs that the experiment will probably need. If the user asked for an interval of a certain
+    width, the number is estimated from the spread of the pairs so far."""
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is None:
         return spec.pairs
@@ -374,7 +374,7 @@ def _log_ratios(change: MetricChange) -> list[float]:
 
 def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> float | None:
     """Return the smallest true difference, in percent, that four of five experiments like this one would show. None for
-    fewer than three pairs, whose scatter is unreliable. `at_level` is the confidence level; `kinds` says for each pair
+    fewer than three pairs, whose scatter is unreliable. `at_level` is the confidence level. `kinds` says for each pair
     on two hosts whether A and B had swapped hosts."""
     if change.interval_pct is None or len(change.pairs) < 3:
         return None

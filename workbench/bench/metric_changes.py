@@ -65,8 +65,8 @@ def metric_called(name: str) -> ResultMetric:
 
 
 def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
-    """Return the metrics that a comparison of `runs` shows, with the chosen metric first. The highest percentile of
-    latencies is p99 if each run has enough samples, otherwise p90."""
+    """Return the metrics that a comparison of `runs` shows, with the metric `chosen` by the user first. The highest
+    percentile of latencies is p99 if each run has enough samples, otherwise p90."""
     embeds = any(run.spec.endpoint == "embeddings" for run in runs)
     names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
     for latency in _LATENCIES:

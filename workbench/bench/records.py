@@ -30,7 +30,7 @@ UNHEARD = "nobody reads the output of the worker"
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """Measurements of one finished request. `ttft_us` (first chunk) and `end_us` (end) are microseconds after the
+    """Measurements of one finished request. `ttft_us` (first chunk) and `end_us` (end) are in microseconds after the
     request was sent. `gaps_us` are the microseconds between successive chunks with content.
 
     Token counts come from the server's field "usage" and are None if the server sends none. The token counts of a

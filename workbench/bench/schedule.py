@@ -96,9 +96,9 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WarmupOutcome:
-    """How a warm-up with a test for a steady server ended. `steady` is False if the warm-up gave up. It took `seen`
-    requests and compared windows of `window` requests; `apart` is the last relative difference between two windows, or
-    None without two windows."""
+    """How a warm-up with a test for a steady server ended. `steady` is False if the warm-up gave up. The warm-up took
+    `seen` requests and compared windows of `window` requests each. `apart` is the last relative difference between two
+    windows, or None without two windows."""
 
     seen: int
     window: int

@@ -21,7 +21,8 @@ class TextChunk:
         self._heads: dict[int, bytes] = {}  # what stands before the text of a chunk, by the length of the chunk
 
     def count(self, data: bytes) -> int:
-        """Return the number of chunks with this prefix and suffix in `data`; 0 if `data` contains anything else."""
+        """Return the number of chunks in `data` if each contains nothing but one more piece of text. Return 0 if `data`
+        contains anything else."""
         head, trail = self._heads.get(len(data)), self._trail
         # Nearly always: one chunk of a length that was seen before, so its size is right. `_is_chunk` is slower.
         if head is not None and data.startswith(head) and data.endswith(trail):

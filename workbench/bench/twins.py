@@ -6,7 +6,7 @@ two-period cross-over clinical trial, Br J Clin Pharmacol 8, 1979; Jones and Ken
 Trials, section 2.3). For each pair, d = log(B/A). m+ is the mean of d over the n+ unswapped pairs, m- over the n-
 swapped pairs:
 
-change = (m+ + m-) / 2 machine = (m+ - m-) / 2 standard error of both = s / 2 * sqrt(1/n+ + 1/n-)
+    change = (m+ + m-) / 2        machine = (m+ - m-) / 2        standard error of both = s / 2 * sqrt(1/n+ + 1/n-)
 
 `s` is the pooled standard deviation of d inside the two groups of pairs, with n+ + n- - 2 degrees of freedom. `change`
 is B against A on the same machine, and `machine` is the second host against the first one with the same configuration.
@@ -58,7 +58,7 @@ def host_of(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
 
 def balanced(spec: ExperimentSpec, pairs: int) -> bool:
     """Return whether A runs on the second host in exactly half of the first `pairs` pairs, so that the experiment can
-    end after them."""
+    end after them. True for an experiment on one host."""
     return not spec.twins or pairs % 2 == 0
 
 

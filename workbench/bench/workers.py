@@ -202,7 +202,7 @@ class HostWorker:
             yield self._here(await self._fetch(lost))
 
     def _here(self, line: bytes) -> bytes:
-        """Return `line`, which is a summary, with its times converted to this machine's clock."""
+        """Return the summary in `line`, a line of JSON, with its times converted to this machine's clock."""
         message = _message(line)
         if "sent_unix_s" in message:
             self._ahead_s = min(self._ahead_s, time.time() - message.pop("sent_unix_s"))

@@ -69,10 +69,9 @@ def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = Non
 def of_flags(
     catalog: Catalog, flags: Mapping[str, Any], model: SimulatedModel, *, served: tuple[str, ...], **options: Any
 ) -> LaunchOptions:
-    """Return the launch options of a server, given its parsed flags and its model. Host and port come from the flags;
-    the default host is loopback for every engine, although some real engines listen on all addresses. `served` are the
-    names under which the model is served, and `options` the other fields.
-    """
+    """Return the launch options of a server, given its parsed flags and its model. `served` are the names under which
+    the model is served, and `options` the other fields. Host and port come from the flags; the default host is loopback
+    for every engine, although some real engines listen on all addresses."""
     host, port = str(flags.get("host") or "127.0.0.1"), int(flags.get("port") or catalog.engine.default_port)
     options = {**_ranks(flags), **options}
     return LaunchOptions(catalog.engine, catalog.version, flags, model, served, host, port, **options)

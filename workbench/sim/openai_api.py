@@ -110,7 +110,7 @@ class Api:
         return f"{'chatcmpl' if chat else 'cmpl'}-simulated-{self.created:x}-{self.count}"
 
     def chat_text(self, request: Request) -> str:
-        """Return the messages of a request as one text, without the tokens of the chat template."""
+        """Return the messages of a chat request as one text, without the tokens of the chat template."""
         return _chat_text(_body(request))
 
     # -- small routes --------------------------------------------------------------------------------------------

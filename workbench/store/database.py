@@ -113,8 +113,8 @@ class Database:
         return db
 
     def _migrate(self, db: sqlite3.Connection, write: bool) -> None:
-        """Update the file to the newest format. If this fails for a file that is only to be read (`write` is False),
-        use the file in its older format."""
+        """Update the file to the newest format. If this fails and the file is only to be read (`write` is False),
+        continue with the older format."""
         newest = len(self._migrations)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > newest:

@@ -55,8 +55,8 @@ class ExperimentsDb:
             raise _no_such(experiment.id)
 
     def get(self, experiment_id: int) -> Experiment:
-        """Return the experiment with this id. An experiment whose Workbench ended while running it is returned with the
-        state "stopped"."""
+        """Return the experiment with this id. If its Workbench ended while running it, its state is "stopped" in the
+        returned experiment."""
         rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
         if not rows:
             raise _no_such(experiment_id)

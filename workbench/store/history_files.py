@@ -164,8 +164,8 @@ def _remove(path: Path) -> None:
 
 def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_result]]:
     """Return (path, file status) of the history files among `paths`, newest first. Everything else, such as a file with
-    another name or a symbolic link, is left out. A file whose modification time lies in the future comes last, because
-    a clock was wrong."""
+    another name or a symbolic link, is left out. A file whose modification time lies in the future, because a clock was
+    wrong, comes last."""
     found = []
     with contextlib.suppress(OSError):
         for path in paths:
@@ -203,7 +203,7 @@ class Kept:
 
 def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
     """Return the history of a host from the files in `folder`, up to the Unix time `now`. Files that cannot be read,
-    and damaged lines, are left out. `without` is the name of a HistoryWriter whose files are not read."""
+    and damaged lines, are left out. The files of the HistoryWriter with the name `without` are not read."""
     kept, writers = Kept(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
     for path, status in reversed(_files(folder.glob("*.jsonl"), now)):

@@ -45,9 +45,8 @@ class HostsStore:
         return _first(self._load()[1], str(self.path)) if self.path.exists() else ()
 
     def host(self, name: str) -> HostEntry | None:
-        """Return the host called `name`, or None if the file has no such host. Raises InputError if the entry is
-        invalid, and StoreError if the file cannot be read, because after None the caller would use `name` as an SSH
-        host."""
+        """Return the host called `name`. If the file has no such host, return None, and the caller uses `name` as an
+        SSH host. Raises InputError if the entry is invalid, and StoreError if the file cannot be read."""
         entry: HostEntry | None = self._entry("hosts", name)
         return entry
 

@@ -63,7 +63,7 @@ def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _values(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of a run option as text. A list becomes one line per item. For an invalid value or item, add a
+    """Return the value of a run option as text, with one line per item for a list. For an invalid value or item, add a
     problem to `problems` and return UNUSABLE."""
     found = list_of(_value)(value if isinstance(value, list) else [value], path, problems)
     return UNUSABLE if found is UNUSABLE else "\n".join(found)

@@ -52,8 +52,8 @@ class SweepStore:
         write_atomic(self._path(sweep.id), json.dumps(to_json(sweep), indent=1))
 
     def get(self, sweep_id: int) -> Sweep:
-        """Return the sweep with this id. A sweep whose Workbench ended while running it is returned with the state
-        "stopped"."""
+        """Return the sweep with this id. If its Workbench ended while running it, its state is "stopped" in the
+        returned sweep."""
         sweep = self._read(sweep_id)
         return sweep if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id)) else _interrupted(sweep)
 

@@ -85,13 +85,13 @@ class SimulatedEngine:
         return ArgumentsRejected(f"usage: {self.program} [-h] [options]\n{self.program}: error: {why}", 2)
 
     def missing_value(self, option: str, title: str, many: bool) -> ArgumentsRejected:
-        """Return the error for an option without a value. `title` has all spellings of the flag; `many` says whether
-        the flag takes several values."""
+        """Return the error for an option without a value. `title` has all spellings of the option's flag. `many` says
+        whether the flag takes several values."""
         return self.reject(f"argument {title}: expected {'at least one' if many else 'one'} argument")
 
     def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
         """Return the error for an option whose value `text` is not of the type `kind`. `title` has all spellings of the
-        flag."""
+        option's flag."""
         return self.reject(f"argument {title}: invalid {kind} value: {text!r}")
 
     @abstractmethod

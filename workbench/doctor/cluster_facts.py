@@ -120,8 +120,8 @@ class NodeProgram:
         raise HostError(said[0], host=self._host.name)
 
     async def clock(self) -> tuple[float, float]:
-        """Return (the node's clock minus this machine's clock, error of this difference), both in seconds. The fastest
-        of several answers counts."""
+        """Return (the node's clock minus this machine's clock, error of this difference), both in seconds. Of several
+        answers, the fastest is used, because its error is the smallest."""
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()

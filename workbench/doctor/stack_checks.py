@@ -16,7 +16,8 @@ _NEW_VENV = "install {} alone in a new venv, so that it brings the packages it w
 
 
 def known(seen: Examination) -> Iterator[Finding]:
-    """Report engines whose Python does not answer, and GPUs that are too new for the table of versions."""
+    """Report engines whose Python does not answer, and GPUs that are too new to be in the table of versions
+    (table.json)."""
     for stack in seen.packages:
         if stack.problem:
             text = f"the packages of {stack.engine} are unknown: {stack.problem}"

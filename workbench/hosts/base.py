@@ -56,7 +56,7 @@ class Completed:
 
     @property
     def problem(self) -> str:
-        """The last line that the command printed on stderr, or "exit code N" if it printed none."""
+        """The last line that the command printed on stderr, or "exit code N" if it printed nothing there."""
         lines = self.err.strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 

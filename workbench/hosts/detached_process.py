@@ -321,9 +321,8 @@ async def _read_run(
 
 
 async def _remember(host: Host, run: RunFiles, found: Members) -> None:
-    """Add newly found members to the file `members` in the run directory. It proves that a process belongs to the run
-    even after its parents have ended.
-    """
+    """Add newly found members of the run to the file `members` in the run directory. This file then proves that a
+    process belongs to the run, even after the process's parents have ended."""
     new = [p.key for p in found.others if p.key not in run.seen]
     if new:
         await host.run(

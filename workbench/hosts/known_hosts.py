@@ -19,9 +19,8 @@ DEFAULT_PORT = 22
 
 
 class KnownKeys(Protocol):
-    """The parsed contents of known_hosts files: keys, certificate authorities, revoked keys, and the X.509
-    equivalents.
-    """
+    """The parsed contents of known_hosts files: keys, certificate authorities, revoked keys, and the same for X.509
+    certificates."""
 
     def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[Any]]: ...
 

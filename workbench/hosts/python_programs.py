@@ -184,8 +184,8 @@ class PythonProgram:
 
 
 class ProgramStream:
-    """A running program that may ask for its sources. Input that was written before that request is written again after
-    the sources."""
+    """A running program that may ask for its sources on stdout. Input that was written before the program asked is
+    lost, so it is written again after the sources."""
 
     def __init__(self, stream: Stream, program: PythonProgram) -> None:
         self._stream = stream

@@ -92,7 +92,8 @@ class Members:
 
 
 def parse(output: bytes) -> Survey | None:
-    """Return the state of the host from the output of the script SURVEY. None if the output is cut off."""
+    """Return the process table and the run directories of a host, from the output of the script SURVEY. None if the
+    output is cut off."""
     boot, now, complete = "", 0.0, False
     uptime: float | None = None
     processes: dict[int, Process] = {}

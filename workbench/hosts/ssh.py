@@ -325,10 +325,8 @@ class SshHost(BaseHost):
     async def _open(
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
     ) -> asyncssh.SSHClientConnection:
-        """Connect to `host` with the options `given` and return the connection. It leads through the connection
-        `through`, or, if that is None, through the configured ProxyJump hosts. `jumps` is the greatest length of a
-        chain of ProxyJump hosts.
-        """
+        """Connect to `host` with the options `given`, and return the connection. It leads through the connection
+        `through`, or, if that is None, through the configured ProxyJump hosts, at most `jumps` one after the other."""
         options = await self._configured(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
@@ -437,8 +435,8 @@ class SshHost(BaseHost):
                 number += 1
 
     async def _further(self, number: int) -> asyncssh.SSHClientConnection | None:
-        """Return additional connection `number` to the same host, and open it if necessary. None if there are too many
-        already, if opening one failed just before, or if the user would be asked for a password again."""
+        """Return the additional connection with this number to the same host, and open it if necessary. None if there
+        are too many already, if opening one failed just before, or if the user would be asked for a password again."""
         async with self._opening:
             self._more = [one for one in self._more if not one.is_closed()]
             if number < len(self._more):
@@ -485,9 +483,8 @@ class SshHost(BaseHost):
         return Completed(tuple(argv), process.returncode, own_out, errors)
 
     async def _kill(self, output: CommandOutput) -> None:
-        """End the processes of a command that is not awaited any more, since closing its channel would leave them
-        running.
-        """
+        """End the processes of a command for which nobody waits any more, since closing its channel would leave them
+        running. Their process id is in `output`, on stderr."""
         pid = shell_scripts.marked_pid(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return

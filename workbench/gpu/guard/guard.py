@@ -111,8 +111,8 @@ class Guard:
             time.sleep(self.tick_s)
 
     def check_once(self) -> bool:
-        """Check everything once and revert what is due. Return False if the guard must end: nothing is left to watch,
-        another guard took over, or all reverts after a SIGTERM are done."""
+        """Read the journal, the heartbeats and the temperatures once, and revert what is due. Return False if the guard
+        must end, because nothing is left to watch, another guard took over, or all reverts after a SIGTERM are done."""
         self.files.take_guard_lock()  # take the lock again if another program took the place that was offered
         asking = self.files.asked_to_leave()
         if asking is not None:

@@ -155,8 +155,8 @@ def set_at(entry: Entry) -> float:
 
 
 def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
-    """Return the value that a setting gets if this journal entry is reverted. This is the newest value in the entry's
-    `over` that another Workbench still claims to have set, or else the entry's `before`."""
+    """Return the value that a setting gets if this journal entry is reverted. It is the newest of the entry's values in
+    `over`, set by other Workbenches, that one of them still claims. If there is none, it is the entry's `before`."""
     lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(equal(entry["setting"], value, now) for now in lasting):

@@ -48,7 +48,8 @@ class Clock:
     unix_s: float = 0.0
 
     def differs_only_in_lock(self, other: Clock) -> bool:
-        """Return whether the two clocks differ in their lock and in nothing else but MHz."""
+        """Return whether the two clocks were measured on the same GPU, under the same load and circumstances, but with
+        different locks."""
         mine, theirs = ((c.gpu_uuid, c.setting, c.load, c.circumstances) for c in (self, other))
         return mine == theirs and self.lock != other.lock
 

@@ -230,8 +230,8 @@ class Journal:
         return tuple(Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid))) for e in self.entries)
 
     def back_to(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
-        """Return the journal with the setting's entry replaced by the earlier `entry`, or removed if `entry` is
-        None."""
+        """Return the journal with the entry of the setting `key` replaced by the earlier `entry`, or removed if `entry`
+        is None."""
         left = self.drop(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
@@ -349,8 +349,9 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
 
 
 def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
-    """Parse the text of the journal's file. Raises DamagedJournal if the text is not a valid journal, and SettingsError
-    if a newer version wrote it."""
+    """Parse the text of the journal's file. `boot_id` is the id of the host's present boot, and error messages name
+    `path` and `host`. Raises DamagedJournal if the text is not a valid journal, and SettingsError if a newer version of
+    Workbench wrote it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

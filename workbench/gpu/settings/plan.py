@@ -35,7 +35,7 @@ def plan(
 
     `wanted` has the settings by GPU: an index, a UUID, or "all". `cores` are those of the host, needed only to set one
     of their settings. Raises InputError for an unknown GPU, a value outside the driver's limits, or a setting that the
-    GPU or host lacks; SettingsError if the driver does not answer.
+    GPU or host lacks. Raises SettingsError if the driver does not answer.
     """
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():

@@ -27,8 +27,8 @@ def not_applied(
     wanted: PresetSettings, telemetry: Telemetry | None, alterations: Sequence[Alteration]
 ) -> tuple[str, ...]:
     """Return the preset's settings that are not applied now, for example "GPU0 power limit 400 W (now 600 W)". A clock
-    lock is compared with `alterations`, since the driver cannot report it. A value that cannot be read is left out. ()
-    if `telemetry` is None."""
+    lock is compared with `alterations`, since the driver cannot report it. A value that cannot be read is left out, and
+    if `telemetry` is None, the result is ()."""
     if telemetry is None:
         return ()
     found: list[str] = []

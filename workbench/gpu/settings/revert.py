@@ -81,7 +81,7 @@ async def revert(
 
 
 async def _wait_for_rivals(held: LockedJournal) -> None:
-    """Wait until no other Workbench is changing the same settings, but at most QUIET_S seconds."""
+    """Wait until no other Workbench is changing a setting that is in this journal too, but at most QUIET_S seconds."""
     keys = {e.key for e in held.journal.entries}
     until = time.monotonic() + QUIET_S
     while held.rival(keys) is not None and time.monotonic() < until:

@@ -15,8 +15,8 @@ PATH = "/etc/sudoers.d/workbench"
 
 
 def sudoers(user: str, nvidia_smi: str, tee: str, uuids: Sequence[str], files: Iterable[Sequence[str]] = ()) -> str:
-    """Return the text of the file, which allows `user` to set and to revert every setting of these GPUs. `files` has,
-    for each setting of the CPU cores, the sysfs files that a command writes it to."""
+    """Return the text of a sudoers file that allows `user` to set and to revert every setting of these GPUs. `files`
+    has, for each setting of the CPU cores, the files in sysfs to which a command writes it."""
     changes = [pattern for setting in SETTINGS.values() for pattern in setting.sudoers_patterns()]
     commands = [f"{nvidia_smi} -i {word(uuid)} {change}" for uuid in uuids for change in changes]
     commands += [f"{tee} {' '.join(map(word, some))}" for some in files if some]

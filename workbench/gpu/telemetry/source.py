@@ -251,8 +251,8 @@ class TelemetrySource:
         self._problem = f"{why}: reading with nvidia-smi"
 
     async def _smi_works(self) -> bool:
-        """Return whether nvidia-smi works although NVML's library is missing, as in some containers. Only the first
-        call tries it."""
+        """Return whether nvidia-smi works although NVML's library is missing, as in some containers. It is tried only
+        once, and later calls return False."""
         if self._fallback_tried:
             return False
         from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
@@ -313,7 +313,8 @@ class TelemetrySource:
 
 
 def _only(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
-    """Return the reading with only the GPUs in `given` (indices or UUIDs). None means all GPUs."""
+    """Return the reading without the GPUs that are not in `given`, a tuple of indices or UUIDs. If `given` is None,
+    return all GPUs."""
     if given is None:
         return reading
     infos = tuple(info for info in reading.infos if str(info.index) in given or info.uuid.startswith(given))

@@ -17,8 +17,8 @@ def source_of(
     agent_options: Mapping[str, float] | None = None,
     keep: bool = True,
 ) -> TelemetrySource:
-    """Return the telemetry of a host, not yet started. If the host is a cluster, it contains the GPUs of all its nodes.
-    The options are passed to TelemetrySource."""
+    """Return the telemetry of a host, not yet started. For a cluster, the telemetry contains the GPUs of all nodes. The
+    options are passed to TelemetrySource."""
     if host.kind == "cluster":  # its modules are not loaded before the first frame of other hosts
         from workbench.gpu.telemetry.cluster_source import ClusterTelemetry
         from workbench.hosts.cluster import ClusterHost

@@ -1,4 +1,4 @@
-"""A sweep of the concurrency: throughput and latency against the number of streams."""
+"""A sweep of the concurrency: throughput and latency measured at rising numbers of concurrent requests."""
 
 from __future__ import annotations
 

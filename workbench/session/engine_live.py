@@ -113,14 +113,15 @@ class EngineLive:
             self._forget(EngineView(server, title), Episodes(_limit(engine, plan)))
 
     def _due(self) -> bool:
-        """Return whether the counters are to be read now. They are not read while a benchmark reads them, and only
-        rarely after failed readings."""
+        """Return whether the engine's counters are to be read now. They are not read while a benchmark reads them, and
+        only rarely after failed readings."""
         if time.monotonic() - self._benchmark_s < _BENCH_S:
             return False
         return self._failures <= _PATIENCE or int(time.time()) % _RARELY_S == 0
 
     def _use_reading(self, server: str, read: EngineMetrics) -> None:
-        """Use a reading that a benchmark has made. `server` is the run id or the URL of the benchmark's server."""
+        """Use a reading of the engine's counters that a benchmark has made. `server` is the run id or the URL of the
+        benchmark's server."""
         view = self._core.state.engine
         same_port = view is not None and server.rpartition(":")[2] == view.server.rpartition(":")[2]
         if view is not None and (view.server == server or (self._external is not None and same_port)):

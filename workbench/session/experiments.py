@@ -131,8 +131,8 @@ class Experiments:
         return self._estimate_s(spec, design.restarts(a, b, bool(spec.twins)))
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
-        """Return the estimated duration in seconds, from earlier starts and benchmarks of the same kind. None if there
-        are none. `restarts` says whether each run starts a server."""
+        """Return the estimated duration of an experiment in seconds, from earlier starts and benchmarks of the same
+        kind. None if there are none. `restarts` says whether each run starts a server."""
         start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
         if bench_s is None or start_s is None:
             return None
@@ -214,8 +214,8 @@ class Experiments:
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
     ) -> Experiment:
-        """Continue a stored experiment. `pairs` changes the planned number of pairs. `max_minutes` limits the time from
-        now on; with None there is no limit. Raises InputError if the experiment cannot be resumed."""
+        """Continue a stored experiment. `pairs` changes the planned number of pairs of runs. `max_minutes` limits the
+        time from now on; with None there is no limit. Raises InputError if the experiment cannot be resumed."""
         async with self._alone():
             stored = await self.get(experiment_id)
             spec = replace(stored.spec, max_minutes=max_minutes, pairs=stored.spec.pairs if pairs is None else pairs)

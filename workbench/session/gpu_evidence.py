@@ -46,8 +46,8 @@ class GpuEvidence:
         return known
 
     async def show(self, proofs: Sequence[Proof]) -> None:
-        """Show each proof on the row of its GPU, in this session and in later ones, until the settings of that GPU
-        change. Notify the user of settings that are not in force."""
+        """Show on the row of each GPU whether its altered settings are in force, in this session and in later ones,
+        until the settings of that GPU change. Notify the user of settings that are not in force."""
         shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
         kept = [f for f in self._core.state.gpu_findings if f[0] not in {index for index, _ in shown}]
         self._core.update(gpu_findings=(*kept, *sorted(shown)))

@@ -78,8 +78,8 @@ class GpuGuard:
         self._drawn_s = time.monotonic()
 
     async def heartbeat_s(self) -> float:
-        """Return the setting `gpu.heartbeat_s` of config.toml: the guard reverts the settings after this many seconds
-        without a heartbeat."""
+        """Return the number of seconds without a heartbeat after which the guard reverts the settings. It is the
+        setting `gpu.heartbeat_s` of config.toml."""
         config = self._config
         if not config.path.exists():  # the schema takes 0.1 s to load
             return HEARTBEAT_S
@@ -100,7 +100,7 @@ class GpuGuard:
         return await self._ordered("confirm", view)
 
     async def keep(self) -> GuardView:
-        """Keep the settings on deliberately: the guard no longer reverts them when heartbeats stop. Return the guard's
+        """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop. Return the guard's
         state."""
         view = await client.keep(self._core.host)
         self._ours = False
@@ -210,7 +210,8 @@ class GpuGuard:
 
 
 def check_trial(trial_s: float | None) -> None:
-    """Raise InputError if `trial_s` is not a possible duration of a trial in seconds. None is allowed."""
+    """Raise InputError if GPU settings cannot be on trial for `trial_s` seconds, after which the guard reverts them.
+    None, for no trial, is allowed."""
     if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
         raise InputError(
             f"a trial of {trial_s:g} s is not possible",

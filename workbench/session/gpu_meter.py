@@ -91,8 +91,8 @@ class Meter:
         return self._source.during(t0_s, t1_s)
 
     async def after(self, unix_s: float) -> Telemetry | None:
-        """Return the first reading after `unix_s`, or the newest reading if none comes within 2.5 s. None if there was
-        no reading at all."""
+        """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes within 2.5 s. None if
+        there was no reading at all."""
         await self._source.refresh()  # also programs and persistence mode, which are read seldom
         deadline = time.monotonic() + _LAST_READING_S
         while time.monotonic() < deadline:
@@ -113,13 +113,13 @@ class Meter:
     def clocks(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence
     ) -> tuple[Clock, ...]:
-        """Return the GPUs' clocks under a load between two times of this process's time.monotonic(), as evidence for
-        later proofs. () without a reading."""
+        """Return the GPUs' clocks under a load between two times of this process's time.monotonic(). Later loads are
+        compared with them to prove which clock locks are in force. () without a reading."""
         latest, on = self._source.latest, locks_on(alterations, known.others)
         return clocks_of(on, self._loaded(t0_s, t1_s), latest, known.load) if latest else ()
 
     def _loaded(self, t0_s: float, t1_s: float) -> list[Moment]:
-        """Return the readings under load, without the first second, in which clocks still rise."""
+        """Return the readings between the two times of a load, without its first second, in which clocks still rise."""
         return [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
 
     async def idle(self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]) -> Idle:

@@ -49,7 +49,8 @@ class Verification:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The outcome as lines for the user: first one about each setting, then warnings about whole GPUs."""
+        """The outcome of the verification as lines for the user: first one about each setting, then warnings about
+        whole GPUs."""
         found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
         found += [f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text]
         return tuple(dict.fromkeys(found)) or (NOTHING,)

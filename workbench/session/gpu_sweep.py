@@ -232,8 +232,8 @@ class GpuSweep:
         return result
 
     async def _compare_clocks(self) -> None:
-        """Judge again whether the locks were in force. The clocks measured at one point of the sweep may prove that the
-        lock of another point worked."""
+        """Judge again whether the clock locks were in force. The clocks measured at one value of the sweep may prove
+        that the lock of another value worked."""
         if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")

@@ -91,15 +91,15 @@ class GpuSweepPlanner:
     async def commands(
         self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that a sweep would run: by each value's label, those that set the value, and under the
+        """Return the commands that a sweep would run, by value: the key "350 W" has those that set that value, and the
         key BACK those that restore the previous values."""
         wanted = values_of(setting, values)
         gpus = await self._gpus(gpu, run_id)
         return await self._commands(wanted, await self._previous(setting, gpus), None)
 
     async def resumed_commands(self, sweep: Sweep, spec: SweepSpec) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that a resumed sweep would run: by the label of each value not measured yet, those that
-        set the value, and under the key BACK those that restore the previous values."""
+        """Return the commands that a resumed sweep would run, by value: the key "350 W" has those that set that value,
+        if it is not measured yet, and the key BACK those that restore the previous values."""
         wanted, previous = await self._present(sweep, spec)
         missing = [v for v, point in zip(wanted, sweep.points, strict=True) if point.state != PointState.DONE]
         return await self._commands(missing or wanted, previous, None)
@@ -144,9 +144,9 @@ class GpuSweepPlanner:
         *,
         allowed: bool = False,
     ) -> dict[str, Sequence[SettingCommand]]:
-        """Return the commands of a sweep: by each value's label, those that set the value on the GPUs of `previous`,
-        and under the key BACK those that restore the previous values. With `allowed`, raise SettingsError if this user
-        may not run one of the commands."""
+        """Return the commands of a sweep, by value: the key "350 W" has those that set that value on the GPUs of
+        `previous`, and the key BACK those that restore the previous values. With `allowed`, raise SettingsError if this
+        user may not run one of the commands."""
         gpu = self.parts.gpu
         rights = await gpu.rights.with_password(password)
         by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}

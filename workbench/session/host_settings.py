@@ -25,8 +25,8 @@ class HostSettings:
 
     @property
     def entry(self) -> HostEntry | None:
-        """The entry in hosts.toml of the session's host, or of a cluster's head; None if there is no entry. Raises
-        InputError if the entry cannot be used."""
+        """The entry in hosts.toml of the session's host, or of a cluster's first node; None if there is no entry.
+        Raises InputError if the entry cannot be used."""
         host = self._core.host
         return self._hosts.host(host.nodes[0].name if isinstance(host, ClusterHost) else host.name)
 

@@ -91,8 +91,8 @@ class KeptHistory:
         return writer
 
     async def _load(self, writer: HistoryWriter) -> None:
-        """Insert into the timeline, before its own readings, the history that other screens of this host have written
-        to disk."""
+        """Insert the history that other screens of this host have written to disk into the timeline, before the
+        readings of this screen."""
         from workbench.store import history_files
 
         older = await asyncio.to_thread(

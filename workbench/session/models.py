@@ -39,7 +39,8 @@ class HostModels:
     problem: str | None = None
 
     def lines(self, model: str = "") -> Iterator[str]:
-        """Yield a line for each copy. If there is no copy of `model`, yield one line that says so."""
+        """Yield a line of text for each copy of a model on the host. If there is no copy of `model`, yield one line
+        that says so."""
         if self.problem:
             yield f"{self.host}: cannot be read: {self.problem}"
         elif not self.copies:
@@ -77,7 +78,7 @@ class ModelCheck:
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """The outcome of a copy to another host."""
+    """The outcome of copying a model's files to another host."""
 
     model: str
     source: str

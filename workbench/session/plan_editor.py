@@ -64,8 +64,8 @@ class PlanEditor:
 
     @property
     def catalog(self) -> FlagCatalog:
-        """The installed engine's own flag catalog, or the shipped one of the nearest version. Without an installed
-        engine, the newest shipped catalog."""
+        """The flags of the installed engine as it lists them, or those that Workbench ships for the nearest version.
+        Without an installed engine, the newest ones that Workbench ships."""
         return self.around.own_catalog or self.engine.catalog(self.around.installed_version)
 
     @property
@@ -80,8 +80,9 @@ class PlanEditor:
         return spread(plan, self.engine, self.around.places) if self.around.places else plan
 
     def estimate(self, name: str = "", text: str = "") -> engines.MemoryFit | str:
-        """Return the memory estimate, or the reason why there is none. With `name`, the estimate is for the plan with
-        this flag set to `text`, or unset if `text` is empty. Raises InputError for an invalid value."""
+        """Return the estimate of the GPU memory that the plan needs, or the reason why there is none. With `name`, the
+        estimate is for the plan with this flag set to `text`, or unset if `text` is empty. Raises InputError for an
+        invalid value."""
         plan = self.plan
         if name and not text:
             plan = plan.without_flag(engines.canonical_name(self.catalog, name))

@@ -151,7 +151,8 @@ class Plans:
         return tuple(part.finding() for part in self.editor.untrusted())
 
     def trust(self) -> None:
-        """Trust everything that `untrusted` names, for this plan and later ones. A changed value needs trust again."""
+        """Trust the programs and settings that `untrusted` returns, for this plan and later ones. A value that changes
+        later must be trusted again."""
         trust(part.digest for part in self.editor.untrusted())
         self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show()
@@ -189,8 +190,8 @@ class Plans:
     # ---- the host
 
     def _gpus(self) -> tuple[GpuInfo, ...]:
-        """Return the GPUs against which the plan is checked. On a cluster, these are the head's GPUs; on a simulated
-        host, the GPUs of one node of the plan; else all GPUs."""
+        """Return the GPUs against which the plan is checked. On a cluster, these are the first node's GPUs; on a
+        simulated host, the GPUs of one node of the plan; else all GPUs."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else ()
         if isinstance(self._core.host, ClusterHost):

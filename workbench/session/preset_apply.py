@@ -62,7 +62,7 @@ class WholePreset:
 
     @property
     def no_right(self) -> str | None:
-        """Return the right that the settings need and the user lacks; None if there is none."""
+        """Return the right that the preset's settings need and the user lacks; None if there is none."""
         return next((o.command.right for o in self.outcomes if o.command.right), None)
 
     @property
@@ -190,8 +190,8 @@ class PresetApply:
             )
 
     async def _without_foreign(self, whole: WholePreset) -> WholePreset:
-        """Return the preset without the settings that somebody else has changed since `look`, because the user has not
-        agreed to overwrite these values. The parts of these settings have the reason in `problem`."""
+        """Return the preset without the settings that somebody else has changed since `look` showed them, because the
+        user has not agreed to overwrite these values. The parts of these settings have the reason in `problem`."""
         now = {_key(o): o for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes}
         kept: dict[str, GpuSettings] = {}
         foreign: dict[str, str] = {}
@@ -212,9 +212,9 @@ class PresetApply:
     async def _apply_settings(
         self, whole: WholePreset, run_id: str, password: str | None
     ) -> tuple[WholePreset, SettingsReport]:
-        """Apply the settings except those that somebody else has changed since `look`. Return the preset with the
-        applied settings, and the report. Raises WorkbenchError after stopping the server if the settings cannot be
-        applied."""
+        """Apply the settings, except those that somebody else has changed since `look` showed them. Return the preset
+        with the applied settings, and the report. Raises WorkbenchError after stopping the server if the settings
+        cannot be applied."""
         try:
             whole = await self._without_foreign(whole)
             return whole, await self._gpu.apply_each(whole.settings, password=password)

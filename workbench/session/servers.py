@@ -337,7 +337,7 @@ class Servers:
         return status.run_id
 
     async def port_problem(self) -> tuple[str, str] | None:
-        """Return (who uses the port of the plan under edit, what the user can do, with a free port). None if the port
+        """Return (text on what uses the port of the plan under edit, advice that names a free port). None if the port
         is free, or becomes free because a start stops the selected run."""
         from workbench.server import preflight
 

@@ -1,4 +1,4 @@
-"""A load on a server for the settling and the checks of GPU settings. The load stores no result."""
+"""A load on a server, under which GPU settings settle or are checked. The load stores no result."""
 
 from __future__ import annotations
 

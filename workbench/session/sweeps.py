@@ -61,7 +61,7 @@ class Sweeps:
     ) -> Sweep:
         """Measure a server (by default the selected or newest READY run) at each value of the GPU setting with this
         key, then restore the previous values. `gpu` None stands for every GPU of the server. `pairs` is the number of
-        pairs that compare the best value with the previous one, and `bench` has fields of BenchSpec."""
+        pairs of runs that compare the best value with the previous one, and `bench` has fields of BenchSpec."""
         planned = await self._gpu.new(
             setting,
             values,
@@ -79,8 +79,8 @@ class Sweeps:
     async def plan_gpu(
         self, setting: str, values: Sequence[str], gpu: int | str | None = None, *, run_id: str | None = None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that `run_gpu` would run: by each value's label, those that set the value, and under the
-        key BACK those that restore the previous values."""
+        """Return the commands that `run_gpu` would run, by value: the key "350 W" has those that set that value, and
+        the key BACK those that restore the previous values."""
         return await self._gpu.commands(setting, values, gpu, run_id)
 
     async def run_concurrency(
@@ -106,8 +106,8 @@ class Sweeps:
         **bench: Any,
     ) -> Sweep:
         """Start and measure the plan under edit at every combination of the values of one or two flags. Then compare
-        the best combination with the current values in `pairs` pairs. A live selected run is stopped first and started
-        again at the end."""
+        the best combination with the current values in `pairs` pairs of runs. A live selected run is stopped first and
+        started again at the end."""
         planned = await self._flags.new(flags, runs=runs, pairs=pairs, max_minutes=max_minutes, bench=bench)
         return await self._start(planned)
 
@@ -125,8 +125,8 @@ class Sweeps:
                 return await self._carry_out(resumed(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that resuming a sweep of a GPU setting would run: by each value's label, those that set
-        the value, and under the key BACK those that restore the previous values."""
+        """Return the commands that resuming a sweep of a GPU setting would run, by value: the key "350 W" has those
+        that set that value, and the key BACK those that restore the previous values."""
         sweep = await asyncio.to_thread(self.store.get, sweep_id)
         return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
 

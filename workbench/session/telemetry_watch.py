@@ -50,7 +50,7 @@ class TelemetryWatch:
         return self._source
 
     async def stop(self) -> None:
-        """End the continuous reading."""
+        """End the continuous reading of the GPUs."""
         source, self._source = self._source, None
         if source is not None:
             await source.close()

@@ -113,8 +113,8 @@ class EventSource:
         return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
 
     def _in_guard(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
-        """Yield an event for the guard's last action, if its reason was not known yet when the events about the
-        reverted settings were made."""
+        """Yield an event for what the guard did last, if the guard was not known yet as the cause when the events about
+        the reverted settings were made."""
         guard, old = state.guard, before.guard
         acted = guard is not None and guard.did_unix_s is not None and old and guard.did_unix_s != old.did_unix_s
         if guard is not None and acted and now - self._reverted_s < _GUARD_S:

@@ -43,9 +43,9 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
 
 def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
-    """Prepare this process for drawing a screen, and return whether Workbench reads the mouse: `mouse`, or for None,
-    whether the process runs without SSH. If standard input is not a usable terminal, raise InputError with the advice
-    `instead` as its next step."""
+    """Prepare this process for drawing a screen, and return whether Workbench reads the mouse. This is `mouse` or, if
+    `mouse` is None, true unless the user came by SSH. Raise InputError, with the advice `instead` as its next step, if
+    standard input is not a usable terminal."""
     import gc
     import os
     import sys

@@ -44,11 +44,11 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class ScreenKey(Generic[T]):
-    """A key with the method that it runs. The argument of `run` is the object that has this method: for keys of the
-    main screen the controllers, for keys of the fleet the fleet's screen.
+    """A key with the method that it runs. `run` gets the object that has this method: the controllers for a key of the
+    main screen, and the fleet's screen for a key of the fleet.
 
-    `where` names the pane, page or list in which the key works; "" is the whole main screen. The footer shows the keys
-    in the order of their number `footer`, and no key with the number 0.
+    `where` names the pane, page or list in which the key works; "" is the whole main screen. `footer` is the key's
+    position among the keys in the footer, and 0 means that the footer does not show the key.
     """
 
     key: str

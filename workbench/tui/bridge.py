@@ -1,8 +1,8 @@
 """Draws the main screen again after changes of the session's state.
 
 Telemetry is drawn when it arrives. The log is drawn at most twice a second, and only while it is visible. All other
-changes are drawn at once, those of one iteration of the event loop together. Ages and elapsed times are drawn once a
-second. Nothing is drawn while earlier frames still wait to be sent to the terminal.
+changes are drawn at once, but those of one iteration of the event loop in one drawing. Ages and elapsed times are drawn
+once a second. Nothing is drawn while earlier frames still wait to be sent to the terminal.
 """
 
 from __future__ import annotations

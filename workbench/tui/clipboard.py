@@ -1,4 +1,5 @@
-"""Copying to the clipboard. The terminal does it on the escape sequence OSC 52, and inside tmux, tmux does it."""
+"""Copying to the clipboard. Outside tmux, the terminal copies the text when it receives the escape sequence OSC 52.
+Inside tmux, the program tmux copies the text."""
 
 from __future__ import annotations
 

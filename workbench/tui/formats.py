@@ -86,7 +86,7 @@ def countdown(seconds: float) -> str:
 
 
 def gib(value: float | None, digits: int = 1) -> str:
-    """Return a number of bytes in GiB, without the unit; "n/a" for None."""
+    """Return a number of bytes as text in GiB, without the unit; "n/a" for None."""
     return NA if value is None else f"{value / GIB:.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""The interfaces through which the application calls screens and widgets without importing their classes."""
+"""The interfaces through which the application uses screens and widgets without importing their classes."""
 
 from __future__ import annotations
 

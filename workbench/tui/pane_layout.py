@@ -119,8 +119,8 @@ class PaneLayout:
         self.refresh_titles()
 
     def refresh_titles(self) -> None:
-        """Set the title of each pane, and the key hints of the active pane. On a small terminal, set the texts in the
-        tabs, such as the number of results."""
+        """Set the title of each pane, and the key hints of the active pane. On a small terminal, also set the texts in
+        the tabs, such as the number of results."""
         for name, frame in self.frames.items():
             frame.title(frame.body.detail, frame.body.hint if name == self.active and not self.single else "")
         self.pages.footer.show_pane(self.current.footer_keys if self.single else ())

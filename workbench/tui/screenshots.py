@@ -57,8 +57,8 @@ def write(svg: str, path: Path) -> Path:
 
 
 class Scene:
-    """The screen on a simulated host, which key presses control. `written` has the paths of the pictures taken so
-    far."""
+    """The screen on a simulated host, which a script controls by pressing keys. `written` has the paths of the pictures
+    taken so far."""
 
     def __init__(self, session: Session, pilot: Pilot[int], folder: Path) -> None:
         self.session, self.pilot, self.folder = session, pilot, folder
@@ -149,8 +149,8 @@ class Scene:
 
 
 async def _tuning(scene: Scene) -> None:
-    """Take the pictures of the guide on four GPUs: a benchmark, a changed flag, and the comparison with the benchmark
-    before."""
+    """Take the pictures for the guide, on a host with four GPUs: a benchmark, a changed flag, and the comparison with
+    the benchmark before the change."""
     await scene.load("tp4")
     await scene.press("s")
     await scene.shot("start-plan-120x40")
@@ -202,8 +202,8 @@ async def _concurrency(scene: Scene) -> None:
 
 
 async def _settings(scene: Scene) -> None:
-    """Take pictures of a clock lock on a passed-through GPU: the driver accepts the lock, and a load shows no
-    effect."""
+    """Take pictures of a clock lock on a GPU that is passed through to a virtual machine. The driver accepts the lock,
+    and a load shows that the lock has no effect."""
     await scene.load("sglopt")
     await scene.start()
     await scene.press("g")
@@ -417,8 +417,8 @@ async def _fleet_shots(folder: Path) -> list[Path]:
 
 
 def take_all(folder: Path) -> Sequence[Path]:
-    """Take every picture, write them into `folder`, and return their paths. The scenes run at the same time, each in a
-    process of its own. The user's own files are not touched."""
+    """Take every picture, write them into `folder`, and return their paths. The scenes, which take some of the pictures
+    each, run at the same time in processes of their own. They do not touch the user's own files."""
     return asyncio.run(_take_all(folder))
 
 
@@ -428,8 +428,8 @@ async def _take_all(folder: Path) -> list[Path]:
 
 
 async def _take_in_child(folder: Path, name: str) -> list[Path]:
-    """Play the scene `name` in a new process, and return the paths of its pictures. If the process fails, raise
-    ServerError with the last line of its standard error."""
+    """Run the scene `name`, which takes some of the pictures, in a new process, and return their paths. If the process
+    fails, raise ServerError with the last line of its standard error."""
     argv = [sys.executable, "-m", __name__, str(folder), name]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
@@ -443,7 +443,7 @@ async def _take_in_child(folder: Path, name: str) -> list[Path]:
 
 
 def take(folder: Path, name: str) -> list[Path]:
-    """Play the scene `name`, write its pictures into `folder`, and return their paths."""
+    """Run the scene `name`, which takes some of the pictures, write them into `folder`, and return their paths."""
     with _own_directories():
         if name == FLEET:
             return asyncio.run(_play_fleet(folder))

@@ -62,7 +62,7 @@ class Services:
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
     def take_notice(self, notice: Notice | None) -> None:
-        """Show a new message of the session; do nothing for None. A message of level INFO does not replace a warning or
+        """Show a new message of the session, unless it is None. A message of level INFO does not replace a warning or
         an error."""
         if notice is None or notice.number == self._notice_number:
             return

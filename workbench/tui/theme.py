@@ -18,8 +18,8 @@ from rich.style import Style
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The colours of a theme; `grounds` are the backgrounds by name. The contrast of a text is at least 4.5 with each
-    background, and that of a graph at least 3 with the background "ground", also in a terminal with 256 colours."""
+    """The colours of a theme. `grounds` are the backgrounds by name. The contrast ratio of a text is at least 4.5 on
+    each background, and that of a graph at least 3 on the background "ground", also in a terminal with 256 colours."""
 
     grounds: Mapping[str, str]
     text: str
@@ -174,7 +174,7 @@ def use(name: str) -> None:
 
 
 def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
-    """Return (colour, whether it is bold) of a role in a palette."""
+    """Return the colour of a role in a palette, and whether the role is bold."""
     if role in TEXT_ROLES:
         name, bold = TEXT_ROLES[role]
         return str(getattr(palette, name)), bold

@@ -139,7 +139,7 @@ class ThemedApp(PlainEnd):
         await super().on_event(event)
 
     async def take_key(self, event: events.Key) -> bool:
-        """Run the action of a key now, and return True. Return False if Textual has to handle the key; this base class
+        """Run the action of a key now, and return True. Return False if Textual has to handle the key. This base class
         leaves every key to Textual."""
         return False
 

@@ -108,7 +108,7 @@ def _load() -> None:
 
 def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:
     """Return the rows of a preset's parts: for each part its name, its change and its command. A part that cannot be
-    applied has a row with `problem`, the beginning of a sentence, and the reason."""
+    applied also has a row with `problem`, such as "not applied: ", followed by the reason."""
     rows: list[Row] = []
     for part in parts:
         name = (pad(part.name, NAME_CELLS), "title")

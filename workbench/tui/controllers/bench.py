@@ -85,7 +85,7 @@ class BenchController(Controller):
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
 
     def _show_compared(self) -> None:
-        """Open the Compare pane on a terminal that is so small that it shows only one pane. Do nothing if there is no
+        """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing if there is no
         comparison, or if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
         waiting = panes.active == "results" and self.services.pages.top is None

@@ -55,8 +55,7 @@ class CheckController(Controller):
         return paragraph(text, width, "dim")
 
     def look(self) -> None:
-        """Check the host or cluster that the open page is about, and show the findings on the page when the check
-        ends."""
+        """Check the host or cluster that the check page shows, and add the findings to the page when the check ends."""
         page, name = self._page, self.name
         if page is None:
             self.say(

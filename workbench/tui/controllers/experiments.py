@@ -133,8 +133,8 @@ class ExperimentController(SeriesController[Experiment]):
         form: Callable[[], Awaitable[None] | None],
     ) -> None:
         """Ask how many pairs of runs, or which precision, the user wants for the comparison of A and B. Then start the
-        experiment that `work` returns for the answer, or call `form` if the user wants more choices. The question shows
-        the sentences `about` and, from `options`, the duration."""
+        function that `work` returns for the answer, or call `form` if the user wants more choices. The question shows
+        the sentences `about` and the duration, which is estimated from `options`."""
 
         def estimate_s(answer: Mapping[str, Any]) -> float | None:
             try:

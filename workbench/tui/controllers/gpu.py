@@ -253,8 +253,8 @@ class GpuController(Controller):
         self.say(f"the trial is over and the GPU settings stay until you press r to revert them{or_until}")
 
     async def leave_on(self) -> None:
-        """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell the guard not to
-        revert them."""
+        """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell the guard, a process
+        on the host, that it must not revert them."""
         alterations = self.state.alterations
         if not alterations:
             self.say("no GPU setting is altered")
@@ -313,7 +313,7 @@ class GpuController(Controller):
 
     def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
         """Open the page with `findings`, which say for each setting whether the load showed it in force. `probe` has
-        the commands of a probe that a key of the page offers; it is empty if the load has shown enough."""
+        the commands of a further test, which a key of the page offers. It is empty if no further test is needed."""
         self.services.stop_counting()
         keys: Keys = {"p": ("Probe", lambda: self._ask_probe(probe))} if probe else {}
         keys = {**keys, "V": ("Again", self.verify)}
@@ -321,8 +321,8 @@ class GpuController(Controller):
         self._show_page("What the load showed", lambda width: finding_rows(findings, width), keys, on_trial=on_trial)
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
-        """Ask for consent to run a probe of the clock lock. Its `commands` set another clock lock under load for some
-        seconds, which shows whether this GPU obeys clock locks at all."""
+        """Ask for consent to test further whether this GPU obeys clock locks. The `commands` of the test set another
+        clock lock under load for some seconds."""
         server, password = self._ready_server(), self.state.host.sudo_password
         if server is None:
             return

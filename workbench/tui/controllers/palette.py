@@ -58,8 +58,8 @@ class PaletteController(Controller):
             yield Entry(f"Host {host.name}", host.label, partial(self.controllers.hosts.switch, host.name))
 
     async def _run(self, key: Key) -> None:
-        """Run the action of `key`. First go to the pane of the key, if it belongs to a pane; the action then uses the
-        item under the cursor of that pane."""
+        """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action then uses the item
+        under the cursor of the pane."""
         if key.where in self.services.panes.frames:
             self.go(key.where)
         running = key.run(self.controllers)

@@ -13,8 +13,8 @@ class TimelineController(Controller):
         return self.services.panes.strip
 
     def move(self, cells: int) -> None:
-        """Move the time cursor of the telemetry strip by `cells` cells of its time axis; negative numbers go back in
-        time."""
+        """Move the time cursor of the telemetry strip by `cells` cells of its time axis. A negative number moves it
+        back in time."""
         self.strip.move(cells)
 
     def to_event(self, by: int) -> None:

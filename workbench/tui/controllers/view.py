@@ -105,9 +105,9 @@ class ViewController(Controller):
         )
 
     async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
-        """End the application after cancelling the benchmark and, if `stop` is true, stopping the server. With `keep`,
-        leave the GPU settings altered; otherwise revert them with sudo's `password`. If a setting cannot be reverted,
-        show the report and do not end."""
+        """End the application after cancelling the benchmark and, if `stop` is true, stopping the server. Leave the GPU
+        settings altered if `keep` is true, otherwise revert them with sudo's `password`. If a setting cannot be
+        reverted, show the report and do not end."""
         if self.state.bench.running:
             self.say("ending the benchmark …")
             with suppress(TimeoutError):

@@ -182,7 +182,8 @@ class FleetScreen(Screen[str]):
         await self.app.push_screen(_FleetKeys("Keys of the fleet"))
 
     def back(self) -> None:
-        """Remove the filter. Without a filter, close this screen if another screen is below it."""
+        """Remove the filter of the hosts. If there is no filter, close this screen, but only if another screen is below
+        it."""
         if self.leaves_by_escape and not self.view.words:
             self.leave()
         else:

@@ -37,8 +37,8 @@ LEAST_TOK_S = 100.0  # top of the scale of token rates, if all are lower
 
 
 class FleetTable(Painted):
-    """The table of the fleet: a block of rows for each host, with a cursor. `order` is the name of the column by which
-    the hosts are sorted, and `reverse` says whether in reverse order; the column's title has a mark for both."""
+    """The table of the fleet: a block of rows for each host, with a cursor. The hosts are sorted by the column named
+    `order`, in the opposite direction if `reverse` is true. The title of that column has a mark."""
 
     def __init__(self) -> None:
         super().__init__(id="fleet")

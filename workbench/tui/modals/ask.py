@@ -121,8 +121,8 @@ def bench_rows(state: SessionState, width: int) -> list[Row]:
 
 
 class _Toggles(PickList):
-    """A list of switches. Each row has a label and two options, of which one is chosen. Space, left and right choose
-    the other option of the row under the cursor."""
+    """A list of switches. Each row has a label and two options, of which one is chosen. The space, left and right keys
+    choose the other option in the row under the cursor."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "change", show=False)]

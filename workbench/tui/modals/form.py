@@ -1,4 +1,4 @@
-"""Forms: labelled inputs and choices with hints beside them, and details that fold away."""
+"""Forms: labelled inputs and choices with hints beside them, and fields for details, which are hidden at first."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def how_sure(
     estimate_s: Callable[[Mapping[str, Any]], float | None],
     earlier: int | None,
 ) -> Question[str]:
-    """Return the question how precisely to compare A and B. It closes with the answer's name: a key of ANSWERS (start
-    with that precision), FORM (open the form with all options) or SHOW (show the experiment `earlier`). `about` are
-    sentences about the runs. `estimate_s` returns the duration in seconds for options of an experiment, None if
+    """Return the question how precisely to compare A and B. It closes with the name of the answer: a key of ANSWERS
+    (start with that precision), FORM (open the form with all options) or SHOW (show the experiment `earlier`). `about`
+    are sentences about the runs, and `estimate_s` returns the duration in seconds for options of an experiment, None if
     unknown."""
 
     def text(width: int) -> list[Row]:

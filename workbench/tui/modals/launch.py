@@ -81,8 +81,8 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
 
 
 def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
-    """Return a warning that another Workbench is measuring on this host. `by` describes that Workbench; if it is None,
-    nobody else is measuring, and the warning is []."""
+    """Return a warning that another Workbench is measuring on this host. `by` describes that Workbench. If `by` is
+    None, nobody else is measuring, and the result is []."""
     if by is None:
         return []
     text = f"{G.alert} This host is being measured: {by}. A change here disturbs that measurement."

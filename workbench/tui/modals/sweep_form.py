@@ -32,8 +32,8 @@ class Wanted(NamedTuple):
 
 
 def suggested(what: str, state: SessionState) -> str:
-    """Return suggested values for the swept quantity `what` as text, separated by commas; "" if there are none. All
-    GPUs can be set to each suggested value of a GPU setting."""
+    """Return suggested values for the swept quantity `what` as text, separated by commas; "" if there are none. If the
+    quantity is a GPU setting, every GPU of the host allows these values."""
     infos = state.telemetry.infos if state.telemetry else ()
     if what == STREAMS:
         return LEVELS
@@ -119,8 +119,8 @@ def _is_value(what: str, text: str) -> bool:
 def sweep_form(
     state: SessionState, flag: FlagRow | None, load: BenchSpec, last: Mapping[str, str] | None = None
 ) -> Form:
-    """Return the form of a new sweep. `flag` is the flag whose values are suggested. `load` is the benchmark to run at
-    each value. `last` has the texts of the fields when the user last accepted the form."""
+    """Return the form of a new sweep. `flag` is the flag whose values are suggested, and `load` is the benchmark to run
+    at each value. `last` has the texts of the fields when the user last accepted the form."""
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]

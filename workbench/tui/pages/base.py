@@ -47,11 +47,12 @@ class Page(Scrolled):
         return self.made(self.make, width)
 
     def show(self, state: SessionState) -> None:
-        """Draw the state. The main screen calls this after each change and once a second."""
+        """Draw the page again. The main screen calls this method after each change of the session's state and once a
+        second."""
         self.draw()
 
     def draw(self) -> None:
-        """Draw the text, the title and the keys."""
+        """Draw the text, the title and the keys of the page."""
         self.repaint()
         if self.frame is not None:
             self.frame.show_title()

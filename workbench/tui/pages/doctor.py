@@ -23,8 +23,8 @@ class Report(Protocol):
 
 
 def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
-    """Return the rows of the last report in `reports`; without a report, a row that says that the examination is
-    running."""
+    """Return the rows of the last report in `reports`. If there is no report yet, return a row that says that the
+    examination is running."""
     if not reports:
         return paragraph("examining the host …", width, "dim")
     report = reports[-1]

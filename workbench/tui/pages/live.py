@@ -109,8 +109,8 @@ class Live(Page):
 
     @property
     def left_s(self) -> float | None:
-        """Return the seconds left of the running measurement, as the status bar shows them; None if unknown, or if it
-        has ended."""
+        """Return the seconds left of the running measurement, as the progress row of the main screen shows them. Return
+        None if the time is unknown, or if the measurement has ended."""
         return self.left(self.shown, self.shown.left_s) if self.shown is not None and self.running else None
 
 
@@ -126,9 +126,9 @@ class ExperimentPage(Live):
     def __init__(
         self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail], fixed: Experiment | None = None
     ) -> None:
-        """`trail` returns the confidence intervals after each pair of the experiment with a given id. `fixed` is an
-        earlier experiment that the user chose from the list; with None, the page follows the experiment of the
-        session's state."""
+        """`trail` maps the id of an experiment to the confidence intervals after each of its pairs. `fixed` is an
+        earlier experiment that the user chose from the list. If it is None, the page follows the experiment that is
+        running or ran last."""
         self.trail, self.fixed = trail, fixed
         super().__init__(state, left, do)
 

@@ -1,5 +1,5 @@
-"""The page of a result: first the reasons why it is not valid or says less than it seems to, then its metrics, GPUs,
-engine and conditions."""
+"""The page of a result: first the reasons why it is not valid or not reliable, then its metrics, GPUs, engine and
+conditions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LABEL = 12
 
 
 def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = (), advice: Sequence[Row] = ()) -> list[Row]:
-    """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the benchmark, `advice`
-    rows with the most important findings of the advisor."""
+    """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the benchmark, and
+    `advice` are rows with the most important findings of the advisor."""
     s, c = result.summary, result.conditions
     rows: list[Row] = []
     if s.refused:

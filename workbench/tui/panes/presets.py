@@ -150,8 +150,9 @@ class Presets(Pane, PickList):
 
 
 def _rank(item: PresetEntry) -> tuple[int, bool]:
-    """Return the sort key of a preset: its group, and whether it is a variant of another preset. Groups: 0 made for the
-    host's GPUs, 1 for any GPU, 2 for GPUs that the host lacks or may lack, 3 broken files."""
+    """Return the sort key of a preset: (number of its group, whether it is a variant of another preset). The groups are
+    0 for presets made for the host's GPUs, 1 for any GPU, 2 for GPUs that the host lacks or may lack, and 3 for broken
+    files."""
     if item.problem:
         group = 3
     elif item.hardware == "any GPU":

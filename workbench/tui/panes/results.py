@@ -67,8 +67,8 @@ class Results(Pane, PickList):
     BINDINGS = bindings_for(KEYS)
 
     class OlderWanted(Message):
-        """A message of the pane to the screen: the cursor is on the last result of the list, and older results are
-        stored."""
+        """The message that the pane sends to the screen when the cursor is on the last result of the list, and older
+        results are stored."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

@@ -26,9 +26,9 @@ LOOK_BACK = (10, 2880)  # length and number of the cells that the first scale is
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of the engine. `short` is its label if the graph is one row high. `fields` are fields of the history,
-    whose sum is drawn, and `text` makes a text of their present values. `top` is the upper end of the scale, or None
-    for a scale that grows with the values."""
+    """A metric of the engine. `short` is its label if the graph is one row high. `fields` are fields of the history, of
+    which the graph shows the sum, and `text` makes a text of their present values. `top` is the upper end of the scale,
+    or None for a scale that grows with the values."""
 
     label: str
     short: str
@@ -115,8 +115,7 @@ class EngineRows:
         return rows
 
     def _second(self, view: EngineView) -> Sequence[_Metric]:
-        """Return the metrics of the second line of graphs. They are those of its metrics that the engine reports now or
-        has reported earlier."""
+        """Return those metrics for the second line of graphs that the engine reports now or has reported earlier."""
         return [m for m in _SECOND if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)]
 
     def _graph(self, metric: _Metric, view: EngineView, window: Window, *, short: bool) -> Graph:

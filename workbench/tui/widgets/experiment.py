@@ -221,8 +221,8 @@ class _PairTable:
 
 
 def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return the table of an experiment. It has a row for each pair, a row for each metric and, from `trail`, a row for
-    each earlier confidence interval of the deciding metric."""
+    """Return the table of an experiment. It has a row for each pair and for each metric. From `trail` it also has a row
+    for each earlier confidence interval of the metric that decides the experiment."""
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
@@ -258,9 +258,9 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
 
 
 def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return a row for each number of completed pairs, with the change of the deciding metric and its confidence
-    interval. All rows share one axis, so that the user sees the interval become narrower. Return [] if no pair is
-    complete."""
+    """Return a row for each number of completed pairs, with the change of the metric that decides the experiment and
+    its confidence interval. All rows share one axis, so that the user sees the interval become narrower. Return [] if
+    no pair is complete."""
     primary = _primary(e)
     if primary is None or primary.change_pct is None:
         return []

@@ -74,8 +74,8 @@ class GpuStrip(Painted):
     )
 
     class ViewChanged(Message):
-        """A message to the screen: the user has moved the time cursor, changed the seconds per cell, or switched
-        between one row for all GPUs of a type and one row per GPU."""
+        """The message that the strip sends to the screen when the user has moved the time cursor, changed the seconds
+        per cell, or switched between one row for all GPUs of a type and one row per GPU."""
 
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
@@ -426,13 +426,13 @@ class GpuStrip(Painted):
         return any(self._cells(group[0], UTIL.field, window)[column] is not None for group in self._groups())
 
     def move(self, cells: int) -> None:
-        """Move the time cursor by `cells` cells; negative numbers go back in time. Without a cursor, start at the
-        newest cell."""
+        """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a cursor, start at
+        the newest cell."""
         self.view.move(cells, self.now_s)
         self.post_message(self.ViewChanged())
 
     def action_move(self, by: int) -> None:
-        """Move the time cursor by `by` cells when the user turns the mouse wheel; up goes back in time."""
+        """Move the time cursor by `by` cells, because the user has turned the mouse wheel. Up moves it back in time."""
         self.move(by)
 
     def to_event(self, by: int) -> bool:

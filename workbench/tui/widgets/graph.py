@@ -92,9 +92,9 @@ class Columns:
 
 
 def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
-    """Return the text in front of row `y` of a graph, in `width` cells. The texts are the label, the value below it,
-    and the note below the value. If `value_after` is true, there is only the label, because the value is behind the
-    graph."""
+    """Return the text in front of row `y` of a graph, in `width` cells. If `value_after` is true, only row 0 has a
+    text, the label. Otherwise the texts are the label, the value and the note, one below the other, but label and value
+    side by side if the graph is one row high."""
     if value_after or height > 1:
         texts = ((graph.label, "dim"), (graph.value, graph.value_role), *((n, "dim") for n in graph.note.splitlines()))
         text, role = texts[y] if y < (1 if value_after else len(texts)) else ("", "text")

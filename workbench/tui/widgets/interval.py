@@ -46,8 +46,8 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     """Return an axis of at most `cells` cells with a round limit. `spans` are pairs (change, half the width of its
     confidence interval) in percent.
 
-    The axis contains the first change with its whole interval. Of the other changes, it contains each that is at most
-    FAR times as far from 0 as the first, but not necessarily the interval.
+    The axis contains the first change with its whole interval. It also contains each other change that is at most FAR
+    times as far from 0, without regard to the interval of that change.
     """
     first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
     widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)

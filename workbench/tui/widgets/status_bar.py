@@ -31,7 +31,8 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 
 
 def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
-    """Return the text about the server: "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
+    """Return the text about the server as a row, such as "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
+    For None, the row says that there is no server.
 
     `now_s` is the Unix time of this machine. The server's times are those of the host, whose clock may differ.
     """

@@ -44,7 +44,7 @@ _SPANS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time range of the graphs: `count` cells of `cell_s` seconds each. Cells are numbered by their Unix time
+    """The time range of the graphs: `count` cells of `cell_s` seconds each. The number of a cell is its Unix time
     divided by `cell_s`. `end` is the number of the last cell of the range, and `now` the number of the cell for the
     present second. `cursor` is the number of the cell at the time cursor, None without a cursor."""
 
@@ -100,8 +100,8 @@ class TimeView:
         return Window(self.cell_s, end, count, now, cursor)
 
     def move(self, cells: int, now_s: float) -> None:
-        """Move the time cursor by `cells` cells; negative numbers go back in time. Without a cursor, start at the
-        newest cell. A cursor that reaches the newest cell is removed."""
+        """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a cursor, start at
+        the newest cell, and remove a cursor that reaches that cell."""
         at = self.cursor_s
         if at is None:
             at = int(now_s // self.cell_s) * self.cell_s

@@ -134,7 +134,8 @@ class HostsStore:
             text = read_own_text(self.path) or ""
             found = checked(_parsed(text, self.path))
             lines = LineIndex(text)
-            findings = tuple(_finding(problem, str(self.path), lines.line(problem.path)) for problem in found.problems)
+            problems = dict.fromkeys(found.problems)  # those of a list are often all the same
+            findings = tuple(_finding(problem, str(self.path), lines.line(problem.path)) for problem in problems)
         except StoreError as error:
             self._broken, found = error, Checked()
             findings = (

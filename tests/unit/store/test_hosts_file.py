@@ -271,7 +271,7 @@ def test_a_reserve_that_is_no_size_harms_only_its_cluster(store: HostsStore, res
 @pytest.mark.parametrize(
     "text",
     [
-        "[clusters.many]\nnodes = [" + "1, " * 100_000 + "1]\n",
+        "[clusters.many]\nnodes = [" + "".join(f"{{host = 'a', x{n} = 1}}, " for n in range(2_000)) + "1]\n",
         "".join(f'[hosts."{number} is wrong"]\n' for number in range(2_000)),
         "[hosts.a]\n" + "".join(f"unknown{number} = 1\n" for number in range(2_000)) + "sudo = 1\n",
     ],
@@ -285,7 +285,9 @@ def test_of_many_problems_the_first_are_told_and_the_others_counted(store: Hosts
 
 
 def test_an_entry_with_many_problems_tells_the_first(store: HostsStore) -> None:
-    write(store, "[hosts.a]\nmodels = [" + "1, " * 5_000 + "1]\n")
+    write(store, "[hosts.a]\nmodels = [" + "1, " * 100_000 + "1]\n")
+    assert len(store.findings) == 1
+    write(store, "[hosts.a.env]\n" + "".join(f"{number}x = 1\n" for number in range(5_000)))
     with pytest.raises(InputError, match="the host a cannot be used") as caught:
         store.host("a")
     assert len(caught.value.findings) == 31

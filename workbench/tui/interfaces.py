@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class OrderedKeys(Protocol):
-    """A screen for which the application runs the keys one after the other, as they were typed. While `working` is
-    true, the application ignores all keys except escape."""
+    """A screen whose keys the application handles one after the other, in the order in which they were typed. While
+    `working` is true, the application ignores all keys except escape."""
 
     @property
     def working(self) -> bool: ...
@@ -31,4 +31,4 @@ class Themed(Protocol):
     """An application whose colours can be changed while it runs."""
 
     def switch_theme(self, name: str) -> None:
-        """Draw the whole screen with another theme."""
+        """Draw the whole screen with the theme `name`."""

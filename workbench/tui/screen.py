@@ -1,4 +1,5 @@
-"""The main screen: its rows and panes, the state that each of them draws, and the dispatch of its keys."""
+"""The main screen: its rows and panes, which parts draw which fields of the state, and the methods that its keys
+run."""
 
 from __future__ import annotations
 

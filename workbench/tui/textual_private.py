@@ -117,8 +117,8 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send the cells of `widget` in `regions` to the terminal now. Return False if they were not sent, so that Textual
-    must draw the widget, because it is covered, hidden or about to change its position.
+    """Send the cells of `widget` in `regions` to the terminal now. If the widget is covered, hidden or about to change
+    its position, send nothing and return False, because Textual must draw the widget.
 
     Textual would send each changed row from the widget's left edge, which takes five times the bytes for 24 values, and
     twice the CPU time.

@@ -90,7 +90,7 @@ class ThemedApp(PlainEnd):
         return ConfigStore().config.ui.theme
 
     def switch_theme(self, name: str) -> None:
-        """Draw the whole screen with another theme."""
+        """Draw the whole screen with the theme `name`."""
         theme.use(name)
         self.register_theme(textual_theme(name))
         self.theme = f"workbench-{name}"

@@ -216,7 +216,7 @@ class GpuController(Controller):
     @property
     def _trial_keys(self) -> Keys:
         """Return the keys that every page about GPU settings has while settings are altered. One key reverts the
-        settings. If the settings are on trial, another key ends the trial and keeps them."""
+        settings. If they are on trial, which means that they are reverted after some time, another key keeps them."""
         on_trial = self.state.guard is not None and self.state.guard.trial_left_s is not None
         keep: Keys = {"T": ("Keep", self.keep_trial)} if on_trial else {}
         return {**keep, "r": ("Revert", self.revert)}

@@ -1,4 +1,5 @@
-"""The rows around the fleet's table: the totals, the text about the host under the cursor, and the keys."""
+"""The rows around the fleet's table: the totals above it, the text about the host under the cursor, and the keys below
+it."""
 
 from __future__ import annotations
 

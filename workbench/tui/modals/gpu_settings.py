@@ -120,8 +120,8 @@ def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
 
 
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
-    """Return a function that maps the texts in the form to the hint of each field, by field name: the present, the
-    allowed and the previous value on the chosen GPUs."""
+    """Return a function that maps the texts in the form to the hints beside the fields, by field name. A hint has the
+    present, the allowed and the previous value on the chosen GPUs."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     infos = telemetry.infos if telemetry else ()

@@ -142,7 +142,7 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
 
 def in_force_rows(report: InForceReport, width: int) -> list[Row]:
     """Return the table of a server's settings. Each row has the value in the plan, the value that the server uses, and
-    where the latter was read. If the page is narrow, the place has a row of its own below the values."""
+    the source of the latter. If the page is narrow, the source has a row of its own."""
     wide = width >= WIDE_TABLE
     name_w, asked_w, force_w = (24, 22, 34) if wide else (width * 3 // 10, width * 3 // 10, width * 4 // 10 - 2)
     head = cell("setting", name_w) + cell("asked", asked_w) + cell("in force", force_w)

@@ -228,8 +228,8 @@ class Footer(Painted):
             self.repaint()
 
     def _keys(self) -> list[tuple[str, str, str]]:
-        """Return every key to show as (key as printed, label, id), the most important key first. The id is the id of
-        the key in the table of keys, or the key itself if it belongs to the open page."""
+        """Return every key to show as (key as printed, label, id), the most important key first. The id identifies the
+        key in the table of keys. For a key of the open page, it is the name by which Textual knows the key."""
         own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
         hidden = ("q", *self.page.OWN) if self.page else ()
         pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]

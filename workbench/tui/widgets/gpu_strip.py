@@ -405,7 +405,8 @@ class GpuStrip(Painted):
 
     # the cursor
     def _cursor_row(self, window: Window, width: int) -> Row:
-        """Return the row about the cell of the graphs at the time cursor: its time and the events in it."""
+        """Return the row that shows, while there is a time cursor, the time under the cursor and the events at that
+        time."""
         cell = window.cursor or 0
         at_s = cell * window.cell_s
         when = clock(at_s) if window.cell_s == 1 else f"{clock(at_s)} + {elapsed(window.cell_s)}"

@@ -28,8 +28,8 @@ class Axis:
         return self.cells // 2
 
     def cell(self, pct: float) -> int:
-        """Return the number of the cell in which a change is drawn. For a change beyond the limit, this number is below
-        0 or above the last cell."""
+        """Return the number of the cell in which a change of `pct` percent is drawn. For a change beyond the limit,
+        this number is below 0 or above the last cell."""
         return self.middle + round(pct / self.limit_pct * self.middle)
 
     def head(self) -> str:

@@ -24,8 +24,8 @@ MOST_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Running work, as the texts and numbers of one row. `share` is the completed share from 0 to 1, None if unknown.
-    `left` is a text about the time left."""
+    """Running work, such as a benchmark, with the texts for one row about it. `share` is the completed share from 0 to
+    1, None if unknown. `left` is a text about the time left."""
 
     what: str
     how_far: str

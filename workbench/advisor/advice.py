@@ -55,7 +55,7 @@ class Advice:
 
     @property
     def shown(self) -> Finding:
-        """The finding with the expected gain as text."""
+        """The finding of this advice, with the expected gain added as text."""
         return replace(self.finding, expected_gain=self.gain.text) if self.gain else self.finding
 
 

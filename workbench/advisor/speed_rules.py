@@ -85,8 +85,8 @@ def above_ceiling(facts: Facts) -> Iterator[Advice]:
 
 
 def promise(facts: Facts) -> Iterator[Advice]:
-    """Report whether a speed that someone has promised for one stream is possible within the limit by memory
-    bandwidth."""
+    """Report whether a speed that someone has promised for one stream is possible with the memory bandwidth of the
+    GPUs."""
     wanted, limit = facts.expected_tok_s, facts.ceiling_tok_s
     if wanted is None:
         return

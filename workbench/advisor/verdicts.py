@@ -31,8 +31,8 @@ def verdicts_on(finding: Finding, result: BenchResult, experiments: Sequence[Exp
 
 
 def sentence(experiment: Experiment) -> str:
-    """Return a sentence that compares the expected gain of the finding that an experiment tested with the measured
-    gain. "" if the experiment tests no finding."""
+    """Return a sentence that compares the gain that an experiment measured with the expected gain of the finding that
+    it tested. "" if the experiment tests no finding."""
     tested = experiment.advice
     if tested is None:
         return ""

@@ -60,7 +60,8 @@ def simple_commands(text: str) -> list[Simple]:
 
 
 class _Lexer:
-    """Splits a text from left to right. `at` is the index of the next character."""
+    """Splits the text of a shell script into commands and words, from left to right. `at` is the index of the next
+    character."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0

@@ -17,7 +17,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """A paragraph. `lead` is True for the sentence that states the report's outcome; this paragraph is shown larger."""
+    """A paragraph. `lead` is True for the sentence that states the report's outcome, which is shown larger."""
 
     text: str
     lead: bool = False

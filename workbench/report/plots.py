@@ -157,7 +157,7 @@ def sweep(swept: Sweep) -> list[PlotBlock]:
 
 
 def knee_of(swept: Sweep) -> SweepPoint | None:
-    """Return the point of the sweep beyond which little is gained. None if the sweep has no knee."""
+    """Return the knee of a sweep, the point beyond which little is gained. None if the sweep has no knee."""
     if swept.knee is None or not 0 <= swept.knee < len(swept.points):
         return None
     return swept.points[swept.knee]

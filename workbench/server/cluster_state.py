@@ -102,7 +102,7 @@ def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
 
 def cause(ranks: Sequence[RankState]) -> RankState | None:
     """Return the rank whose failure made the other ranks fail, or None if no rank has failed. It is the rank that
-    failed first. Ranks whose error only reports the loss of another rank come last."""
+    failed first. A rank whose error only reports the loss of another rank is returned only if there is no other."""
 
     def order(rank: RankState) -> tuple[bool, float]:
         reason = (rank.status.reason if rank.status else None) or ""

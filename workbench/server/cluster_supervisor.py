@@ -264,7 +264,7 @@ class ClusterSupervisor(Supervisor):
         simulated: bool = False,
     ) -> ServerStatus:
         """Start a server that spans several nodes. `commands` has the command of each node. Return the server's status
-        once the processes of all ranks run; the server becomes READY later.
+        once the processes of all ranks run, which is before the server is READY.
 
         All nodes are checked before anything is started. If a rank cannot be started, the ranks that run already are
         stopped. Raises ServerError if a check fails, and HostError if a node cannot start its process.

@@ -191,9 +191,9 @@ def _interpreter(script: Sequence[str]) -> str | None:
 
 
 async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None, real: str) -> InstalledEngine:
-    """Return the engine with the version in the name of its Python package's metadata directory, such as
-    "…/site-packages/vllm-0.33.0.dist-info". `path` is the program, `real` that path with symbolic links resolved, and
-    `python` the Python that runs the program."""
+    """Return the engine with its version, which is read from the name of its Python package's metadata directory, such
+    as "…/site-packages/vllm-0.33.0.dist-info". `path` is the program, `real` that path with symbolic links resolved,
+    and `python` the Python that runs the program."""
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)

@@ -43,7 +43,7 @@ class ExplainedLog:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The findings about the lines that were added, one for each known cause, the most severe first."""
+        """The findings about the log lines added so far, one for each known cause, the most severe first."""
         return by_severity(self._found.values())
 
     def count(self, finding: Finding) -> int:

@@ -38,8 +38,8 @@ printf '%s\n' "$answer"
 
 
 async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
-    """Return the jobs of the user that have not ended. `runs` are the runs of this host; a job that belongs to one of
-    them gets its run id.
+    """Return the jobs of the user that have not ended. `runs` are Workbench's runs on this host, and a job that belongs
+    to one of them gets its run id.
 
     Raises InputError for a host without a scheduler, and HostError if the scheduler does not answer.
     """

@@ -183,7 +183,7 @@ class LogFollower:
         self._assembler = LineAssembler(secrets)
 
     def use_secrets(self, secrets: Iterable[str]) -> None:
-        """Mask `secrets` in all lines that are added from now on."""
+        """Mask `secrets` in all log lines that are added from now on."""
         self._assembler.use_secrets(secrets)
 
     @property

@@ -122,8 +122,8 @@ def _document() -> dict[str, Any]:
 
 
 def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
-    """Return one finding for each log pattern that matches a line of `lines`, in the order of the lines. Its evidence
-    is the first line that matches."""
+    """Return one finding for each log pattern that matches a line of `lines`, in the order of the lines. The evidence
+    of a finding is the first line that matches."""
     found = [(index, p.finding(line, engine)) for p, index, line in _matches(lines, engine)]
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
@@ -146,7 +146,7 @@ def stuck(last_line: str, engine: str | None, phase: str | None, silent_s: float
 
 class LogScan:
     """Searches a growing log for lines that match a log pattern. `found` has one finding for each pattern, in the order
-    of the log. Its evidence is the first line that matches.
+    of the log, with the first matching line as its evidence.
 
     A busy log repeats a few kinds of lines with different numbers. A line that differs from an earlier line only in its
     numbers is not searched again, which makes the search 20 times cheaper.

@@ -40,8 +40,8 @@ async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
 
 
 async def catch_up(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the complete lines of the run's log to its present end, and pass them to `emit`. A server that writes all
-    the time does not keep this going."""
+    """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at the first read that
+    reaches the end, even if the server keeps writing."""
     while await read_new(host, run, emit) == READ_BYTES:
         pass
 

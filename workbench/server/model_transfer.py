@@ -49,8 +49,8 @@ _PREFIX = 'head -c "$2" -- "$1" | sha256sum'
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to send files with rsync: the host that runs rsync, and the address at which this host reaches the other
-    host."""
+    """A way to send files from one host to another with rsync: the host that runs rsync, and the address at which it
+    reaches the other host."""
 
     runner: Host
     address: SshAddress

@@ -128,8 +128,8 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
 def _port_problem(
     command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], listening: set[int]
 ) -> tuple[str, str] | None:
-    """Return (message that says what uses the port, next step); None if the port is free. `facts` and `listening` are
-    the results of `_look`."""
+    """Return (message that says what uses the port, next step); None if the port is free. `facts` has what a script
+    found on the host, by key, and `listening` the ports on which the host's processes listen."""
     # An engine that is still loading may have bound the port without listening on it. Workbench knows its own runs.
     owners = {r.port: r for r in runs if r.port is not None and _alive(r) and _looks_at("port", r.run_as)}
     used = listening | owners.keys()

@@ -34,8 +34,8 @@ _MOST_LINKS = 64
 
 
 class Watch:
-    """The watch of the rank whose main process is `pid`. `orders` is the content of watch.json, which watched_rank.py
-    writes: own rank, all ranks, address, port, key and times."""
+    """The watch process of the rank whose main process is `pid`. `orders` is the content of watch.json, which
+    watched_rank.py writes: own rank, all ranks, address, port, key and times."""
 
     def __init__(self, run_dir: str, pid: int, orders: dict[str, Any]) -> None:
         self.run_dir, self.pid = run_dir, pid
@@ -236,8 +236,9 @@ def _start_of(pid: int) -> str | None:
 
 
 def _processes() -> list[int]:
-    """Return the ids of the run's processes: those of this session, and those of other sessions whose environment has
-    the run's WORKBENCH_RUN. The session leader, which records the exit code, and this watch are left out."""
+    """Return the ids of the run's processes: those of this session, and those of other sessions whose environment
+    variable WORKBENCH_RUN names the run. The session leader, which records the exit code, and this watch process are
+    left out."""
     found, session = [], os.getsid(0)
     others = (session, os.getpid(), os.getppid())  # the leader, this watch, and the shell that restarts it
     mark = b"WORKBENCH_RUN=" + os.environb.get(b"WORKBENCH_RUN", b"\0")

@@ -28,7 +28,8 @@ class StartLines:
         self._silent: set[str] = set()
 
     def feed(self, lines: Sequence[str], forms: Sequence[str]) -> None:
-        """Search new lines of the log. `forms` are these lines without their numbers (see log_patterns.forms_of)."""
+        """Search new lines of the log for the start-up phase, the engine's version and the port. `forms` are these
+        lines without their numbers (see log_patterns.forms_of)."""
         if len(self._silent) > MOST_FORMS:
             self._silent.clear()
         for line, form in zip(lines, forms, strict=True):

@@ -89,8 +89,8 @@ class RankWatch:
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """A rank to start: the run id of the rank, the server with this rank's label, and the settings of its watch
-    process. `watch` is None if the rank gets no watch process."""
+    """A rank to start: the run id of the rank, the server to which it belongs, with this rank's label, and the settings
+    of its watch process. `watch` is None if the rank gets no watch process."""
 
     run_id: str
     server: ClusterRun
@@ -106,9 +106,9 @@ def named(rank: ClusterRank) -> str:
 
 
 async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
-    """Return the settings for the watch processes of a server whose head runs on the host `head`. `address` is the
-    head's address in the network of the nodes. None if this address is unknown, if the head has no python3, or if the
-    server has only one rank."""
+    """Return the settings for the watch processes of a server whose first rank, the head, runs on the host `head`.
+    `address` is the head's address in the network of the nodes. None if this address is unknown, if the head has no
+    python3, or if the server has only one rank."""
     if not address or len(server.ranks) < 2:
         return None
     try:

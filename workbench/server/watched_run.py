@@ -41,8 +41,8 @@ _WAITING = "No available shared memory broadcast block"  # vLLM writes this each
 
 
 class WatchedRun:
-    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know the run's engine;
-    the run is then listed and can be stopped, but its server receives no requests."""
+    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know the run's engine.
+    Such a run is listed and can be stopped, but its server receives no requests."""
 
     def __init__(self, host: Host, run_dir: str, record: RunRecord, engine: Engine | None, *, adopted: bool) -> None:
         self.host = host

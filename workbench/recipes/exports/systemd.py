@@ -36,8 +36,8 @@ def unit(launch: Launch, notes: Notes) -> str:
 
 
 def _word(word: Word) -> str:
-    """Return one argument, quoted for ExecStart in a unit file. Dollar signs are doubled; a secret becomes
-    ${VARIABLE}."""
+    """Return `word`, one argument of a command line, quoted for ExecStart in a unit file. Dollar signs are doubled, and
+    a secret becomes ${VARIABLE}."""
     if isinstance(word, Secret):
         return f'"{literal(escaped(word.prefix))}${{{word.variable}}}"'
     return quoted(literal(word))

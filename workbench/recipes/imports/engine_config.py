@@ -22,7 +22,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe in a file of flags. Its engine is the one that knows most of the flags. `entry` is not used."""
+    """Return the recipe in an engine's configuration file, which consists of flags. The recipe's engine is the one that
+    knows most of these flags. `entry` is not used."""
     engine = _engine(document)
     words = flag_words(engine, document, notes, "")
     return Recipe(plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM)

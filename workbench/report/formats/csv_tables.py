@@ -32,9 +32,8 @@ _REQUEST_COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Return the report as a CSV table, arranged by its layout. A missing value is an empty cell; its reason is in the
-    column summary.absent.
-    """
+    """Return the report as a CSV table, arranged by its layout. A missing value is an empty cell, and its reason is in
+    the column summary.absent."""
     if report.layout is Layout.REQUESTS:
         return _table(("result", "simulated", *_REQUEST_COLUMNS, "gaps_us"), _request_rows(report))
     if report.layout is Layout.RESULT:

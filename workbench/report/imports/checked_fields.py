@@ -34,7 +34,7 @@ class ImportOptions:
 @dataclass(frozen=True, slots=True)
 class Imported:
     """An imported result that is not stored yet. `samples` has one record per request, with the fields of
-    bench.records.RequestRecord; it is empty if the file has no single requests."""
+    bench.records.RequestRecord. It is empty if the file has no single requests."""
 
     spec: BenchSpec
     conditions: Conditions

@@ -406,7 +406,7 @@ def _text(value: Any) -> str | None:
 
 
 def _published(ports: Mapping[str, Any]) -> int | None:
-    """Return the port of the host that is published to the container; None if it is not exactly one. `ports` is from
-    `container inspect`."""
+    """Return the host's port that leads to the container. None if there is no such port or more than one. `ports` is
+    from `container inspect`."""
     found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
     return whole_number(str(found[0]), 5) if len(set(found)) == 1 else None

@@ -62,9 +62,9 @@ fi"""
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler. `name` is its value for the option --as, `functions` the shell functions that job_scripts.py
-    describes, and `nodes` the command that prints the names of its nodes. `enters` says whether a command can be run
-    inside one of its running jobs."""
+    """A scheduler of cluster jobs, such as Slurm. `name` is its value for the option --as, `functions` the shell
+    functions that job_scripts.py describes, and `nodes` the command that prints the names of its nodes. `enters` says
+    whether a command can be run inside one of its running jobs."""
 
     name: str
     title: str

@@ -23,9 +23,8 @@ FILE = "launched"  # in the run directory; the keeper replaces it as a whole (wr
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server that is to be started or was started. `argv` and `env` are those of the engine. Their secrets are
-    present at the start and masked later. `run_dir` is the run's directory on the host, which exists when the keeper
-    starts."""
+    """What a launcher must know about a server that is to be started or was started. `argv` and `env` are those of the
+    engine. Their secrets are present at the start and masked later. `run_dir` is the run's directory on the host."""
 
     run_id: str
     run_dir: str
@@ -47,8 +46,8 @@ def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """The command of a keeper, the process that starts and follows a server. `env` contains the secrets. `files` has
-    the texts to write into the run directory before the start, by relative path."""
+    """The command of a keeper, the process that starts and follows a server. `env` is its environment, with the
+    server's secrets. `files` has the texts to write into the run directory before the start, by relative path."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -121,13 +120,13 @@ class Launcher(Protocol):
         ...
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        """Return the command of a keeper for a server that already runs as the unit, container or job `handle`. This
-        keeper starts nothing."""
+        """Return the command of a keeper, a process that follows a server, for a server that already runs as the unit,
+        container or job `handle`. This keeper does not start the server."""
         ...
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        """Ask the launcher's program whether the server of a run lives. The server is found by its handle or by the run
-        id, because the keeper may have been lost before it reported a handle. Raises HostError if the program cannot
+        """Ask the launcher's program whether the server of a run lives. The server is found by its handle (unit,
+        container or job id), or by the run id if no handle was reported. Raises HostError if the program cannot
         tell."""
         ...
 
@@ -153,8 +152,8 @@ class Launcher(Protocol):
         ...
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
-        """Remove what the start of an ended server has installed on the host, such as a unit. Return the paths that
-        were removed. Raises ServerError for files that Workbench did not write."""
+        """Remove what the start of an ended server has installed on the host, such as a systemd unit. Return the paths
+        that were removed. Raises ServerError for files that Workbench did not write."""
         ...
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:

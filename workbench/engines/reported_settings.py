@@ -48,9 +48,7 @@ VLLM = (
     Answer("KV cache type", "kv-cache-dtype", metric="vllm:cache_config_info{cache_dtype}"),
     Answer("GPU memory share", "gpu-memory-utilization", metric="vllm:cache_config_info{gpu_memory_utilization}"),
     Answer("prefix caching", "enable-prefix-caching", metric="vllm:cache_config_info{enable_prefix_caching}"),
-    Answer(
-        "longest requests at once", log=((r"Maximum concurrency for [\d,]+ tokens per request: (?P<v>[\d.]+)", "{v}"),)
-    ),
+    Answer("full-length requests", log=((r"Maximum concurrency for [\d,]+ tokens per request: (?P<v>[\d.]+)", "{v}"),)),
     Answer(
         "attention backend",
         "attention-backend",

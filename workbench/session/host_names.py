@@ -41,7 +41,8 @@ class KnownHost:
 def host_called(name: str | None, simulate: str | None = None) -> Host:
     """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a container on one of these
     ("gpu-box/podman:vllm"), "cluster:NAME" for a cluster of hosts.toml, or "sim:PROFILE". `simulate` names a profile
-    whose simulated driver and engines are put on that host; "PROFILE@NAME" has GPUs and servers of its own. Raises
+    whose simulated driver and engines are put on that host, as "gpu-box/sim:PROFILE" does; "PROFILE@NAME" has GPUs and
+    servers of its own. Raises
     InputError for an unknown profile, and for a host or cluster of hosts.toml that cannot be used."""
     if name and name.startswith(CLUSTER):
         from workbench.session.cluster_hosts import cluster_called
@@ -49,6 +50,8 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
         return cluster_called(name.removeprefix(CLUSTER), simulate, host_called)
     if name and name.startswith(SIMULATED):
         simulate, name = name.removeprefix(SIMULATED), None
+    elif name and f"/{SIMULATED}" in name:  # the name that such a host has in records
+        name, _, simulate = name.partition(f"/{SIMULATED}")
     inner = _opened(name, name, HostsStore()) if name and name != LOCAL else _this_machine()
     if simulate is None:
         return inner

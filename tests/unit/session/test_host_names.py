@@ -252,3 +252,11 @@ def test_a_job_of_pbs_is_no_host(name: str) -> None:
     with pytest.raises(InputError, match="PBS has no command that enters a job") as refused:
         host_names.host_called(name)
     assert "--as pbs" in (refused.value.next_step or "")
+
+
+def test_the_name_of_a_simulated_driver_on_a_host_leads_back_to_it() -> None:
+    """The fleet of `workbench --simulate four-pcie gpu-box`, and a stored experiment there, could not open the host:
+    "'gpu-box/sim:four-pcie' is not a valid host name"."""
+    name = host_names.host_called("gpu-box", "four-pcie@2").name
+    again = host_names.host_called(name)
+    assert (again.name, again.kind, again.simulated) == (name, "ssh", "four-pcie")

@@ -307,7 +307,7 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             stopped = await session.servers.end(run_id)
             assert (stopped.state, again.pid is not None and alive(again.pid)) == (ServerState.STOPPED, True)
             assert systemctl("is-active", "vllm.service").strip() == "active"
-            with pytest.raises(ServerError, match=r"nothing\.service is not found"):
+            with pytest.raises(ServerError, match=r"nothing\.service is not running: it is not found"):
                 await adoption.follow(session, "systemd", "nothing", OPTIONS)
             if SCOPE == "system":
                 with pytest.raises(ServerError, match="runs no engine"):

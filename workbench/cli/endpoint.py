@@ -1,4 +1,4 @@
-"""The command `endpoint`, which writes a READY server into the endpoint file of verifiers."""
+"""The command `endpoint`, which adds a READY server to the endpoint file of the Python package verifiers."""
 
 from __future__ import annotations
 

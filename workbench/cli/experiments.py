@@ -114,8 +114,8 @@ async def experiment(arguments: argparse.Namespace) -> int:
 
 
 def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the two host names of --twins, or () without this option. The hosts are not checked. If the command line
-    names no host, the command then runs on the first of them."""
+    """Return the two host names that the user gave with --twins, or () without this option. If the command line names
+    no host, the first of the two becomes the host of the command. The names are checked later."""
     if arguments.twins is None:
         return ()
     if arguments.host_a or arguments.host_b:

@@ -147,7 +147,7 @@ class _Progress:
             note(line)
 
     def end(self) -> None:
-        """Remove the progress line from the terminal."""
+        """Remove the line with the progress of the copy from the terminal."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -35,9 +35,9 @@ def emit(document: Any) -> int:
 
 
 def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
-    """Print a JSON document whose first field `name` is the list of items. Each item is printed as soon as `items`
-    yields it. `rest` returns the other fields. Return the exit code 0. An error of the first item is raised before
-    anything is printed, so that the error's own document is the only one."""
+    """Print a JSON document: first the field `name` with the list of items, each printed as soon as `items` yields it,
+    then the fields that `rest` returns. Return the exit code 0. If the first item raises an error, nothing has been
+    printed yet."""
     rows = iter(items)
     first = list(islice(rows, 1))
     between = "["

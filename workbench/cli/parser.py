@@ -42,9 +42,8 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises InputError where argparse would exit."""
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Return the values of an argument. Raises InputError for `--option=--`, which argparse would read as an empty
-        list.
-        """
+        """Return the values of a command-line argument. Raises InputError for `--option=--`, whose value argparse would
+        drop."""
         if action.option_strings and action.nargs is None and "--" in arg_strings:
             self.error(f"argument {'/'.join(action.option_strings)}: -- is not a value")
         return super()._get_values(action, arg_strings)

@@ -75,7 +75,7 @@ class Option(NamedTuple):
 
     @property
     def dest(self) -> str:
-        """The name of the argument in the namespace."""
+        """The name of the attribute under which argparse stores the value of this argument."""
         return str(self.keywords.get("dest", self.names[-1].strip("-").replace("-", "_")))
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:

@@ -92,8 +92,9 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
 
 
 class _Shown:
-    """The results that were printed, at most `limit`: their `count`, the id of the `last` one, and the ids of `damaged`
-    results, which were left out. `more` is True if there are older results."""
+    """Counts and ids of the results that a list has printed: their `count`, the id of the `last` one, and the ids of
+    `damaged` results, which were left out. `limit` is the highest allowed count. `more` is True if there are older
+    results."""
 
     def __init__(self, pages: Iterable[Page], limit: int | None) -> None:
         self._pages, self._limit = pages, limit

@@ -120,8 +120,8 @@ async def servers(arguments: argparse.Namespace) -> int:
 
 
 async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str, dict[str, Any]]:
-    """Return {run id: live metrics} for the READY runs, computed from two readings of their counters one second apart.
-    A metric that is missing has its reason in "absent"."""
+    """Return {run id: live metrics} for the servers that are READY. The metrics of a server are computed from two
+    readings of its counters, one second apart. Its field "absent" has the reason for each missing metric."""
     from workbench.model.engine_live import LIVE_METRICS
     from workbench.server.engine_rates import between
 

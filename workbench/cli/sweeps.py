@@ -232,9 +232,8 @@ def print_sweep(sweep: Sweep, as_json: bool) -> int:
 
 
 def sweep_lines(sweep: Sweep) -> Iterator[str]:
-    """Yield lines that describe a sweep: the knee, the table of points, notes, the error, and the command to
-    resume it.
-    """
+    """Yield lines that describe a sweep: the value beyond which a higher value gains little, the table of all values,
+    notes, the error, and the command to resume it."""
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import sweep_blocks
 

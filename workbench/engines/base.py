@@ -129,7 +129,8 @@ class Engine:
     rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
-        """Return the shipped flag catalog whose version is nearest to `version`. None means the newest catalog."""
+        """Return the flag catalog of this engine that Workbench ships for the version nearest to `version`. None means
+        the newest version."""
         nearest = catalogs.nearest_version(self.name, version)
         return catalogs.load(self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes)
 
@@ -168,7 +169,7 @@ class Engine:
         return None
 
     def replicas_per_node(self, here: Situation) -> int:
-        """Return the number of data-parallel replicas that run on one node, each on different GPUs."""
+        """Return the number of data-parallel replicas that the plan runs on one node. Each replica has its own GPUs."""
         return here.count("data-parallel-size")
 
     def kv_rule(self, here: Situation) -> KvRule:
@@ -280,8 +281,8 @@ class Engine:
 
 
 def is_python(words: Sequence[str]) -> bool:
-    """Return whether a program is a bare Python interpreter, such as ("/opt/vllm/bin/python",). Only the last word
-    counts."""
+    """Return whether the last of `words`, the words of a program, is a Python interpreter, such as
+    "/opt/vllm/bin/python" or "python3.12"."""
     return bool(words) and re.fullmatch(r"python[\d.]*", posixpath.basename(words[-1])) is not None
 
 

@@ -61,9 +61,8 @@ def versions(engine: str) -> tuple[str, ...]:
 
 
 def nearest_version(engine: str, wanted: str | None) -> str:
-    """Return the version of the shipped catalog that is nearest to the engine version `wanted`; of two equally near
-    ones, the older. None stands for the newest catalog.
-    """
+    """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two are equally near,
+    return the older one. If `wanted` is None, return the newest version."""
     have, key = versions(engine), version_key(wanted)
     return min(have, key=lambda v: _distance(version_key(v), key)) if key else have[-1]
 

@@ -65,9 +65,9 @@ def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]
 def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]) -> Node:
     """Return `node` with the host name, program and environment variables of its host.
 
-    `derived` has the network variables of each node by rank. A node gets its own value unless the plan sets another
-    value for all nodes. A plan's variable that equals the value of the head's host counts as set by the cluster, so the
-    node's own value replaces it.
+    `derived` lists the network variables of each node in rank order. The node gets its own network variables, unless
+    the plan sets another value for all nodes. A value in the plan that equals that of the head node does not count,
+    because it was made for the head's host.
     """
     whole, of_head = {e.name: str(e.value) for e in plan.env}, {e.name for e in plan.env if e.origin is Origin.HOST}
     env, origins = dict(node.env), {}
@@ -123,8 +123,8 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
 
 
 def _about_launcher(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
-    """Yield an error if hosts.toml starts servers in different ways on the nodes in `places` and the plan has the way
-    of the first one, and a warning about ranks that a launcher runs."""
+    """Yield an error if hosts.toml gives the nodes in `places` different launchers or launcher options, and the plan
+    uses the launcher of the first node. Yield a warning if a launcher such as systemd runs the ranks."""
     ways = [_way(place) for place in places]
     other = next((at for at, way in enumerate(ways) if way != ways[0]), None)
     if other is not None and plan.run_as == ways[0][0]:
@@ -139,7 +139,8 @@ def _about_launcher(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[F
 
 
 def _way(place: NodePlace) -> tuple[str, ...]:
-    """Return how hosts.toml starts servers on a node: the launcher and its options."""
+    """Return the name of the launcher with which hosts.toml starts servers on a node, followed by the launcher's
+    options."""
     entry = place.entry
     options = entry.run_options if entry is not None else {}
     word = (entry.run_as if entry is not None else None) or PROCESS

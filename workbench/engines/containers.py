@@ -31,8 +31,9 @@ class Program:
     short_names: bool = False  # completes "vllm/vllm-openai" to an image of Docker Hub by itself
 
     def gpu_words(self, gpus: str, cdi: bool | None = None) -> tuple[str, ...]:
-        """Return the options that make GPUs visible in a container. `gpus` is "all", "none", or indices and UUIDs such
-        as "0,1". `cdi` says whether the options name GPUs by CDI; None means the program's default."""
+        """Return the options of docker or podman that make GPUs visible in a container. `gpus` is "all", "none", or
+        indices and UUIDs such as "0,1". `cdi` True selects --device with CDI names (Container Device Interface), False
+        selects --gpus, and None the program's default."""
         if gpus == NONE:
             return ()
         names = gpus.split(",")

@@ -140,9 +140,9 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _windows(config: Mapping[str, Any], pattern: Any, kind: Any) -> dict[str, Any]:
-    """Return the config.json fields that say which layers use sliding-window attention: `layer_types` or
-    `sliding_window_pattern`. `pattern` is the value in the metadata, `kind` the architecture. {} if no layer is known
-    to use a window."""
+    """Return the fields of a config.json, `layer_types` or `sliding_window_pattern`, that say which layers use
+    sliding-window attention. `pattern` is the layer pattern in the GGUF metadata, `kind` the model architecture. The
+    result is {} if no layer is known to use a window."""
     if not config.get("sliding_window"):
         return {}
     if isinstance(pattern, list):

@@ -20,9 +20,9 @@ _MUCH_LARGER = 1.5  # vLLM: kinds of layers whose numbers differ by less are pad
 
 @dataclass(frozen=True, slots=True)
 class KvRule:
-    """How an engine stores the KV cache of layers with sliding-window attention. `kind` is "blocks" (vLLM: blocks for
-    the window), "share" (SGLang: `share` of the tokens of a full-attention layer), "window" (llama.cpp: the window
-    only) or "all" (all tokens, as a full-attention layer)."""
+    """How an engine stores the KV cache of layers with sliding-window attention. `kind` is "blocks" (vLLM: blocks of
+    tokens for the window), "window" (llama.cpp: the window only), "share" (SGLang: a fixed share of all tokens) or
+    "all" (all tokens, as without a window). `share` is the share for the kind "share"."""
 
     kind: str = "all"
     share: float = SWA_SHARE  # of the other layers' tokens
@@ -68,8 +68,8 @@ def sequence_bytes(
 
 
 def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: float) -> int:
-    """Return the number of blocks that one layer needs for a sequence. All blocks have `per_block` bytes; `token` is
-    the bytes of one token in this layer, which decides how many tokens a block has."""
+    """Return the number of blocks that one layer needs for a sequence of `length` tokens. `per_block` is the bytes of a
+    block, and `token` the bytes of one token in this layer."""
     if one.state_bytes:
         return 1
     size = max(1, int(per_block // token))

@@ -1,5 +1,6 @@
-"""The shape of a model from its config.json. The file may be malicious: a value of the wrong type or size is ignored,
-and a size that needs an ignored or missing value is unknown."""
+"""The numbers of layers, heads and weights of a model, computed from its config.json. The file may be malicious: a
+value of the wrong type or size is ignored, and a result that needs an ignored or missing value is unknown.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def count(config: Mapping[str, Any], *names: str) -> int | None:
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """Return the shape that a config.json describes."""
+    """Return what a config.json says about a model's layers, weights and KV cache."""
     text = text_of(config)
     return ModelShape(
         kv=_kv_layers(text),
@@ -113,8 +114,8 @@ def _of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None
 
 
 def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int | None]:
-    """Return (number of KV heads, size of a head in values). `whole` selects full-attention layers, whose heads differ
-    from those of sliding-window layers in some models. A number that is unknown is None."""
+    """Return (number of KV heads, number of values in one head) of a layer. `whole` True means layers with full
+    attention, False those with a sliding window, whose heads differ in some models. An unknown number is None."""
     heads, hidden = count(text, "num_attention_heads"), count(text, "hidden_size")
     size = count(text, "head_dim") or (hidden // heads if hidden and heads else None)
     kv_heads = count(text, "num_key_value_heads") or heads
@@ -125,9 +126,9 @@ def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int
 
 
 def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
-    """Return the cache entry of `layers` layers with gated linear attention (Qwen3-Next). The state of such a layer has
-    the same size for every context: one matrix per value head, and the newest inputs of a convolution. None if a size
-    is unknown."""
+    """Return the memory that `layers` layers with gated linear attention (Qwen3-Next) keep for each sequence. Its size
+    does not grow with the context: a layer keeps one matrix per value head, and the newest inputs of a convolution.
+    None if a size is missing in the config.json."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
     key_heads, key_size, heads, size = (count(text, name) for name in names)
     if not key_heads or not key_size or not heads or not size:
@@ -148,8 +149,8 @@ def _feed_forward(text: Mapping[str, Any]) -> int | None:
 
 
 def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
-    """Return how many weights each part of the model has. `tied` says that the output matrix is the embedding. None if
-    the size of the attention or of the feed-forward layers is unknown.
+    """Return the number of weights in each part of the model. `tied` is True if the output matrix and the embedding are
+    the same matrix. None if the size of the attention or of the feed-forward layers is unknown.
 
     A gated feed-forward layer has three matrices. Norms and biases are left out, because they are below 0.1 %.
     """

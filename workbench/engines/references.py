@@ -46,13 +46,15 @@ class Reference:
 
     @property
     def limit_tok_s(self) -> float | None:
-        """The speed limit of one stream in tok/s at the nominal bandwidth of all GPUs. None if the limit is unknown."""
+        """The highest speed in tok/s that one stream could reach on the GPUs of this published result, given their
+        nominal memory bandwidth. None if it is unknown."""
         known = self.type
         return known.bandwidth_gbs * self.gpus / self.gb_per_token if known and self.gb_per_token else None
 
     @property
     def share(self) -> float | None:
-        """The highest speed of one stream divided by the speed limit. None if either is unknown."""
+        """The published speed of one stream divided by the speed limit that the GPU's memory bandwidth sets. If the
+        source gives a range, its highest speed counts. None if the speed or the limit is unknown."""
         limit = self.limit_tok_s
         return self.tok_s[1] / limit if limit and self.tok_s else None
 
@@ -74,9 +76,9 @@ def references() -> tuple[Reference, ...]:
 def nearest(
     model: str, quantization: str | None, gpu_names: tuple[str, ...], streams: int, speculative: bool
 ) -> tuple[Reference, bool] | None:
-    """Return (the reference most similar to a setup, whether model, quantization, number of GPUs, streams and
-    speculation all agree). Only references with the same GPU type are considered, and references without a GPU for the
-    same model. None if no reference qualifies."""
+    """Return the published speed whose setup is most similar to the given model, GPUs and load, and whether both setups
+    agree in everything that the arguments describe. Only speeds measured on the same GPU type are considered, and
+    speeds of the same model on an unknown GPU. None if there are none."""
     known = find(gpu_names[0]) if gpu_names else None
     wanted, bits = _words(model), _quantization(quantization or model)
 

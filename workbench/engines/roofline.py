@@ -66,8 +66,8 @@ class Ceiling:
 
     @property
     def with_all_reduces_tok_s(self) -> float | None:
-        """The speed limit of one stream in tok/s if each step also waits for its all-reduces. None if the limit is
-        unknown."""
+        """The speed limit of one stream in tok/s if the time for exchanging data between GPUs (all-reduces) is added to
+        each decoding step. None if the speed limit is unknown."""
         limit = self.tok_s_per_stream
         return limit and 1 / (1 / limit + self.all_reduce_ms / 1000)
 
@@ -117,11 +117,11 @@ def ceiling(
     """Return the speed limits of `model` on `gpus`, which are the NVML data or the names of the GPUs of all nodes, in
     rank order. `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel and data-parallel sizes.
 
-    The limits assume the nominal bandwidth, or the bandwidth at the memory clock `memory_mhz` if that was lower under
-    load.
+    The limits assume the nominal memory bandwidth. If the memory clock under load, `memory_mhz`, was lower, they assume
+    the bandwidth at that clock.
 
-    With unequal GPUs, a tensor-parallel group is as fast as its slowest member times its size, a stream passes the
-    pipeline stages one after another, and the limit of one stream is that of the fastest replica.
+    If the GPUs differ, a tensor-parallel group is as fast as if all its GPUs were like the slowest one. The limit of
+    one stream is that of the fastest replica.
     """
     if model is None or not model.bytes_per_token:
         return Ceiling(None, reason=(model and model.missing) or "bytes read per token are unknown for this model")

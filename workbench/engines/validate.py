@@ -107,8 +107,8 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
 
 
 def _remembered_values(here: Situation) -> Iterator[Finding]:
-    """Report each preset variable whose value was remembered from an earlier run, and each whose default differs from
-    the value in the earlier run."""
+    """Report each variable of the preset whose value was taken from an earlier run. Also report each variable that has
+    the preset's default although an earlier run used another value."""
     plan = here.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)

@@ -67,10 +67,10 @@ def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
 def weights_of(
     tensors: Iterable[Tensor], *, packed_bits: float, expert_share: float | None, layers: int | None
 ) -> FileWeights | None:
-    """Return the weights of a checkpoint, given its `tensors`. `packed_bits` is the bits of a packed weight with its
-    scale, and `expert_share` the share of the routed experts that a token uses. `layers` is the number of layers;
-    tensors of layers after these belong to a draft head. None without tensors, or if the model has experts and
-    `expert_share` is None."""
+    """Return the weights of a checkpoint, given all its `tensors`. `packed_bits` is the bits per weight in tensors that
+    pack several weights into one number, `expert_share` the share of the experts that a token uses, and `layers` the
+    number of layers, after which a draft head may follow. None without tensors, or if the share of existing experts is
+    unknown."""
     sizes: dict[str, float] = {}
     counts: dict[str, float] = {}
     for tensor in tensors:

@@ -17,9 +17,8 @@ class ClusterRank:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """The list of all ranks of a server that spans several hosts; the record of each rank's run contains it. The run id
-    of the first rank, the head, is the id of the whole server, and the head's port, readiness and counters are the
-    server's."""
+    """All ranks of a server that spans several hosts. The record of each rank's run contains this list. The first rank
+    is the head: its run id, port, readiness and counters are those of the whole server."""
 
     cluster: str
     label: str  # of the rank whose record this is

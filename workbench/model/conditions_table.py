@@ -12,7 +12,8 @@ NA = "n/a"
 
 
 class Condition(NamedTuple):
-    """A condition of a result, shown on one line. `text` returns its value, or "" if the line is left out."""
+    """A condition of a result, shown on one line. The function `text` returns the value of the condition, or "" if the
+    line is left out."""
 
     label: str  # 11 characters at most: the screen shows it in a column
     text: Callable[[Conditions], str]

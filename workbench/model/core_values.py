@@ -36,7 +36,8 @@ def split(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def equal(found: str, value: str) -> bool:
-    """Return whether the values of the cores in `found` agree with `value`. Cores that `found` lacks are ignored."""
+    """Return whether every core in the text `found` has the value that the text `value` gives it. Cores that `found`
+    does not mention are not compared."""
     now, wanted = split(found), split(value)
     if len(now) == 1:
         return list(now) == list(wanted)  # all cores have it

@@ -37,7 +37,8 @@ class ArmTarget:
 
     @property
     def words(self) -> str:
-        """The target as text: its name, and its executable and host if they are given."""
+        """What one side of an experiment is measured on, as text: the preset, run or URL, then its executable and host
+        if they are given."""
         words = self.name
         if self.executable:
             words += f" by {self.executable}"
@@ -60,12 +61,14 @@ class Arm:
 
     @property
     def relaunches(self) -> bool:
-        """Whether the arm changes a flag or an environment variable, which requires a new start of the server."""
+        """Whether this side of an experiment changes a flag or an environment variable, so that the server must be
+        started again."""
         return bool(self.sets or self.unsets or self.envs)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The target and the changes as short texts: "max-num-seqs=64", "without enforce-eager", "K=V"."""
+        """What one side of an experiment is measured on and what it changes, as short texts such as "max-num-seqs=64",
+        "without enforce-eager" or "K=V"."""
         target = [self.target.words] if self.target else []
         removed = (f"without {name}" for name in self.unsets)
         return (*target, *self.sets, *removed, *self.envs, *self.gpu.words)
@@ -123,8 +126,8 @@ INTERRUPTED = "interrupted"
 
 
 class RunState(StrEnum):
-    """The state of one run of an experiment. DROPPED: the pair was run again, because this run or the other run of the
-    pair failed or was interrupted. DISCARDED: the first run on a cold machine, which is not counted."""
+    """The state of one run of an experiment. DROPPED means that the pair of runs was repeated, because one of its two
+    runs failed or was interrupted. DISCARDED means that the run only warmed up the machine and is not counted."""
 
     PLANNED = "planned"
     STARTING = "starting"
@@ -153,7 +156,8 @@ class ExperimentRun:
 
     @property
     def side(self) -> str:
-        """The name of the arm: "A", or "B on gpu-box-2" in an experiment that runs on two equal hosts."""
+        """The side of the experiment to which this run belongs: "A" or "B", or for example "B on gpu-box-2" if the
+        experiment runs on two equal hosts."""
         return side_of(self.arm, self.host)
 
 
@@ -188,7 +192,7 @@ class Experiment:
 
     @property
     def order(self) -> str:
-        """The order of A and B inside the pairs as text: "the order A B B A" or "a random order"."""
+        """The order in which an experiment runs its sides A and B, as text: "the order A B B A" or "a random order"."""
         return "the order A B B A" if self.spec.order_seed is None else "a random order"
 
     @property

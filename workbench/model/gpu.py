@@ -66,7 +66,8 @@ class GpuProcess:
 
     @property
     def title(self) -> str:
-        """The name of the process, "?" if it is not known, and its container if it is not on the host itself."""
+        """The name of a process that uses a GPU, followed by "in" and its container if it runs in one. The name is "?"
+        if it is unknown."""
         return f"{self.name or '?'} in {self.place}" if self.place else self.name or "?"
 
 
@@ -134,8 +135,8 @@ class GpuSample:
 
     @property
     def limit_w(self) -> float | None:
-        """The power limit in watts that applies now: the enforced limit, or the requested limit if the driver reports
-        no enforced limit. None if the driver reports neither."""
+        """The power limit of the GPU in watts that applies now. This is the limit that the driver enforces, or the
+        requested limit if the driver reports no enforced one. None if it reports neither."""
         return self.power_limit_enforced_w or self.power_limit_w
 
     @property

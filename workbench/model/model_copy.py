@@ -73,7 +73,8 @@ class ModelCopy:
 
     @property
     def reference(self) -> str:
-        """The name of this copy on its host: the id of a model in the hub's cache, otherwise the path."""
+        """The name of this copy of a model on its host: the model's id if the copy is in the cache of the Hugging Face
+        hub, otherwise the path."""
         return self.model if self.kind == HUB else self.path
 
     @property
@@ -82,13 +83,14 @@ class ModelCopy:
 
     @property
     def small_digest(self) -> str | None:
-        """A digest of the weight index and of the other small files; None if none of these files was read."""
+        """A digest of all hashed files of a model copy that are not weights, such as the config.json. None if no such
+        file was hashed."""
         lines = sorted(f"{file.name} {file.sha256}" for file in self.files if file.sha256 and not file.is_weights)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else None
 
     @property
     def text(self) -> str:
-        """The copy as one line: model, size, number of files, state, place."""
+        """A copy of a model as one line: model, size, number of files, whether it is complete, and where it is."""
         state = "complete" if self.complete else f"PARTIAL: {'; '.join(self.problems)}"
         revision = f"  commit {self.revision[:12]}" if self.revision else ""
         digest = f"  index and small files {self.small_digest}" if self.small_digest else ""

@@ -37,12 +37,13 @@ class WeightParts:
 
     @property
     def active(self) -> float:
-        """The number of weights that take part in the computation of one token."""
+        """The number of the model's weights that take part in the computation of one token."""
         return self.dense + self.experts * self.expert_share + self.output
 
     @property
     def output(self) -> float:
-        """The number of weights of the output matrix, which may be the embedding."""
+        """The number of weights of the model's output matrix. If the model has no separate output matrix, the embedding
+        serves as one."""
         return self.head or self.embedding
 
 

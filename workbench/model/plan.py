@@ -59,12 +59,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class VariableSource:
-    """The origin of the value of a preset's variable. `kind` is "given" (by the user), "cluster", "remembered",
-    "default" or "example".
+    """The origin of the value of a preset's variable. `kind` is "given" (by the user), "cluster", "remembered" (from an
+    earlier run), "default" or "example".
 
-    For a remembered value, `run_id` is the READY run that used it. For a default, `instead` is another value that was
-    used before, and `run_id` the READY run that used `instead`; both are None if there is no such run. A remembered
-    value never replaces a preset's default, so `instead` is only shown.
+    For a remembered value, `run_id` is the earlier run that used it successfully. For a default, `instead` is another
+    value that an earlier run used, and `run_id` is that run; both are None if there is none. A remembered value never
+    replaces a preset's default, so `instead` is only shown.
     """
 
     kind: str  # "given", "cluster", "remembered", "default", "example"

@@ -93,8 +93,8 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def mask_lines(lines: Sequence[str], secrets: Collection[str] = ()) -> list[str]:
-    """Return the lines as `mask_text` returns each of them. Lines that differ only in numbers are looked at once: a
-    busy log has few others."""
+    """Return the lines, each with its secrets masked as by `mask_text`. To be fast on long logs, lines that differ only
+    in their digits are searched for hints of a secret only once."""
     text = "\n".join(lines)
     if any(value in text for value in secrets):
         return [mask_text(line, secrets) for line in lines]
@@ -106,8 +106,8 @@ def mask_lines(lines: Sequence[str], secrets: Collection[str] = ()) -> list[str]
 
 
 def _may_have_secrets(text: str) -> bool:
-    """Return whether `text` contains a word without which nothing looks like a key. A cheap test that most log lines do
-    not pass."""
+    """Return whether `text` contains one of the words that occur in every form of secret that Workbench recognizes.
+    This quick test spares most log lines the full search for secrets."""
     # "tokens" never names a secret, and is in every second line of an engine's log. Its "s" may begin another hint.
     lower = text.lower().replace("tokens", "s")
     return any(hint in lower for hint in _HINTS)
@@ -132,7 +132,8 @@ def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ..
 
 
 def _after_secret_flag(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
-    """Yield (argument, whether it is the value of a secret flag in the argument before it)."""
+    """Yield (argument, whether it is a secret) for each argument. An argument is a secret if it follows a flag such as
+    "--api-key"."""
     under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):

@@ -25,12 +25,12 @@ class ServerState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the server has ended. False for UNKNOWN."""
+        """Whether the state means that the server has ended. False for the state UNKNOWN."""
         return self in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED)
 
     @property
     def alive(self) -> bool:
-        """Whether the server is starting, serving or stopping. False for UNKNOWN."""
+        """Whether the state means that the server is starting, serving or stopping. False for the state UNKNOWN."""
         return not self.ended and self is not ServerState.UNKNOWN
 
 
@@ -88,7 +88,7 @@ class ServerStatus:
 
     @property
     def may_live(self) -> bool:
-        """Whether the server may still have processes."""
+        """Whether processes of the server may still be running on the host."""
         return self.alive or bool(self.outlived) or not self.state.ended
 
 

@@ -207,8 +207,9 @@ class _CoreSetting(RemoteSetting):
         raise KeyError(self.label)
 
     def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield (value, text, files) for each command that writes `text` to sysfs `files` to set `value`. The first
-        element is the part of `value` that the command sets, such as "powersave=0-3"."""
+        """Yield (value, text, files) for each command that is needed to set the CPU cores to `value`. The command
+        writes `text` to these files in sysfs. The first element is the part of `value` that this command sets, such as
+        "powersave=0-3"."""
         raise KeyError(self.label)
 
     def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
@@ -360,8 +361,9 @@ def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | No
 
 
 def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
-    """Return (whether a setting is reverted, message). `found` is the host's value after the revert; None for a lock,
-    or if the host did not answer. `failed` is the error of the command; None if it reported success."""
+    """Return (whether a revert has restored a setting, message for the user). `before` is the value to restore, and
+    `found` the host's value after the revert; `found` is None for a clock lock and if the host did not answer. `failed`
+    is the error of the command; None if it succeeded."""
     value = value_to_restore(before)
     if failed and not equal(key, found, value):
         return False, failed

@@ -159,8 +159,8 @@ class Alteration:
     origin: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON data. The fields after `since_unix_s` are under the key "extra", except
-        empty ones."""
+        """Return this change of a setting as JSON data. The GPU, the setting, its values and the time since when it
+        differs are at the top level. All other fields that are not empty are under the key "extra"."""
         head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
         data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
         return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}

@@ -126,16 +126,17 @@ class Setting(ABC):
         return "reset" if isinstance(value, SpecialValue) else str(value)
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
-        """Return the values that all these GPUs accept, such as "300..600 W"; None if no GPU reports the setting."""
+        """Return the values of this setting that all these GPUs accept, such as "300..600 W". None if no GPU reports
+        them."""
         return self.metavar
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
-        """Return the driver's default on this GPU; None if the driver does not report it."""
+        """Return the driver's default for this setting on one GPU. None if the driver does not report it."""
         return DEFAULT
 
     def read(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
-        """Return the current value of the GPU with this UUID, or the host; None if it cannot be read, as for a clock
-        lock."""
+        """Return the current value of this setting on the GPU whose UUID is `uuid`. For a setting of the host, return
+        the host's value. None if the value cannot be read, as for a clock lock."""
         if self.reading is None:
             return None
         source: object = telemetry.host if self.of_host else live_sample(telemetry, uuid)
@@ -143,7 +144,8 @@ class Setting(ABC):
         return found
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the value that applies now on a GPU; None if it cannot be read, as for a clock lock."""
+        """Return the value of this setting that applies on a GPU now. None if it cannot be read, as for a clock
+        lock."""
         found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
         return found
 
@@ -155,7 +157,7 @@ class Setting(ABC):
 
     @property
     def example(self) -> str:
-        """Return a valid value as the user types it."""
+        """Return a valid value of this setting, in the form in which the user types it."""
         return self.sweep_values.partition(",")[0] or self.metavar.partition("|")[0]
 
 
@@ -215,12 +217,13 @@ class NumberSetting(Setting):
         return f"{value:g}" if isinstance(value, int | float) else Setting.input_text(self, value)
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the value that the driver enforces, which can be lower than the requested value. If no enforced value
-        is reported, return the requested value."""
+        """Return the value of this setting that the driver enforces on a GPU, which can be lower than the requested
+        value. If the driver reports no enforced value, return the requested one."""
         return getattr(sample, self.enforced or "", None) or getattr(sample, self.reading or "", None)
 
     def limits(self, info: GpuInfo) -> tuple[float, float] | None:
-        """Return the lowest and the highest value that the driver accepts; None if the GPU lacks the setting."""
+        """Return (lowest, highest) value of this setting that the driver accepts on a GPU. None if the GPU lacks the
+        setting."""
         low, high = getattr(info, self.lowest), getattr(info, self.highest)
         return None if low is None or high is None else (low, high)
 
@@ -470,8 +473,8 @@ class GpuSettings(dict[str, Any]):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The settings as arguments of `workbench gpu set` and of an experiment's arm, for example
-        ("power-limit=400",)."""
+        """The settings as arguments of the command `workbench gpu set`, for example ("power-limit=400",). The command
+        `experiment` accepts the same words."""
         return tuple(f"{s.name}={s.input_text(self[s.key])}" for s in SETTINGS if s.key in self)
 
     @classmethod

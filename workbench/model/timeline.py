@@ -67,11 +67,11 @@ class Event:
 
 
 class _Ring:
-    """A ring buffer with the newest `slots` time slots of a metric, each `slot_s` seconds long. It stores the sum and
-    the number of the values in each slot.
+    """The newest `slots` time slots of a metric, each `slot_s` seconds long. A newer slot overwrites the oldest one.
+    Each slot stores the sum and the number of its values.
 
-    The arrays begin at the slot `origin` and grow with the newest slot. They get their full length when a slot is added
-    that is older than `origin` or at least `slots` slots newer.
+    To save memory, the arrays are short at first and grow as slots are added. `origin` is the slot at their first
+    position.
     """
 
     __slots__ = ("counts", "last", "origin", "slot_s", "slots", "sums")
@@ -99,7 +99,8 @@ class _Ring:
             self.counts[at] += 1
 
     def _advance(self, slot: int) -> None:
-        """Make `slot` the newest slot, and empty the slots between it and the previous newest one."""
+        """Make `slot` the newest time slot. Remove old values from it and from the slots between it and the previous
+        newest one."""
         if self.last < 0 or slot - self.last >= self.slots:
             self.origin = slot
             del self.sums[:], self.counts[:]
@@ -121,9 +122,9 @@ class _Ring:
         return self.last >= 0 and unix_s // self.slot_s > self.last - self.slots
 
     def means(self, start: int, cell_s: int, count: int) -> list[float | None]:
-        """Return the means of `count` consecutive cells of `cell_s` seconds, the first from the Unix second `start` on.
-        `cell_s` and `start` are multiples of `slot_s`, and the ring reaches back to `start`. A cell without a value is
-        None."""
+        """Return the means of the metric in `count` consecutive cells of `cell_s` seconds, the first beginning at the
+        Unix second `start`. `cell_s` and `start` must be multiples of `slot_s`, and the slots from `start` on must
+        still be stored. A cell without a value is None."""
         first, each = start // self.slot_s, cell_s // self.slot_s
         end = first + count * each
         known, until = first, min(end, self.last + 1)
@@ -170,19 +171,19 @@ class Series:
             ring.add(unix_s, value)
 
     def load(self, unix_s: float, value: float, step_s: int) -> None:
-        """Add a stored mean of the `step_s` seconds that begin at `unix_s`. A file stores means of several lengths:
-        those shorter than ten seconds go to the ring of seconds, longer ones to the coarser rings."""
+        """Add a mean from a file: `value` is the mean of the `step_s` seconds that begin at `unix_s`. If `step_s` is
+        below ten, it is added as a value of a second, otherwise to the means of ten seconds and of a minute."""
         for ring in self._rings[:1] if step_s < self._rings[1].slot_s else self._rings[1:]:
             ring.add(unix_s, value)
 
     def append(self, newer: Series) -> None:
-        """Add the per-second values of a later series, which spans at most an hour."""
+        """Add the values of a later series of the same metric, second by second. That series spans at most an hour."""
         for second, value in newer._rings[0].values():
             self.add(second, value)
 
     def cells(self, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
-        """Return the means of `count` cells of `cell_s` seconds, oldest first. The last cell contains `end_unix_s`. A
-        cell without a value is None."""
+        """Return the means of the metric in `count` consecutive cells of `cell_s` seconds, oldest first. The last cell
+        contains the Unix second `end_unix_s`. A cell without a value is None."""
         end = (int(end_unix_s // cell_s) + 1) * cell_s
         start = end - cell_s * count
         ring = next(r for r in reversed(self._rings) if cell_s % r.slot_s == 0)
@@ -191,13 +192,14 @@ class Series:
         return [self._mean(cell, cell_s) for cell in range(start, end, cell_s)]
 
     def at(self, unix_s: float) -> float | None:
-        """Return the value at the second that contains `unix_s`; None if there is no value."""
+        """Return the value of the metric in the second that contains the Unix time `unix_s`. None if there is no
+        value."""
         return self._mean(int(unix_s), 1)
 
     def _mean(self, start: int, cell_s: int) -> float | None:
-        """Return the mean of one cell of `cell_s` seconds from `start` on. The coarsest ring is used whose slots are no
-        longer than the cell and that reaches back to `start`; without such a ring, the finest one with longer slots.
-        None without a value."""
+        """Return the mean of the metric in the `cell_s` seconds from the Unix second `start` on; None without a value.
+        It is computed from the coarsest resolution that is not coarser than `cell_s` and reaches back to `start`,
+        otherwise from the finest coarser one."""
         fitting = [r for r in self._rings if r.slot_s <= cell_s]
         covering = [r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers(start)]
         return covering[0].mean(start, cell_s) if covering else None
@@ -212,7 +214,7 @@ class Pace:
 
     def seconds(self, unix_s: float, interval_s: float) -> range:
         """Return the Unix seconds for which a new reading counts: its own second, and the seconds since the previous
-        reading. After more than 1.75 times `interval_s`, a reading is missing, and only its own second counts."""
+        reading. If the previous reading is older than 1.75 times `interval_s`, only the reading's own second counts."""
         first, last = int(unix_s), self._last_s
         if last is not None and last < unix_s <= last + 1.75 * max(interval_s, 1.0):
             first = min(first, int(last) + 1)
@@ -230,7 +232,7 @@ class History:
         self.events: list[Event] = []
 
     def add(self, key: Key, unix_s: float, value: float | None) -> None:
-        """Add a value of a metric. None adds nothing, which leaves a gap."""
+        """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in the history."""
         if value is not None:
             series = self._series.get(key)
             if series is None:
@@ -238,7 +240,8 @@ class History:
             series.add(unix_s, value)
 
     def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
-        """Add the values of one reading to each of the Unix seconds `seconds`. A value of None is left out."""
+        """Add the values of one reading, given by metric, to each of the Unix seconds in `seconds`. A value of None is
+        left out."""
         for key, value in values.items():
             for second in seconds:
                 self.add(key, second, value)

@@ -50,9 +50,9 @@ class RunOption:
     """An option of a launcher, as `--run-option NAME=VALUE` sets it. A repeatable option stores its values one per
     line.
 
-    `foreign` warns what a preset from someone else could do with this option; "" if the option is harmless. Workbench
-    shows such values before the first start of the preset. `power` returns which power over the host a value gives the
-    server, "" for none; a value with power needs the user's --trust, even if the user has set it.
+    `foreign` warns the user what a preset from someone else could do with this option; "" if the option is harmless.
+    `power` is a function: for a value of the option, it returns how this value lets the server control its host, as
+    text, or "". Such a value always needs the user's --trust.
     """
 
     name: str

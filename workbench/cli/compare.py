@@ -69,7 +69,8 @@ def _tagged(db: ResultsDb, tag: str) -> list[BenchResult]:
 
 
 def _side(side: str, runs: Sequence[BenchResult]) -> str:
-    """Return the name of a side with the numbers of its results, such as "A #1 #2". Simulated results are marked."""
+    """Return the name of one side of a comparison with the ids of its results, such as "A #1 #2". Simulated results are
+    marked."""
     simulated = {r.conditions.simulated for r in runs}
     mark = "" if True not in simulated else "  in part SIMULATED" if False in simulated else "  SIMULATED"
     ids = [f"#{r.id}" for r in runs]

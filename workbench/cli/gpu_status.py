@@ -109,7 +109,7 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
 
 
 def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one line with the clocks to which the driver can lock a GPU, as short ranges."""
+    """Yield one line with the clocks to which the GPU can be locked, as short ranges."""
     kinds = (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz"))
     texts = [f"{kind} {text}" for kind, field in kinds if (text := clocks_text(gpu.get(field) or ()))]
     yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"

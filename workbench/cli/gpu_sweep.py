@@ -99,9 +99,9 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
 
 
 async def _confirm(session: Session, arguments: argparse.Namespace, action: str, plan: Plan) -> str | None:
-    """Show the commands that the sweep will run and ask the user to agree. `action` describes the sweep in the
-    question. Return the password for sudo, or None if no command needs one. Raises InputError if the user does not
-    agree."""
+    """Show the commands that the sweep will run and ask the user to agree. `action` is the beginning of the question.
+    Return the password for sudo; None if sudo is not needed or needs no password. Raises InputError if the user does
+    not agree."""
     if not arguments.yes:
         first = next(iter(plan.values()))
         affected = await affected_by(session, first)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def cancelled_by_signals() -> AsyncIterator[None]:
-    """Cancel the command when SIGTERM or SIGHUP arrives. The command then reverts its settings before it ends, as it
-    does after Ctrl-C."""
+    """While this context manager is open, cancel the command when SIGTERM or SIGHUP arrives. Before the command ends,
+    it reverts its settings, as after Ctrl-C."""
     received: list[signal.Signals] = []
     cancel = _current_task().cancel
 
@@ -37,7 +37,8 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def benchmark_stopped_by_signals(session: Session, received: list[signal.Signals]) -> AsyncIterator[None]:
-    """Cancel the running benchmark at the first Ctrl-C, SIGTERM or SIGHUP, and the whole command at the next one.
+    """While this context manager is open, cancel the running benchmark at the first Ctrl-C, SIGTERM or SIGHUP, and the
+    whole command at the next one.
 
     A cancelled benchmark raises BenchCancelled, which has the result so far. Every signal is appended to `received`.
     """

@@ -205,10 +205,10 @@ def stored_sweep(arguments: argparse.Namespace) -> Sweep:
 def report_points(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each point of the sweep on stderr when the point's state changes. With --json, it
-    prints nothing.
+    """Return a listener that prints each value of the sweep on stderr when its measurement starts or ends. With --json,
+    it prints nothing.
 
-    Points that the `resumed` sweep measured before it was interrupted are not printed again.
+    Values that the `resumed` sweep measured before it was interrupted are not printed again.
     """
     printed = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
 

@@ -33,9 +33,9 @@ RESERVE_GIB = 1.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """How an engine divides GPU memory, and the flags that decide it. An engine with a `share_flag` allocates that
-    share of each GPU's memory: first the weights, then a KV cache in the rest. An engine without a `share_flag`
-    allocates a KV cache whose size is the value of the first flag of `cache_size_flags` that is set."""
+    """How an engine divides GPU memory between weights and KV cache. With a `share_flag`, it allocates that flag's
+    share of each GPU's memory, and the KV cache fills what the weights leave of it. Without a `share_flag`, the first
+    flag of `cache_size_flags` that is set gives the size of the KV cache."""
 
     share_flag: str | None = None
     default_share: float = 0.9

@@ -161,8 +161,8 @@ def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Fin
 
 
 def no_reserve(gpus: Sequence[GpuInfo], reserve_gib: float | None) -> Iterator[Finding]:
-    """Yield a finding if GPUs share memory with the CPU and `reserve_gib`, the free memory below which Workbench stops
-    a server, is None. A host without free memory freezes."""
+    """Yield a finding if GPUs share memory with the CPU and hosts.toml sets no `reserve_gib`. This is the free memory
+    in GiB below which Workbench stops a server, so that the host does not freeze."""
     if reserve_gib is None and any(gpu.unified_memory for gpu in gpus):
         text = "the GPUs share the memory of their hosts, and without memory left a host freezes without a message"
         fix = "set reserve_gib of the cluster in hosts.toml, such as 8: Workbench then stops the server before that"

@@ -60,8 +60,8 @@ def _program(word: str) -> str:
 
 
 def _is_script(second: Sequence[str], start: Sequence[str]) -> bool:
-    """Return whether a command line runs the script of a pattern such as ("python", "main.py"). `second` has the word
-    after the interpreter, for example "/srv/tabby/main.py", and `start` is the pattern."""
+    """Return whether a command line starts a Python script such as "/srv/tabby/main.py". `start` is the expected
+    command, such as ("python", "main.py"), and `second` has the word that follows the interpreter."""
     return len(start) == 2 and bool(second) and posixpath.basename(second[0]) == start[1]
 
 
@@ -89,8 +89,8 @@ def _start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
 
 @dataclass(slots=True)
 class _Read:
-    """The state of the parser: the plan so far, the `words` still to parse, and the findings. `lists` has the values so
-    far of each flag that may be repeated."""
+    """The state while a command line is parsed: the plan so far, the `words` that are left, and the findings. `lists`
+    has, for each flag that may be repeated, the values found so far."""
 
     plan: LaunchPlan
     catalog: FlagCatalog

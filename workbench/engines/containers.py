@@ -43,8 +43,8 @@ class Program:
         return ("--gpus", ALL if gpus == ALL else f'"device={gpus}"' if len(names) > 1 else f"device={gpus}")
 
     def full_name(self, image: str) -> str:
-        """Return the full name of `image` for a pull: with "docker.io/" in front if `image` names no registry and the
-        program does not assume Docker Hub."""
+        """Return the full name of a container image for a pull. If `image` names no registry, and the program does not
+        look in Docker Hub by itself, the result begins with "docker.io/"."""
         registry, slash, _ = image.partition("/")
         named = slash and ("." in registry or ":" in registry or registry == "localhost")
         return image if named or self.short_names else f"docker.io/{image if slash else f'library/{image}'}"

@@ -33,9 +33,9 @@ class GpuGroup:
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """One way to run a model: one quantization of its weights, on the GPUs with the indexes `gpus`, as one replica.
-    `sequences` maps a context length in tokens to the number of sequences of that length that fit in the KV cache; None
-    means that the size of the cache is unknown."""
+    """One way to run a model: one quantization of its weights, on all GPUs with the indexes `gpus` together.
+    `sequences` maps a context length in tokens to the number of sequences of that length that fit in the KV cache. The
+    number is None if it is unknown."""
 
     weights: str  # "BF16", "AWQ, GPTQ"
     in_files: bool  # the checkpoint on the host has these weights; others are to be had elsewhere
@@ -128,8 +128,9 @@ def _row(
 
 
 def _plan_for(plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free: float, length: int) -> LaunchPlan:
-    """Return the plan changed to one replica on `gpus` with sequences of at most `length` tokens. `free` is the free
-    memory of each GPU in bytes; the plan's share of GPU memory is lowered to it."""
+    """Return the plan changed so that it runs once, on all of `gpus` together, with sequences of at most `length`
+    tokens. `free` is the free memory of each GPU in bytes. If the plan's share of GPU memory exceeds it, the share is
+    lowered."""
     engine, total = registry.get(plan.engine), gpus[0].memory_total_bytes or 1
     made = replace(plan, model_facts=facts, nodes=())
     for name in _PARALLEL:

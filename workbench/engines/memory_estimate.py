@@ -103,7 +103,8 @@ class _Need:
     working_basis: str
 
     def sequence(self, length: int) -> float | None:
-        """Return the KV cache of a sequence of `length` tokens on one GPU in GiB. None if its size is unknown."""
+        """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on one GPU. None if it is
+        unknown."""
         here, facts = self.here, self.here.plan.model_facts
         if facts is None:
             return None
@@ -122,8 +123,8 @@ class _Need:
         return size / GIB
 
     def length(self) -> int:
-        """Return the longest sequence in tokens: the plan's limit if it sets one, otherwise the model's maximum. If
-        both are unknown, return a constant."""
+        """Return the length in tokens of the longest sequence that the server must be able to process: the plan's
+        limit, otherwise the model's maximum. If both are unknown, return a typical length."""
         given = self.here.number(self.here.engine.memory.length_flag or "")
         shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
         return int(given) if given and given > 0 else (shape and shape.max_length) or _SOME_LENGTH

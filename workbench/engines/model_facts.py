@@ -176,8 +176,8 @@ def from_config(
     """Return the sizes of a checkpoint in Hugging Face format, given its config.json and the bytes of its weights. A
     size that cannot be derived is None.
 
-    `tensors` are the tensors of all its weight files. Without `tensors`, `head` says whether the checkpoint has an
-    output matrix besides the embedding; a token then reads only one row of the embedding.
+    `tensors` are the tensors of all its weight files. `head` is needed only without them: it is True if the output
+    matrix is stored separately from the embedding.
     """
     text = text_of(config)
     word = str(config.get("torch_dtype") or config.get("dtype") or text.get("torch_dtype") or text.get("dtype") or "")

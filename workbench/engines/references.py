@@ -146,8 +146,8 @@ def _words(model: str) -> frozenset[str]:
 
 
 def _class(words: frozenset[str]) -> tuple[str, ...]:
-    """Return the sizes and the model family in a name's words, such as ("70b", "llama"), so that models of one family
-    and size compare as equal. If no word is a size, return all words."""
+    """Return the model sizes and model families among the words of a name, such as ("70b", "llama"). Names with the
+    same result count as similar models. If no word is a size, return all words."""
     sizes = sorted(word for word in words if _SIZE.fullmatch(word))
     families = sorted({m[0] for word in words if (m := re.match(r"[a-z]{3,}", word))})
     return (*sizes, *families) if sizes else tuple(sorted(words))

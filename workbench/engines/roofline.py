@@ -200,9 +200,9 @@ def _flops(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
 
 
 def _all_reduces(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
-    """Return (milliseconds that the all-reduces of one step take, text that says how this was computed). A step has two
-    all-reduces per layer and one for the embedding. The result is (0, "") for one GPU, with NVLink, and for an unknown
-    GPU type or number of layers."""
+    """Return (milliseconds per decoding step in which GPUs exchange data by all-reduces, text that says how this was
+    computed). A step has two all-reduces per layer and one for the embedding. The result is (0, "") for one GPU, for
+    GPUs with NVLink, and if the GPU type or the number of layers is unknown."""
     known = find(gpu if isinstance(gpu, str) else gpu.name)
     if tp < 2 or not model.layers or known is None or known.nvlink:
         return 0.0, ""

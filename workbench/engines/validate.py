@@ -125,7 +125,7 @@ def _remembered_values(here: Situation) -> Iterator[Finding]:
 
 
 def _unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
-    """Report that sizes of the model are unknown, or that they were read from the model's files instead of the
+    """Report sizes of the model that are unknown, and sizes that were read from the model's files and not from the
     preset."""
     if facts is not None and facts.missing:
         without = "no speed limit" if facts.weight_bytes else "no memory estimate and no speed limit"

@@ -203,8 +203,9 @@ class Vllm(Engine):
         return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))
 
     def kv_rule(self, here: Situation) -> KvRule:
-        """Return vLLM's rule for the KV cache: blocks of tokens, plus the tokens of the batches in flight (two with
-        asynchronous scheduling)."""
+        """Return how vLLM stores the KV cache of layers with sliding-window attention: in blocks of tokens, for the
+        window and for the batches being computed. With asynchronous scheduling, two batches are computed at the same
+        time."""
         batches = max(1 if here.value("async-scheduling") is False else 2, here.count("pipeline-parallel-size"))
         batch = here.number("max-num-batched-tokens") or BATCHED_TOKENS
         return KvRule("blocks", in_flight=int(batch) * batches, block=int(here.number("block-size") or BLOCK))
@@ -226,6 +227,6 @@ class Vllm(Engine):
         return ("--model", plan.model) if module else (plan.model,)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that switches the flag off, or None if there is none. An --enable-x of 0.33 becomes
-        --disable-x if the version is known (`exact`), otherwise --no-enable-x, which all versions accept."""
+        """Return the option that switches the flag off, or None if there is none. `exact` is True if the installed
+        version is known. Otherwise the form --no-NAME is returned, which all versions accept."""
         return spec.negation if exact or not spec.negation else f"--no-{spec.name}"

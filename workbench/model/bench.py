@@ -20,8 +20,9 @@ CLIENTS = ("", "here", "host")  # where the load client runs; "": on the server'
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """The workload of one benchmark run: a closed loop with `concurrency` streams, or an open loop if `rate` is set.
-    The worker process, which generates the load, reads the workload as JSON from stdin."""
+    """The workload of one benchmark run. Without `rate`, each of `concurrency` streams sends its next request when the
+    previous one has ended; with `rate`, requests start at that rate. The worker process, which sends the requests,
+    reads the workload as JSON from stdin."""
 
     url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
     model: str

@@ -16,11 +16,11 @@ SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference that they can sh
 
 @dataclass(frozen=True, slots=True)
 class ArmTarget:
-    """The preset, run or URL that an arm of an experiment is measured on. `name` is the preset id, run id or URL that
-    the user entered. An arm without a target changes the plan that both arms share.
+    """What one side of an experiment is measured on. `name` is the preset id, run id or URL that the user entered. A
+    side without a target changes the plan that both sides share.
 
-    Looking up the name sets one of three fields: `url`; `run_id` of a running server, which is measured unchanged; or
-    `plan`, the JSON of the server that is started for each run.
+    When `name` is looked up, one of three fields is set: `url`; `run_id` of a running server, which is measured
+    unchanged; or `plan`, the JSON of the server that is started for each run.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ArmTarget:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One side of an experiment: its changes to the plan of both arms or to its own target, as the user entered them.
+    """One side of an experiment: its changes to the plan that both sides share, or to the plan of its own target.
     `sets` has assignments such as "max-num-seqs=64", `unsets` names of flags, and `envs` assignments such as
     "NAME=value"."""
 
@@ -140,7 +140,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """One run of one arm of an experiment: its place in the order, its state and its result."""
+    """One run of one side of an experiment: its position in the order of the runs, its state and its result."""
 
     place: int  # position from 0, in the order in which the runs are made
     pair: int  # WARM_UP for a run that belongs to no pair and is discarded

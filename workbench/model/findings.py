@@ -32,8 +32,8 @@ class PlanChange:
 
     @property
     def text(self) -> str:
-        """The change as options of `workbench start`, quoted for a shell: "--set name=value", "--env NAME=value" or
-        "--unset name"."""
+        """This change of a plan as an option of `workbench start`, quoted for a shell: "--set name=value", "--env
+        NAME=value" or "--unset name"."""
         if self.value is None:
             return f"--unset {self.name}"
         plain = self.value if isinstance(self.value, str) else json.dumps(self.value, separators=(",", ":"))
@@ -68,8 +68,8 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """The place of the finding: "presets/x.toml:12", "presets/x.toml" without a line, or "" if the finding is not
-        about a file."""
+        """The file and line that this finding is about, such as "presets/x.toml:12". Without a line it is the file
+        only, and "" if the finding is not about a file."""
         return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
 
     def as_json(self) -> dict[str, Any]:

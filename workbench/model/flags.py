@@ -103,7 +103,7 @@ class FlagRow:
 
     @property
     def heading(self) -> str:
-        """The title of the section of the flag editor that shows this row, such as "environment"."""
+        """The title of the section of the flag editor in which this flag is shown, such as "environment"."""
         if self.is_env:
             return "environment"
         if self.spec is None:

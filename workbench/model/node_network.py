@@ -45,7 +45,7 @@ class NodeNetwork:
         return next((i for i in self.interfaces if i.name == name), None)
 
     def with_address(self, address: str) -> Interface | None:
-        """Return the interface that has this address; None if there is none."""
+        """Return the network interface of this host that has the address `address`. None if there is none."""
         return next((i for i in self.interfaces if any(a.partition("/")[0] == address for a in i.addresses)), None)
 
 

@@ -32,7 +32,7 @@ class Node:
 
     @property
     def key(self) -> str:
-        """The unique name of this node's section in a script that starts all nodes."""
+        """A unique name for this node in a script that starts all nodes of a server."""
         return f"{self.name}-{self.role}" if self.role else self.name
 
 

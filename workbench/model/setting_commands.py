@@ -89,8 +89,8 @@ class RemoteSetting:
         return str(value)
 
     def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
-        """Return whether a GPU can get hotter with the value `now` than with the value `back`, so that changing the
-        setting to `back` cools the GPU."""
+        """Return whether the value `now` of this setting can make a GPU hotter than the value `back` does.
+        `highest_mhz` is the GPU's highest clock."""
         return False
 
 
@@ -218,8 +218,8 @@ class _CoreSetting(RemoteSetting):
         raise KeyError(self.label)
 
     def between(self, found: str, one: str, other: str) -> bool:
-        """Return whether a core can have the value `found` while a change of its setting from `one` to `other` is
-        incomplete."""
+        """Return whether a core can have the value `found` in the middle of a change of this setting from the value
+        `one` to the value `other`."""
         return found in (one, other)
 
 
@@ -402,11 +402,11 @@ def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
 
 
 def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
-    """Return whether a GPU can get hotter with the value `now` of a setting than with the value `back`, so that
-    changing the setting to `back` cools the GPU.
+    """Return whether the value `now` of a setting can make a GPU hotter than the value `back` does. If so, a change
+    from `now` to `back` cools the GPU.
 
-    `highest_mhz` is the GPU's highest SM or memory clock, whichever the setting locks. If it is None, the driver's
-    default counts as higher than any lock.
+    `highest_mhz` is the highest SM clock for a lock of the SM clock, and the highest memory clock for a lock of that
+    clock. If it is None, the driver's default counts as higher than any lock.
     """
     return SETTINGS[key].heats(now, value_to_restore(back), math.inf if highest_mhz is None else highest_mhz)
 
@@ -462,9 +462,9 @@ def is_number(value: Any) -> bool:
 
 
 def plain(data: Any) -> bool:
-    """Return whether every number in the guard's state file is below 1e12, as times, process ids and measured values
-    are. Other programs of the user can write that file. The field `journal` is not checked, because it is only
-    compared."""
+    """Return whether every number in the guard's state file is below 1e12. Times, process ids and measured values are,
+    but other programs of the user could write larger numbers to the file. The field `journal` is not checked, because
+    it is only compared."""
     if isinstance(data, dict):
         return all(plain(value) for name, value in data.items() if name != "journal")
     if isinstance(data, list):
@@ -477,8 +477,8 @@ def plain(data: Any) -> bool:
 
 def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
     """Return whether a change of a CPU-core setting from `before` to `now`, or its revert, stopped before it reached
-    all cores. `found` is the present value; each core in it must have one of the two values or a mixture of them. False
-    for settings of a GPU."""
+    all cores. `found` is the setting's present value. The result is False for a setting of a GPU, and if a core has a
+    value that such a change cannot leave behind."""
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting) or found is None:
         return False

@@ -16,9 +16,9 @@ _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs:
 
 
 def braced(files: Sequence[str]) -> str | None:
-    """Return the paths of files of CPU cores as one shell word with braces:
-    "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None for fewer than three files, or if no such word expands to
-    exactly these files."""
+    """Return the paths of `files`, which set CPU cores, as one shell word with braces, such as
+    "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None if there are fewer than three files, or if their paths cannot
+    be written in this form."""
     found = [_CORE_FILE.fullmatch(file) for file in files]
     parts = [match.groups() for match in found if match is not None]
     around = {(head, middle, tail) for head, _, middle, _, tail in parts}
@@ -69,8 +69,8 @@ class SettingCommand:
 
     @property
     def shell_line(self) -> str:
-        """Return the command as the user would enter it in a shell. The files of many CPU cores are one word, which
-        bash and zsh expand."""
+        """Return the command as the user would enter it in a shell. If it writes to the files of many CPU cores, their
+        paths are one word with braces, which bash and zsh expand."""
         if self.stdin is None:
             return shlex.join(self.argv)
         first = next((n for n, word in enumerate(self.argv) if word.startswith("/") and "/cpu/" in word), 0)
@@ -140,9 +140,9 @@ class SettingsReport:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A setting that a Workbench changed and that still differs from its previous value. `by` is the name of the other
-    user whose Workbench made the change, "" for this user. Only this user's journal has values for the fields from
-    `set_unix_s` on."""
+    """A setting that Workbench changed and that still differs from its value before the change. `by` is the user who
+    made the change, "" for the user of this Workbench. For changes of other users, the fields from `set_unix_s` on have
+    no values."""
 
     gpu_index: int
     gpu_uuid: str

@@ -98,8 +98,8 @@ class Sweep:
 
     @property
     def resumable(self) -> bool:
-        """Return whether the sweep can be resumed: its design is known, it does not run, and a value is left to
-        measure."""
+        """Whether the sweep can be resumed: its design is stored, it is not running, and at least one value is not yet
+        measured."""
         left = self.state in (SeriesState.STOPPED, SeriesState.FAILED) or any(
             p.state != PointState.DONE for p in self.points
         )

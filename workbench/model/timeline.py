@@ -112,7 +112,7 @@ class _Ring:
         self.last = slot
 
     def values(self) -> Iterator[tuple[int, float]]:
-        """Yield the Unix second and the mean of each slot that has a value, oldest first."""
+        """Yield (Unix second, mean) of each time slot of the metric that has a value, oldest first."""
         for slot in range(self.last - self.slots + 1, self.last + 1):
             at = (slot - self.origin) % self.slots
             if at < len(self.sums) and self.counts[at]:
@@ -145,8 +145,8 @@ class _Ring:
         return [total / n if n else None for total, n in parts]
 
     def mean(self, start: int, cell_s: int) -> float | None:
-        """Return the mean of all values in the slots that overlap the `cell_s` seconds from `start` on. None if they
-        have no value."""
+        """Return the mean of all values of the metric in the time slots that overlap the `cell_s` seconds from the Unix
+        second `start` on. None if these slots have no value."""
         total, count = 0.0, 0
         first = max(start // self.slot_s, self.last - self.slots + 1)
         for slot in range(first, min((start + cell_s - 1) // self.slot_s, self.last) + 1):
@@ -206,8 +206,8 @@ class Series:
 
 
 class Pace:
-    """The pace of a source of readings, which decides for which seconds each reading counts. Readings can come a little
-    more than a second apart; a reading then also counts for the second before, so that the history has no gap."""
+    """The intervals between readings of a host, used to store a reading for each second. Readings can come a little
+    more than a second apart. A reading then also counts for the second before it, so that the history has no gap."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None

@@ -1,4 +1,4 @@
-"""The options of `experiment` that describe its two arms, such as --a and --b, and the arms made from them."""
+"""The options of `experiment` that describe its two sides, such as --a and --b, and the sides (arms) made from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ ARM_OPTIONS = (*_options_of("a"), *_options_of("b"))
 
 
 def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
-    """Return the arm that the options describe. `name` is "a" or "b". Raises InputError for an invalid description."""
+    """Return the side of an experiment that the options describe. `name` is "a" or "b". Raises InputError if the
+    options are invalid."""
     from workbench.model.experiment import Arm
 
     def words(option: str) -> tuple[str, ...]:
@@ -55,9 +56,9 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
 
 
 def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
-    """Return what arm `name` ("a" or "b") is measured on: a preset, a run or a URL. It is the command's PRESET|RUN
-    argument, which both arms then share, or else the first of the arm's `words`. Raises InputError if there is neither.
-    """
+    """Return what the side `name` ("a" or "b") of an experiment is measured on: a preset, a run or a URL. This is the
+    PRESET|RUN argument of the command if there is one, otherwise the first of the side's `words`. Raises InputError if
+    there is neither."""
     from workbench.model.experiment import ArmTarget
 
     host = getattr(arguments, f"host_{name}")

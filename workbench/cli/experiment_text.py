@@ -24,9 +24,8 @@ def arm_words(arm: Arm) -> str:
 
 
 def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
-    """Yield lines that describe an experiment before its start: the arms, the number of runs, and the expected duration
-    (unknown if `duration_s` is None).
-    """
+    """Yield lines that describe an experiment before its start: both sides, the number of runs, and the expected
+    duration in seconds `duration_s`, which is None if unknown."""
     from workbench.bench import experiment as design
 
     restarts = design.restarts(spec.a, spec.b, bool(spec.twins))
@@ -51,8 +50,8 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
 
 
 def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints the progress of an experiment on stderr: each run, and the interval after each
-    pair.
+    """Return a listener that prints the progress of an experiment on stderr: each run, and after each pair of runs the
+    confidence interval so far.
 
     The first `known_runs` runs are not printed, because a resumed experiment measured them earlier.
     """

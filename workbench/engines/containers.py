@@ -62,8 +62,8 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 def image_of(plan: LaunchPlan, engine: Engine) -> str:
-    """Return the container image that the plan names in a run option or in its preset. If the plan names no image,
-    return the image that the engine's project publishes, with the plan's version as the tag if that is known."""
+    """Return the container image that the user, hosts.toml or the preset chose for the plan. If there is none, return
+    the image that the engine's project publishes, with the plan's version as the tag if that is known."""
     if given := plan.run_options.get("image") or plan.image:
         return given
     known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)

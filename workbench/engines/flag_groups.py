@@ -41,8 +41,8 @@ def group_names() -> tuple[str, ...]:
 
 
 def group_of(engine: str, name: str, own: str) -> str:
-    """Return the group of the flag `name`. `own` is the section of the engine's own help that lists the flag; it
-    decides if no pattern matches `name`."""
+    """Return the group of the flag `name`: the first group with a pattern that matches the name. If no pattern matches,
+    `own` decides, which is the section of the engine's own help that lists the flag."""
     table = _table(engine)
     found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
     return found or table.own.get(own, group_names()[-1])

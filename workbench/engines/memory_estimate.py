@@ -92,8 +92,8 @@ def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The memory that a plan needs on one GPU, in GiB. `total` is the GPU's memory; `working` is the memory for
-    activations and CUDA graphs."""
+    """The memory that a plan needs on one GPU, in GiB. `total` is the memory size of the GPU, and `working` the memory
+    for activations and CUDA graphs."""
 
     here: Situation
     total: float

@@ -67,15 +67,16 @@ def is_path(model: str) -> bool:
 
 def needs_look(plan: LaunchPlan, found: Found) -> bool:
     """Return whether the model's files must be read on the host, because the sizes of the plan's model are unknown and
-    its files have not been read yet. `found` has the sizes that were read, by `model_key`."""
+    its files have not been read yet. `found` has the sizes that were already read from files, by the result of
+    `model_key`."""
     return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_sizes_apply(plan))
 
 
 def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
-    """Return the sizes that are valid for the plan's model; None if the plan was not made from a preset. `found` has
-    the sizes read from files on the host, by `model_key`.
+    """Return the sizes that are valid for the plan's model. None if the plan was not made from a preset. `found` has
+    the sizes that were read from files on the host, by the result of `model_key`.
 
-    If the sizes are unknown, `missing` of the result gives the reason.
+    If the sizes are unknown, the field `missing` of the result gives the reason.
     """
     if plan.model_facts is None:
         return None

@@ -54,8 +54,9 @@ def bits_of(config: Mapping[str, Any]) -> float:
 
 
 def token_bytes(parts: WeightParts, bits: float, *, expert_bits: float | None = None, head_bits: float = 16.0) -> float:
-    """Return the bytes of weights that one token reads at batch size 1: all dense weights, the routed experts that the
-    token uses, and the output matrix. `expert_bits` None means `bits`."""
+    """Return the bytes of weights that one token reads if it is computed alone: all dense weights, the experts that the
+    token uses, and the output matrix. `bits` are the bits per weight, `expert_bits` those of the experts (None: as
+    `bits`), and `head_bits` those of the output matrix."""
     experts = parts.experts * parts.expert_share * (bits if expert_bits is None else expert_bits)
     return (parts.dense * bits + experts + parts.output * head_bits) / 8
 

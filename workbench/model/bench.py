@@ -63,8 +63,8 @@ class BenchSpec:
 @dataclass(frozen=True, slots=True)
 class EngineDuring:
     """The engine's own counters over one run, warm-up included, summed over all data-parallel replicas. A counter that
-    the engine does not report is None, and `absent` gives the reason by field name. `disagreements` lists counts that
-    differ from the client's counts."""
+    the engine does not report is None, and `absent` gives the reason by field name. `disagreements` lists the counts in
+    which the engine and the load generator differ."""
 
     requests_finished: int | None = None
     prompt_tokens: int | None = None

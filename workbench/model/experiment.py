@@ -90,9 +90,9 @@ class AdvisedChange:
 class ExperimentSpec:
     """The design of an experiment. `bench` contains values for fields of BenchSpec.
 
-    `plan` is the plan that both arms change, as JSON (model/plan.py) with secrets masked; it is empty if each arm has
-    its own target. `pairs` is the number of pairs. If `until_pct` is set, pairs are added until the interval of
-    `metric` is within ± that percentage, and `pairs` is the maximum.
+    `plan` is the plan that both sides change, as JSON (model/plan.py) with secrets masked; it is empty if each side has
+    its own target. `pairs` is the number of pairs of runs. If `until_pct` is set, pairs are added until the half width
+    of the confidence interval of `metric` is at most that percentage, and `pairs` is the maximum.
     """
 
     a: Arm
@@ -117,8 +117,8 @@ WARM_UP = -1
 
 
 def side_of(arm: str, host: str | None) -> str:
-    """Return the name of an arm: "A", or "A on HOST" in an experiment that runs on two equal hosts. `host` is None for
-    an experiment on one host."""
+    """Return the name of one side of an experiment: "A", or for example "A on gpu-box-2" if the experiment runs on two
+    equal hosts. `host` is None if it runs on one host."""
     return arm if host is None else f"{arm} on {host}"
 
 

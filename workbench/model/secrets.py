@@ -222,8 +222,8 @@ def mask_command(command: Command) -> Command:
 
 
 def secret_values(command: Command) -> tuple[str, ...]:
-    """Return the values of secret flags ("--api-key K", "--api-key=K") and of secret environment variables, longest
-    first."""
+    """Return the values of the secret flags ("--api-key K", "--api-key=K") and of the secret environment variables of a
+    command, longest first."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
     found |= {arg for arg, under_secret in _after_secret_flag(command.argv) if under_secret}

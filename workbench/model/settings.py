@@ -53,7 +53,8 @@ SettingValue: TypeAlias = bool | Watts | ClockRange | CoreValue | SpecialValue
 
 
 def stored(value: SettingValue | None) -> Any:
-    """Return `value` as the journal, the register and the results contain it: a bool, a number, a string or None."""
+    """Return a setting's value in the form in which Workbench writes it to files: as a bool, a number, a string or
+    None."""
     return str(value) if isinstance(value, ClockRange | SpecialValue) else value
 
 

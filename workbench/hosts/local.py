@@ -151,6 +151,7 @@ class LocalHost(BaseHost):
 
     def __init__(self, name: str = "local") -> None:
         self.name = name
+        self._starting: asyncio.AbstractEventLoop | None = None  # the loop that has started a process in this turn
 
     async def state_dir(self) -> str:
         base = os.environ.get("XDG_STATE_HOME", "")
@@ -165,6 +166,7 @@ class LocalHost(BaseHost):
         self, argv: Sequence[str], env: Mapping[str, str] | None, shown: Sequence[str], *, stdin: int
     ) -> Process:
         environment = {**os.environ, **env} if env else None
+        await self._own_turn()
         try:
             return await asyncio.create_subprocess_exec(
                 *argv, stdin=stdin, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True
@@ -176,6 +178,18 @@ class LocalHost(BaseHost):
             raise HostError(
                 f"{shown[0]} could not be started: {error.strerror}", host=self.name, next_step=step
             ) from None
+
+    async def _own_turn(self) -> None:
+        """Wait until no other process has been started in this turn of the event loop. To start ten programs in one
+        turn takes 0.1 s, in which the screen would answer no key."""
+        loop = asyncio.get_running_loop()
+        while self._starting is loop:  # noqa: ASYNC110 (an Event belongs to one loop)
+            await asyncio.sleep(0)
+        self._starting = loop
+        loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._starting = None
 
     async def _run(
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None

@@ -78,6 +78,36 @@ def test_check_raises_with_the_last_line_of_stderr() -> None:
     assert failed.value.command is not None
 
 
+def test_programs_that_are_asked_for_at_once_start_one_in_each_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A check of a host starts a dozen programs. Started in one turn of the loop, they kept keys waiting for 0.1 s."""
+    turns: list[int] = []
+
+    async def main() -> None:
+        turn = 0
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count)
+
+        class Counted(subprocess.Popen):  # type: ignore[type-arg]
+            def __init__(self, *args: object, **options: object) -> None:
+                turns.append(turn)
+                super().__init__(*args, **options)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(subprocess, "Popen", Counted)
+        loop = asyncio.get_running_loop()
+        count()
+        host = LocalHost()
+        done = await asyncio.gather(*(host.run(["echo", str(n)]) for n in range(8)))
+        assert [one.stdout for one in done] == [f"{n}\n".encode() for n in range(8)]
+
+    asyncio.run(main())
+    assert len(turns) == 8 == len(set(turns))
+
+
 def test_timeout_kills_the_whole_group_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(CommandTimeout, match=r"0\.3 s"):

@@ -42,7 +42,7 @@ class ResultMetric:
 
     def resolution(self, value: float) -> float:
         """Return the smallest relative difference from `value` that one run can measure, for example 0.0005 (0.05 %).
-        Runs may scatter less than that by chance."""
+        A smaller difference means nothing, even if several runs happen to agree more closely."""
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:

@@ -89,7 +89,9 @@ def summarize(
 
 
 def _run_metrics(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
-    """Return {metric name: value} for the metrics over the whole run. A metric that cannot be computed is None."""
+    """Return {metric name: value} for the metrics over the whole run, from the successful requests
+    `good`. `first_tokens` is the number of tokens in a reply's first chunk, None if unknown. A metric that
+    cannot be computed is None."""
     output = total([r.output_tokens for r in good])
     tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
     chunks = sum(r.chunks for r in good)

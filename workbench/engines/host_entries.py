@@ -60,7 +60,11 @@ def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
     if entry is None:
         return
     if names := [setting.name for setting in plan.env if setting.origin is Origin.HOST]:
-        yield Finding(Level.INFO, "host.env", f"{FILE} sets {', '.join(names)} for servers on {entry.name}")
+        yield Finding(
+            Level.INFO,
+            "host.env",
+            f"{FILE} sets the environment variables {', '.join(names)} for servers on {entry.name}",
+        )
     for setting in plan.env:
         if setting.origin is not Origin.HOST and str(setting.value) != entry.env.get(setting.name, str(setting.value)):
             value = MASK if is_secret_name(setting.name) else entry.env[setting.name]

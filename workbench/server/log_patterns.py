@@ -164,9 +164,9 @@ class LogScan:
         return by_severity(finding for finding in self.found if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
-        """Search new lines of the log for known problems, and add findings to `found`. `forms` are the lines as
-        `forms_of` returns them. `first` is the line number of the first of them in the log, counted from 1; None if
-        unknown."""
+        """Search new lines of the log for known problems, and add findings to `found`. `forms` are the same
+        lines without their numbers, from `forms_of`. `first` is the number of the first new line in the log, counted
+        from 1, or None if unknown."""
         fresh = set(forms) - self._forms
         if not fresh:
             return

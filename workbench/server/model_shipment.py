@@ -77,9 +77,9 @@ exit 0
 @dataclass(frozen=True, slots=True)
 class Shipment:
     """What is copied to another host. The files below the directory `source`, with their `sizes` in bytes, get the same
-    names below `target`. `links` are symbolic links to create there, as {name: link target}. `refs` are small text
-    files to write there, as {name: text}. If a link takes the place of a file before it is read, it is followed only
-    with `follow_links`."""
+    names below `target`. `links` are symbolic links to create below `target`, as {name: link target}. `refs` are small
+    text files to write below `target`, as {name: text}. If a symbolic link has replaced a source file since its size
+    was taken, the copy reads the file through that link only with `follow_links`."""
 
     source: str
     target: str

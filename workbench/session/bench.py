@@ -365,7 +365,7 @@ class Bench:
                 raise BenchError(
                     f"the last benchmark used {what}, which results do not contain, so it cannot be repeated",
                     host=self._core.host.name,
-                    next_step="press b to run that benchmark once in this session",
+                    next_step="press b and run that benchmark in this session first",
                 )
             shape["prompts"] = last.prompts
         return shape

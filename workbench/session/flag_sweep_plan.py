@@ -132,7 +132,7 @@ class FlagSweepPlanner:
         if plan is not None and not diff(mask_plan(current.plan), plan):
             return _with(current, ())
         raise PlanError(
-            f"run {run_id} was started with a secret, which is not stored, so it could not be started again",
+            f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start it again",
             host=self.parts.core.host.name,
             next_step=f"run `workbench stop {run_id}`, then start the sweep again",
         )

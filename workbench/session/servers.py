@@ -354,7 +354,7 @@ class Servers:
         return self._start.locked()
 
     async def wait_started(self) -> None:
-        """Wait until the run that is being started is listed, or could not be started."""
+        """Wait until the server that is being started appears in the list of servers, or its start has failed."""
         async with self._start:
             pass
 

@@ -183,8 +183,8 @@ def _step_of(path: Path) -> int:
 
 @dataclass
 class _Writer:
-    """The state of one Workbench that has written history files: whether it still runs, and its unfinished
-    benchmark."""
+    """The state of one Workbench process that has written history files: whether the process still runs, and its
+    unfinished benchmark."""
 
     alive: bool = False
     begun: Event | None = None  # the benchmark that has not ended

@@ -171,7 +171,7 @@ def test_hosts_toml_counts_in_a_plan_where_the_preset_says_nothing() -> None:
     assert (plan.executable, plan.executable_from) == (("/opt/v/bin/vllm",), "hosts.toml")
     view = session.plans.view()
     texts = " ".join(finding.text for finding in view.findings)
-    assert "hosts.toml sets HF_HOME, HF_TOKEN for servers on local" in texts
+    assert "hosts.toml sets the environment variables HF_HOME, HF_TOKEN for servers on local" in texts
     assert "the plan's own value of VLLM_LOGGING_LEVEL is used, not DEBUG of hosts.toml" in texts
     assert "/opt/v/bin/vllm, which hosts.toml names for this host" in texts
     assert view.command and view.command.env["HF_TOKEN"] == "***" and "hf_abc" not in repr(view)

@@ -203,7 +203,8 @@ class Journal:
 
     def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
         """Return the journal without the entries whose settings a restart of the host or the driver has reset. The log
-        names these entries. `energy_j` has the GPUs' energy counters in joules by UUID."""
+        names these entries. `energy_j` has the present energy counters of the GPUs in joules by UUID: a counter below
+        the one in the entry shows that the driver was restarted."""
         kept = self
         for entry in self.entries:
             why = self.why_lost(entry, energy_j.get(entry.gpu_uuid))

@@ -10,7 +10,9 @@ stdout:  {"driver": {...}, "simulated": bool}      at start and when it has chan
                                                    "t" is the agent's monotonic clock, "u" the Unix time, in seconds
          {"hung": function, "for_s": s}            while a driver call does not return
 stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.
+         "refresh" asks for the infos and the slow values at once.
 argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}
+         "retry_s" is the pause before NVML is loaded again after a failure.
 
 Environment: WORKBENCH_NVML_LIBRARY is the path of a library in place of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a
 Python file whose library() returns an object with NVML's C functions, in place of pynvml.nvmlLib. An optional

@@ -81,8 +81,8 @@ def _dollars(text: str) -> str:
 
 
 def check_image(launch: Launch, notes: Notes) -> None:
-    """Add to `notes` a warning if the image has no digest, and notes that the container does not use the working
-    directory and the program of the plan."""
+    """Add to `notes` what the exported container changes: a warning if the image has no digest, and, if the plan has
+    a working directory or a program, that the container does not use it."""
     if "@sha256:" not in launch.image:
         text = f"the image {launch.image} is not pinned: the same name can mean another image later"
         fix = "set `image` in the table [engine] of the preset to NAME@sha256:…, as `docker image inspect` shows it"

@@ -39,7 +39,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     if entry is not None and entry not in variants:
         raise InputError(
             f"the recipe has no variant {entry!r}",
-            next_step=f"choose one of its variants: {', '.join(variants) or 'none'}",
+            next_step=f"choose one of the recipe's variants: {', '.join(variants)}"
+            if variants
+            else "import the recipe without a variant: it has none",
         )
     variant = table_of(variants, chosen, notes)
     rest_of(document, _KNOWN, notes)

@@ -27,7 +27,7 @@ def test_a_running_server_shows_cause_and_fix_of_its_known_lines(
             await screen.press("t")
             await screen.until("no valid result to compare with")
             await screen.press("f")
-            await screen.until("--unset enforce-eager: changed in the plan")
+            await screen.until("changed in the plan: --unset enforce-eager")
             plan = screen.session.plans.editor
             assert plan.plan.flag("enforce-eager") is None
             await screen.press("f")

@@ -148,10 +148,10 @@ class LocalHost(BaseHost):
 
     kind = "local"
     is_local = connected = True
+    _starting: asyncio.AbstractEventLoop | None = None  # the loop that has started a process in this turn
 
     def __init__(self, name: str = "local") -> None:
         self.name = name
-        self._starting: asyncio.AbstractEventLoop | None = None  # the loop that has started a process in this turn
 
     async def state_dir(self) -> str:
         base = os.environ.get("XDG_STATE_HOME", "")

@@ -55,13 +55,16 @@ def kept(users: Sequence[Path]) -> Path | None:
 
 
 def keep(users: Sequence[Path]) -> None:
-    """Write pynvml's part for the modules in the files `users` into the user's cache, unless the cache contains it. If
-    the cache cannot be written, do nothing."""
+    """Write pynvml's part for the modules in the files `users` into the user's cache, unless the cache contains it. Do
+    nothing if the cache cannot be written, or if another user can write in its directories: that user could place a
+    link there, and root would write to its target."""
     if kept(users) is not None:
         return
     try:
         folder = _folder(users)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not all(map(_is_own, (*folder.parents[:2], folder))):
+            return
         new = folder / f"pynvml.{os.getpid()}"
         new.write_text(source(users), "utf-8")
         new.replace(folder / "pynvml.py")

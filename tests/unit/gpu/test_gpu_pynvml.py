@@ -115,6 +115,16 @@ def test_a_part_that_another_user_can_write_is_not_used(cache: Path, what: str) 
     assert place() == Path(pynvml.__file__).parent
 
 
+def test_nothing_is_written_where_another_user_can_write(cache: Path) -> None:
+    """root with another user's cache would follow a link that this user has placed there."""
+    remote_programs.keep_part_of_pynvml()
+    folder = place()
+    (folder / "pynvml.py").unlink()
+    os.chmod(folder, 0o777)
+    remote_programs.keep_part_of_pynvml()
+    assert list(folder.iterdir()) == []
+
+
 def test_a_cache_that_cannot_be_written_stays_as_it_is(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file")

@@ -171,9 +171,8 @@ class WatchedRun:
     def read(self, data: bytes, at: int) -> LogBatch | None:
         """Add `data`, bytes of the log that were read at position `at`, and return the new lines; None if no line is
         complete. Until the server is ready, take its start-up phase, engine version and port from these lines."""
-        first = (
-            self._start.version is None and self.follower.ring.total < _FIRST_LINES
-        )  # also of a READY run of another
+        # A server that another Workbench started may be READY before its version is read.
+        first = self._start.version is None and self.follower.ring.total < _FIRST_LINES
         batch = self.follower.feed(data, at)
         forms = self._examine(batch)
         if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):

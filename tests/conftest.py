@@ -1,4 +1,5 @@
-"""A clean environment for every test: XDG directories of its own, no colour or terminal settings, no leftovers."""
+"""A clean environment for every test: XDG directories of its own, no colour or terminal settings,
+no leftovers."""
 
 from __future__ import annotations
 
@@ -9,15 +10,20 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is late now and then. Lateness is not a failure of a property. A test run is the same each time, so
-# that a failure belongs to the change. WORKBENCH_SEARCH=1 searches with new examples (docs/CONTRIBUTING.md).
+# A busy machine is late now and then. Lateness is not a failure of a property. A test run is the
+# same each time, so that a failure belongs to the change. WORKBENCH_SEARCH=1 searches with new
+# examples (docs/CONTRIBUTING.md).
 _SEARCH = bool(os.environ.get("WORKBENCH_SEARCH"))
 settings.register_profile(
-    "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not _SEARCH
+    "busy machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not _SEARCH,
 )
 settings.load_profile("busy machine")
 
-# A shell ignores SIGINT and SIGQUIT in what it starts with `&`, and nohup ignores SIGHUP: the tests start without that.
+# A shell ignores SIGINT and SIGQUIT in what it starts with `&`, and nohup ignores SIGHUP: the tests
+# start without that.
 for _number, _handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGQUIT, signal.SIG_DFL),
@@ -34,11 +40,16 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in os.environ if n.startswith(("WORKBENCH_", "TEXTUAL", "NO_COLOR", "COLORTERM", "SSH_"))]:
+    for name in [
+        n
+        for n in os.environ
+        if n.startswith(("WORKBENCH_", "TEXTUAL", "NO_COLOR", "COLORTERM", "SSH_"))
+    ]:
         monkeypatch.delenv(name)
     for name in ("COLUMNS", "LINES"):  # xdist sets them, and they would overrule a pty's real size
         monkeypatch.delenv(name, raising=False)
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f"xdg-{name.lower()}"))
-    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "gpu-register"))  # the machine's own is for its users
+    # the machine's own is for its users
+    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "gpu-register"))
     monkeypatch.setenv("TZ", "UTC")

@@ -16,8 +16,9 @@ _DEFAULTS = {
 
 
 class _AsyncioWithoutSsl:
-    """A finder that hides the module ssl from asyncio, and from nothing else. OpenSSL takes 1 MB and 10 ms, and asyncio
-    needs it only for TLS of its own, which nobody here uses: httpx, asyncssh and the load client bring theirs."""
+    """A finder that hides the module ssl from asyncio, and from nothing else. OpenSSL takes 1 MB
+    and 10 ms, and asyncio needs it only for TLS of its own, which nobody here uses: httpx, asyncssh
+    and the load client bring theirs."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: ModuleType | None = None) -> None:
@@ -32,8 +33,9 @@ def main() -> int:
     # httpx would import its own command line, which Workbench never uses, and that takes 0.1 s.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     sys.meta_path.insert(0, _AsyncioWithoutSsl)
-    # While modules load there is no garbage, but looking for it takes a tenth of the time to the first frame.
-    # cli/run.py enables the collection before a command runs, and the screen does after its first frame.
+    # While modules load there is no garbage, but looking for it takes a tenth of the time to the
+    # first frame. cli/run.py enables the collection before a command runs, and the screen does
+    # after its first frame.
     gc.disable()
     from workbench.cli import main as run
     from workbench.cli.streams import prepare

@@ -1,20 +1,24 @@
 """Capacity and accuracy of the load client against a server that knows its own schedule.
 
-    python tests/benchmarks/bench_client.py [--quick] [--rounds 3] [--no-screen] [--only TEXT] [--peer NAME=COMMAND …]
+    python tests/benchmarks/bench_client.py [--quick] [--rounds 3] [--no-screen] [--only TEXT]
+    [--peer NAME=COMMAND …]
 
-Capacity ("drain"): zero delay, 256 tokens a request, written at once or chunk by chunk: tokens per second, and CPU
-seconds of the whole worker (start, records and summary included) per million tokens. Accuracy ("paced"): TTFT 50 ms,
-ITL 10 ms: reported minus true, in ms, request by request and gap by gap, with the CPU seconds of the whole worker and
-of its window alone per million tokens, and whether the run refused itself (1) or not (0); the same while `workbench
-demo` draws its screen in a terminal as often as it can. Steady window: its rate against the tokens that the server
-wrote in that time. Start-up: from the call, and from the exec of `workbench bench`, to the first request; end: from its
-last answer to the end of the command. One process against two: the same run in the order A B B A; the mean change in
-percent and the half width of its 95 % interval, which should hold 0.
+Capacity ("drain"): zero delay, 256 tokens a request, written at once or chunk by chunk: tokens per
+second, and CPU seconds of the whole worker (start, records and summary included) per million
+tokens. Accuracy ("paced"): TTFT 50 ms, ITL 10 ms: reported minus true, in ms, request by request
+and gap by gap, with the CPU seconds of the whole worker and of its window alone per million tokens,
+and whether the run refused itself (1) or not (0); the same while `workbench demo` draws its screen
+in a terminal as often as it can. Steady window: its rate against the tokens that the server wrote
+in that time. Start-up: from the call, and from the exec of `workbench bench`, to the first request;
+end: from its last answer to the end of the command. One process against two: the same run in the
+order A B B A; the mean change in percent and the half width of its 95 % interval, which should hold
+0.
 
-Server and worker are pinned to a core each where there are two, the server before others where that is allowed; the
-worker of "two cores" is not pinned and uses as many processes as it wants. Rounds go through all rows in turn, peers'
-(peers.py) among them; each row gives the median and the best of its rounds, and the limit where one is set. What else
-runs on the machine is in the figures: read them with the load.
+Server and worker are pinned to a core each where there are two, the server before others where that
+is allowed; the worker of "two cores" is not pinned and uses as many processes as it wants. Rounds
+go through all rows in turn, peers' (peers.py) among them; each row gives the median and the best of
+its rounds, and the limit where one is set. What else runs on the machine is in the figures: read
+them with the load.
 """
 
 from __future__ import annotations
@@ -68,7 +72,11 @@ ASKED = {  # row, figure -> the limit
     **{
         (f"accuracy, 128 streams{beside}", figure): limit
         for beside in ("", ", screen")
-        for figure, limit in (("TTFT error mean", "<= 0.05"), ("p99", "<= 2"), ("gap p99", "<= 0.1"))
+        for figure, limit in (
+            ("TTFT error mean", "<= 0.05"),
+            ("p99", "<= 2"),
+            ("gap p99", "<= 0.1"),
+        )
     },
 }
 _start = LocalWorker.start
@@ -111,15 +119,24 @@ def unpinned() -> Iterator[None]:
         LocalWorker.start = pinned  # type: ignore[method-assign]
 
 
-def errors_ms(outcome: BenchOutcome, truth: dict[str, dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """Return (TTFT errors, gap errors) in ms, reported minus true, ascending. The true time is a range if the server
-    was off its core between its stamps around a write; inside the range the error is 0."""
+def errors_ms(
+    outcome: BenchOutcome, truth: dict[str, dict[str, Any]]
+) -> tuple[list[float], list[float]]:
+    """Return (TTFT errors, gap errors) in ms, reported minus true, ascending. The true time is a
+    range if the server was off its core between its stamps around a write; inside the range the
+    error is 0."""
     ttft, gaps = [], []
     for record in outcome.requests:
         true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
         sent = true["sent_ns"]
         assert record.ok and record.ttft_us is not None, record.error
-        ttft.append(beyond(record.ttft_us, sent[0] - true["request_ns"], true["done_ns"][0] - true["request_ns"]))
+        ttft.append(
+            beyond(
+                record.ttft_us,
+                sent[0] - true["request_ns"],
+                true["done_ns"][0] - true["request_ns"],
+            )
+        )
         ranges = pairwise(zip(sent, true["done_ns"], strict=True))
         for seen_us, ((a, a_done), (b, b_done)) in zip(record.gaps_us, ranges, strict=True):
             gaps.append(beyond(seen_us, b - a_done, b_done - a))
@@ -127,7 +144,8 @@ def errors_ms(outcome: BenchOutcome, truth: dict[str, dict[str, Any]]) -> tuple[
 
 
 def beyond(seen_us: int, least_ns: int, most_ns: int) -> float:
-    """Return the milliseconds by which `seen_us` lies outside a range; 0 inside it, to a microsecond."""
+    """Return the milliseconds by which `seen_us` lies outside a range; 0 inside it, to a
+    microsecond."""
     seen_ns = seen_us * 1000
     if seen_ns + 1000 < least_ns:
         return (seen_ns - least_ns) / 1e6
@@ -137,7 +155,9 @@ def beyond(seen_us: int, least_ns: int, most_ns: int) -> float:
 def capacity(streams: int, requests: int, *options: str) -> Figures:
     with truth_server("--ttft-ms", "0", "--itl-ms", "0", *options) as server:
         before = children_cpu_s()
-        outcome = run(server.url, concurrency=streams, requests=requests, warmup=streams, max_tokens=256)
+        outcome = run(
+            server.url, concurrency=streams, requests=requests, warmup=streams, max_tokens=256
+        )
         cpu_s = children_cpu_s() - before
     summary = outcome.summary
     assert summary.requests_ok == requests and summary.output_tokens == requests * 256
@@ -148,7 +168,13 @@ def capacity(streams: int, requests: int, *options: str) -> Figures:
 def accuracy(streams: int, rounds: int, *options: str) -> Figures:
     with truth_server("--ttft-ms", "50", "--itl-ms", "10", *options) as server:
         before = children_cpu_s()
-        outcome = run(server.url, concurrency=streams, requests=streams * rounds, warmup=streams, max_tokens=128)
+        outcome = run(
+            server.url,
+            concurrency=streams,
+            requests=streams * rounds,
+            warmup=streams,
+            max_tokens=128,
+        )
         cpu_s = children_cpu_s() - before
         ttft, gaps = errors_ms(outcome, server.stop())
     off, summary = sorted(abs(g) for g in gaps), outcome.summary
@@ -160,7 +186,9 @@ def accuracy(streams: int, rounds: int, *options: str) -> Figures:
         "gap p99": quantile(off, 0.99),
         "gap max": off[-1],
         "client % of a core": client_pct,
-        "CPU s per 1M tokens": 1e6 * cpu_s / ((summary.output_tokens or 0) + (summary.warmup_output_tokens or 0)),
+        "CPU s per 1M tokens": 1e6
+        * cpu_s
+        / ((summary.output_tokens or 0) + (summary.warmup_output_tokens or 0)),
         "in the window": 1e4 * client_pct / (summary.output_tok_s or float("nan")),
         "refused": float(bool(summary.refused)),
     }
@@ -172,8 +200,9 @@ def accuracy_on_two_cores(streams: int, rounds: int, *options: str) -> Figures:
 
 
 def one_against_two(streams: int, pairs: int) -> Figures:
-    """Compare runs of one process with runs of two, in the order A B B A. Return the mean change of each metric in
-    percent, and the half width of its 95 % interval (a paired t interval on log ratios)."""
+    """Compare runs of one process with runs of two, in the order A B B A. Return the mean change of
+    each metric in percent, and the half width of its 95 % interval (a paired t interval on log
+    ratios)."""
     metrics: dict[str, Callable[[BenchOutcome], float]] = {
         "tok/s": lambda o: o.summary.output_tok_s or 0.0,
         "TTFT": lambda o: o.summary.ttft_ms.mean if o.summary.ttft_ms else 0.0,
@@ -182,8 +211,18 @@ def one_against_two(streams: int, pairs: int) -> Figures:
     }
 
     def once(processes: int) -> BenchOutcome:
-        with truth_server("--ttft-ms", "50", "--itl-ms", "10", "--jitter", "0.3") as server, unpinned():
-            return run(server.url, processes, concurrency=streams, requests=6 * streams, warmup=streams, max_tokens=64)
+        with (
+            truth_server("--ttft-ms", "50", "--itl-ms", "10", "--jitter", "0.3") as server,
+            unpinned(),
+        ):
+            return run(
+                server.url,
+                processes,
+                concurrency=streams,
+                requests=6 * streams,
+                warmup=streams,
+                max_tokens=64,
+            )
 
     ratios: dict[str, list[float]] = defaultdict(list)
     for pair in range(pairs):
@@ -199,10 +238,13 @@ def one_against_two(streams: int, pairs: int) -> Figures:
 
 @contextmanager
 def screen() -> Iterator[Terminal]:
-    """Run `workbench demo` while a thread makes it draw all the time: it opens and closes the palette without a pause
-    and reads the output."""
+    """Run `workbench demo` while a thread makes it draw all the time: it opens and closes the
+    palette without a pause and reads the output."""
     with tempfile.TemporaryDirectory() as folder:
-        env = {name: f"{folder}/{name}" for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+        env = {
+            name: f"{folder}/{name}"
+            for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+        }
         argv = [sys.executable, "-m", "workbench", "demo", "--interval", "0.5"]
         with Terminal(argv, 160, 48, {**env, "PYTHONPATH": str(ROOT)}) as terminal:
             terminal.until(b"palette")
@@ -235,10 +277,16 @@ def accuracy_beside_screen(streams: int, rounds: int) -> Figures:
 
 
 def steady(streams: int) -> Figures:
-    """Return the error of the window's rate in percent, compared with the tokens that the server wrote in that time."""
+    """Return the error of the window's rate in percent, compared with the tokens that the server
+    wrote in that time."""
     with truth_server("--ttft-ms", "50", "--itl-ms", "10", "--jitter", "0.3") as server:
         outcome = run(
-            server.url, concurrency=streams, requests=8 * streams, warmup=streams, max_tokens=100, length_spread=0.3
+            server.url,
+            concurrency=streams,
+            requests=8 * streams,
+            warmup=streams,
+            max_tokens=100,
+            length_spread=0.3,
         )
         truth = server.stop()
     summary, shift = outcome.summary, time.monotonic() - time.time()
@@ -258,18 +306,45 @@ def start_up() -> Figures:
         began = time.time()
         outcome = run(server.url, concurrency=1, requests=1, warmup=0, max_tokens=1)
         called = outcome.t0_unix - began
-    with truth_server("--ttft-ms", "0", "--itl-ms", "0") as server, tempfile.TemporaryDirectory() as folder:
-        env = {name: f"{folder}/{name}" for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        argv = [sys.executable, "-m", "workbench", "bench", "--url", server.url, "--model", "m", "--requests", "1"]
+    with (
+        truth_server("--ttft-ms", "0", "--itl-ms", "0") as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        env = {
+            name: f"{folder}/{name}"
+            for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+        }
+        inherited = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
+        argv = [
+            sys.executable,
+            "-m",
+            "workbench",
+            "bench",
+            "--url",
+            server.url,
+            "--model",
+            "m",
+            "--requests",
+            "1",
+        ]
         argv += ["--concurrency", "1", "--warmup", "0", "--max-tokens", "1"]
         began_ns = 0
         for _ in range(2):  # the first compiles the modules
             began_ns = time.monotonic_ns()
-            subprocess.run(argv, env={**inherited, **env, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False)
+            subprocess.run(
+                argv,
+                env={**inherited, **env, "PYTHONPATH": str(ROOT)},
+                capture_output=True,
+                check=False,
+            )
         ended_ns = time.monotonic_ns()
         records = [one for one in server.stop().values() if one["request_ns"] > began_ns]
-    asked, answered = min(one["request_ns"] for one in records), max(one["done_ns"][-1] for one in records)
+    asked, answered = (
+        min(one["request_ns"] for one in records),
+        max(one["done_ns"][-1] for one in records),
+    )
     return {
         "s after the call": called,
         "s after the exec": (asked - began_ns) / 1e9,
@@ -282,13 +357,22 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="half a minute instead of minutes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-screen", action="store_true")
-    parser.add_argument("--only", default="", help="only the rows with this text, such as 'one process against two'")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="see peers.py")
+    parser.add_argument(
+        "--only", default="", help="only the rows with this text, such as 'one process against two'"
+    )
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="NAME=COMMAND", help="see peers.py"
+    )
     asked = parser.parse_args()
     quick = asked.quick
     pin_workers()
-    rows: dict[str, Any] = {"start-up": start_up, "capacity, 64 streams": lambda: capacity(64, 1000 if quick else 4000)}
-    rows["capacity, 64 streams, chunk by chunk"] = lambda: capacity(64, 500 if quick else 2000, "--write-each")
+    rows: dict[str, Any] = {
+        "start-up": start_up,
+        "capacity, 64 streams": lambda: capacity(64, 1000 if quick else 4000),
+    }
+    rows["capacity, 64 streams, chunk by chunk"] = lambda: capacity(
+        64, 500 if quick else 2000, "--write-each"
+    )
     rows["accuracy, 64 streams"] = lambda: accuracy(64, 4, "--exact")
     if not quick:
         rows["capacity, 256 streams"] = lambda: capacity(256, 4000)
@@ -300,7 +384,9 @@ def main() -> None:
         rows["one process against two, 32 streams"] = lambda: one_against_two(32, 6)
     rows["accuracy, 128 streams"] = lambda: accuracy(128, 2 if quick else 4)
     if not asked.no_screen:
-        rows["accuracy, 128 streams, screen"] = lambda: accuracy_beside_screen(128, 2 if quick else 4)
+        rows["accuracy, 128 streams, screen"] = lambda: accuracy_beside_screen(
+            128, 2 if quick else 4
+        )
     rows["steady window, 32 streams"] = lambda: steady(32)
     for peer in map(Peer, asked.peer):
         rows |= peer_rows(peer, quick)
@@ -324,7 +410,10 @@ def peer_rows(peer: Peer, quick: bool) -> dict[str, Any]:
         with truth_server("--ttft-ms", "50", "--itl-ms", "10") as server:
             return peer.measure(server, streams=128, requests=256 if quick else 512, tokens=128)
 
-    return {f"{peer.name}: capacity, 64 streams": capacity_of, f"{peer.name}: accuracy, 128 streams": accuracy_of}
+    return {
+        f"{peer.name}: capacity, 64 streams": capacity_of,
+        f"{peer.name}: accuracy, 128 streams": accuracy_of,
+    }
 
 
 def tell(found: dict[str, list[Figures]]) -> None:

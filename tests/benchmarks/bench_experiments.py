@@ -1,10 +1,13 @@
-"""Measure how often the interval of an experiment contains the truth, and how often it finds a difference.
+"""Measure how often the interval of an experiment contains the truth, and how often it finds a
+difference.
 
-    python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown] [--twins]
+    python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown]
+    [--twins]
 
-Each experiment runs the product's own code from design to verdict (session/experiment_run.py, bench/experiment.py,
-bench/compare.py). Only its runs are not real: they come from the speed model of the simulated engine, with the noise of
-tests/support/simulated_runs.py. bench_experiments_served.py runs some hundreds of experiments with servers and clients.
+Each experiment runs the product's own code from design to verdict (session/experiment_run.py,
+bench/experiment.py, bench/compare.py). Only its runs are not real: they come from the speed model
+of the simulated engine, with the noise of tests/support/simulated_runs.py.
+bench_experiments_served.py runs some hundreds of experiments with servers and clients.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ KINDS = {
     "5 % slower from some run on": replace(REALISTIC, step=0.05),
     "B three times as noisy": replace(REALISTIC, b_noise=0.02),
     "each arm compiled once, ± 1 % for good": replace(REALISTIC, arm=0.01),
-    "all of these but correlation": replace(REALISTIC, start=0.01, warm_up=0.03, second=0.01, outliers=1 / 12),
+    "all of these but correlation": replace(
+        REALISTIC, start=0.01, warm_up=0.03, second=0.01, outliers=1 / 12
+    ),
     "other metrics for themselves": replace(REALISTIC, apart=0.02),
 }
 
@@ -90,8 +95,14 @@ class Cell:
         self.pairs += experiment.pairs_done
         self.smallest += experiment.smallest_pct or 0.0
         machine = experiment.comparison.machine
-        if machine is not None and machine.change_pct is not None and machine.interval_pct is not None:
-            self.machine_held += abs(machine.change_pct - 100 * machine_truth) <= machine.interval_pct
+        if (
+            machine is not None
+            and machine.change_pct is not None
+            and machine.interval_pct is not None
+        ):
+            self.machine_held += (
+                abs(machine.change_pct - 100 * machine_truth) <= machine.interval_pct
+            )
             self.machine_shown += machine.verdict in SHOWN
 
     def __add__(self, other: Cell) -> Cell:
@@ -106,8 +117,8 @@ async def _kept(_: Experiment) -> None:
 
 
 async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
-    """Run one experiment. `extend_to` is the number of pairs to extend it to if its own pairs showed nothing, as
-    `experiment resume ID --pairs` does."""
+    """Run one experiment. `extend_to` is the number of pairs to extend it to if its own pairs
+    showed nothing, as `experiment resume ID --pairs` does."""
     options = dict(options)
     more = options.pop("extend_to", None)
     options.setdefault("order_seed", runs.seed)
@@ -117,16 +128,22 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
     if more is None or ended.comparison is None or ended.comparison.metrics[0].verdict in SHOWN:
         return ended
     again = replace(ended, spec=replace(spec, pairs=int(str(more))), extensions=1)
-    return await ExperimentConduct(design.resumed(again), runs, save=_kept, results=runs.results).carry_out()
+    return await ExperimentConduct(
+        design.resumed(again), runs, save=_kept, results=runs.results
+    ).carry_out()
 
 
-def cell(options: dict[str, object], effect: float, seeds: range, noise: Noise = REALISTIC, **how: bool) -> Cell:
+def cell(
+    options: dict[str, object], effect: float, seeds: range, noise: Noise = REALISTIC, **how: bool
+) -> Cell:
     """Run one experiment for each seed."""
 
     async def all_of_them() -> Cell:
         found = Cell()
         for seed in seeds:
-            found.take(await one(options, SimulatedRuns(effect, seed, noise, **how)), effect, noise.machine)
+            found.take(
+                await one(options, SimulatedRuns(effect, seed, noise, **how)), effect, noise.machine
+            )
         return found
 
     return asyncio.run(all_of_them())
@@ -155,19 +172,26 @@ def found(parts: Sequence[Future[Cell]]) -> Cell:
 
 
 def table(cells: Cells) -> Iterable[tuple[str, float, Cell]]:
-    begun = [(name, effect, cells.begin(options, effect)) for name, options in DESIGNS.items() for effect in EFFECTS]
+    begun = [
+        (name, effect, cells.begin(options, effect))
+        for name, options in DESIGNS.items()
+        for effect in EFFECTS
+    ]
     return ((name, effect, found(parts)) for name, effect, parts in begun)
 
 
 def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
-    """Run experiments without a true difference under other kinds of noise, with and without the random order and the
-    discarded run that two of these kinds are the reason for; then designs that the product does not have, and
-    extensions."""
+    """Run experiments without a true difference under other kinds of noise, with and without the
+    random order and the discarded run that two of these kinds are the reason for; then designs that
+    the product does not have, and extensions."""
     five, until = {"pairs": 5}, {"pairs": 64, "until_pct": 1.0}
     begun = [(name, cells.begin(five, 0.0, noise)) for name, noise in KINDS.items()]
     fixed: dict[str, object] = {**five, "order_seed": None}
     begun.append(
-        ("1 % wave, in the fixed order A B B A", cells.begin(fixed, 0.0, KINDS["1 % wave, period of four runs"]))
+        (
+            "1 % wave, in the fixed order A B B A",
+            cells.begin(fixed, 0.0, KINDS["1 % wave, period of four runs"]),
+        )
     )
     cold = KINDS["first run 5 % slower (cold machine)"]
     for name, kept in (("discarded", None), ("kept", False)):
@@ -178,17 +202,25 @@ def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
         for name in ("no drift", "no correlation", "one run in 12 disturbed")
     ]
     differ = KINDS["servers differ by 1 %"]
-    begun.append(("the same server for two runs", cells.begin(five, 0.0, differ, shared_starts=True)))
+    begun.append(
+        ("the same server for two runs", cells.begin(five, 0.0, differ, shared_starts=True))
+    )
     for before, after in ((3, 5), (3, 8), (5, 8)):
         more = {"pairs": before, "extend_to": after}
-        begun.append((f"{before} pairs, to {after} where nothing was shown", cells.begin(more, 0.0)))
+        begun.append(
+            (f"{before} pairs, to {after} where nothing was shown", cells.begin(more, 0.0))
+        )
     return ((name, found(parts)) for name, parts in begun)
 
 
 def on_twins(cells: Cells) -> Iterable[str]:
-    """Run experiments on twins with and without a change and a difference between the machines. Yield the rows of the
-    table of docs/REFERENCE.md."""
-    yield "| | " + " | ".join(f"{100 * e:g} %" for e in EFFECTS) + " | holds: change | machine | pairs |"
+    """Run experiments on twins with and without a change and a difference between the machines.
+    Yield the rows of the table of docs/REFERENCE.md."""
+    yield (
+        "| | "
+        + " | ".join(f"{100 * e:g} %" for e in EFFECTS)
+        + (" | holds: change | machine | pairs |")
+    )
     yield "|---|" + "--:|" * (len(EFFECTS) + 3)
     for name, options in TWIN_DESIGNS.items():
         given = {**options, "twins": TWINS}
@@ -200,7 +232,9 @@ def on_twins(cells: Cells) -> Iterable[str]:
         done = {key: found(parts) for key, parts in begun.items()}
         by_effect = [sum((done[effect, m] for m in MACHINES), Cell()) for effect in EFFECTS]
         every = sum(by_effect, Cell())
-        shown = " | ".join(f"{one.share_pct('shown'):.{0 if n else 1}f} %" for n, one in enumerate(by_effect))
+        shown = " | ".join(
+            f"{one.share_pct('shown'):.{0 if n else 1}f} %" for n, one in enumerate(by_effect)
+        )
         held = f"{every.share_pct('held'):.1f} % | {every.share_pct('machine_held'):.1f} %"
         yield f"| {name} | {shown} | {held} | {every.pairs / every.experiments:.1f} |"
         for machine in MACHINES:
@@ -210,16 +244,24 @@ def on_twins(cells: Cells) -> Iterable[str]:
 
 
 def whole(rows: Sequence[tuple[str, float, Cell]], name: str) -> Cell:
-    """Return all cells of a design together: noise, interval and spread do not depend on the effect."""
+    """Return all cells of a design together: noise, interval and spread do not depend on the
+    effect."""
     return sum((found for title, _, found in rows if title == name), Cell())
 
 
 def markdown(rows: Sequence[tuple[str, float, Cell]]) -> Iterable[str]:
-    yield "| | " + " | ".join(f"{100 * e:g} %" for e in EFFECTS) + " | interval holds the truth | pairs made |"
+    yield (
+        "| | "
+        + " | ".join(f"{100 * e:g} %" for e in EFFECTS)
+        + (" | interval holds the truth | pairs made |")
+    )
     yield "|---|" + "--:|" * (len(EFFECTS) + 2)
     for name in DESIGNS:
         cells = [found for title, _, found in rows if title == name]
-        shown = " | ".join(f"{100 * one.shown / one.experiments:.{1 if one is cells[0] else 0}f} %" for one in cells)
+        shown = " | ".join(
+            f"{100 * one.shown / one.experiments:.{1 if one is cells[0] else 0}f} %"
+            for one in cells
+        )
         together = whole(rows, name)
         pairs = together.pairs / together.experiments
         yield f"| {name} | {shown} | {together.share_pct('held'):.1f} % | {pairs:.1f} |"
@@ -235,10 +277,14 @@ def told(found: Cell) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--experiments", type=int, default=1000, help="for each cell")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/REFERENCE.md too")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table of docs/REFERENCE.md too"
+    )
     parser.add_argument("--twins", action="store_true", help="experiments on twins only")
     given = parser.parse_args()
     count = given.experiments

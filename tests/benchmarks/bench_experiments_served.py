@@ -1,11 +1,13 @@
-"""Run experiments through the whole product: `workbench experiment` as a user types it, on simulated engines that are
-real server processes, with a known difference, noise from server to server and a machine that drifts.
+"""Run experiments through the whole product: `workbench experiment` as a user types it, on
+simulated engines that are real server processes, with a known difference, noise from server to
+server and a machine that drifts.
 
-    python tests/benchmarks/bench_experiments_served.py --minutes 30 --out FILE [--lanes 2] [--pairs 3]
-    python tests/benchmarks/bench_experiments_served.py --report FILE
+    python tests/benchmarks/bench_experiments_served.py --minutes 30 --out FILE [--lanes 2] [--pairs
+    3] python tests/benchmarks/bench_experiments_served.py --report FILE
 
-The report says how often the interval contains the truth, as bench_experiments.py does for thousands of experiments
-without servers. Each line of FILE is one experiment; another call appends to FILE.
+The report says how often the interval contains the truth, as bench_experiments.py does for
+thousands of experiments without servers. Each line of FILE is one experiment; another call appends
+to FILE.
 """
 
 from __future__ import annotations
@@ -29,9 +31,21 @@ from support.command_line import CommandLine  # noqa: E402
 from support.serving import free_port  # noqa: E402
 
 EFFECTS = (0.0, 0.01, 0.03, 0.10)
-SPEED = 0.2  # of the simulated engine, so that steps are long beside what a shared core adds to them
+# of the simulated engine, so that steps are long beside what a shared core adds to them
+SPEED = 0.2
 NOISE, DRIFT = "0.007", "0.005"  # from server to server, and of the machine
-SHAPE = ("--concurrency", "4", "--requests", "16", "--max-tokens", "64", "--input-tokens", "16", "--warmup", "4")
+SHAPE = (
+    "--concurrency",
+    "4",
+    "--requests",
+    "16",
+    "--max-tokens",
+    "64",
+    "--input-tokens",
+    "16",
+    "--warmup",
+    "4",
+)
 
 
 def one(line: CommandLine, effect: float, pairs: int) -> dict[str, Any]:
@@ -51,7 +65,12 @@ def one(line: CommandLine, effect: float, pairs: int) -> dict[str, Any]:
         f"WORKBENCH_SIM_SPEEDUP={SPEED * (1 + effect)}",
         timeout_s=900,
     )
-    found: dict[str, Any] = {"effect": effect, "load": load, "took_s": time.monotonic() - began, "code": ran.code}
+    found: dict[str, Any] = {
+        "effect": effect,
+        "load": load,
+        "took_s": time.monotonic() - began,
+        "code": ran.code,
+    }
     if ran.code == 0:
         change = ran.document["comparison"]["metrics"][0]
         states = [r["state"] for r in ran.document["runs"]]
@@ -64,7 +83,10 @@ def one(line: CommandLine, effect: float, pairs: int) -> dict[str, Any]:
 
 def lane(out: Path, effects: Iterator[float], end: float, pairs: int, lock: threading.Lock) -> None:
     with tempfile.TemporaryDirectory(prefix="workbench-served-") as directory:
-        homes = {f"XDG_{name}_HOME": f"{directory}/{name}" for name in ("CONFIG", "STATE", "CACHE", "DATA")}
+        homes = {
+            f"XDG_{name}_HOME": f"{directory}/{name}"
+            for name in ("CONFIG", "STATE", "CACHE", "DATA")
+        }
         line = CommandLine(
             Path(directory),
             before=("--simulate", "rtx-pro-6000"),
@@ -95,17 +117,24 @@ def report(out: Path) -> None:
         width = statistics.median(r["interval_pct"] for r in those)
         name = "all" if effect is None else f"{100 * effect:g} %"
         print(
-            f"{name:>5}: {held} of {len(those)} hold the truth ({100 * held / len(those):.1f} %), {shown} show a "
-            f"difference, mean {statistics.fmean(r['change_pct'] - 100 * r['effect'] for r in those):+.2f} % off, "
+            f"{name:>5}: {held} of {len(those)} hold the truth ({100 * held / len(those):.1f} %), "
+            f"{shown} show a "
+            "difference, mean "
+            f"{statistics.fmean(r['change_pct'] - 100 * r['effect'] for r in those):+.2f} % off, "
             f"median ± {width:.2f}"
         )
     loads = [r["load"] for r in rows]
     again, ended = sum(r.get("failed", 0) for r in rows), sum(r["code"] != 0 for r in rows)
-    print(f"load of the machine {min(loads):.1f} to {max(loads):.1f}, {again} runs made again, {ended} not finished")
+    print(
+        f"load of the machine {min(loads):.1f} to {max(loads):.1f}, {again} runs made again, "
+        f"{ended} not finished"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=3)
@@ -113,9 +142,14 @@ def main() -> None:
     parser.add_argument("--report", type=Path)
     given = parser.parse_args()
     if given.report is None:
-        end, lock, effects = time.monotonic() + 60 * given.minutes, threading.Lock(), itertools.cycle(EFFECTS)
+        end, lock, effects = (
+            time.monotonic() + 60 * given.minutes,
+            threading.Lock(),
+            itertools.cycle(EFFECTS),
+        )
         lanes = [
-            threading.Thread(target=lane, args=(given.out, effects, end, given.pairs, lock)) for _ in range(given.lanes)
+            threading.Thread(target=lane, args=(given.out, effects, end, given.pairs, lock))
+            for _ in range(given.lanes)
         ]
         for thread in lanes:
             thread.start()

@@ -1,10 +1,12 @@
-"""Measure the cost of `workbench fleet` with 16 simulated hosts of 8 GPUs each: CPU and memory of the screen's own
-process, and those of the telemetry agents, which on real hosts run on these hosts.
+"""Measure the cost of `workbench fleet` with 16 simulated hosts of 8 GPUs each: CPU and memory of
+the screen's own process, and those of the telemetry agents, which on real hosts run on these hosts.
 
-    python tests/benchmarks/bench_fleet.py [--hosts 16] [--seconds 30] [--size 120x40] [--busy] [--hang 4]
+    python tests/benchmarks/bench_fleet.py [--hosts 16] [--seconds 30] [--size 120x40] [--busy]
+    [--hang 4]
 
---busy: the GPUs of all hosts work, so that every value changes each second. --hang: stop the agents of so many hosts
-(SIGSTOP) for a second measurement, and report what the others and the keys do meanwhile.
+--busy: the GPUs of all hosts work, so that every value changes each second. --hang: stop the agents
+of so many hosts (SIGSTOP) for a second measurement, and report what the others and the keys do
+meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def names(count: int) -> list[str]:
 
 
 def agents(screen: Terminal) -> dict[int, str]:
-    """Return the telemetry agents below the screen by pid, each with the name of its simulated host."""
+    """Return the telemetry agents below the screen by pid, each with the name of its simulated
+    host."""
     found = {}
     for pid in screen.children():
         with contextlib.suppress(OSError):
@@ -55,8 +58,8 @@ def cpu_s(pids: list[int]) -> dict[int, float]:
 
 
 def measured(screen: Terminal, seconds: float, what: str) -> float:
-    """Print the costs over so many seconds. Return the share of a core that the screen's own process used, in
-    percent."""
+    """Print the costs over so many seconds. Return the share of a core that the screen's own
+    process used, in percent."""
     pids = list(agents(screen))
     own, theirs, began, sent = run_s(screen.child.pid), cpu_s(pids), time.monotonic(), screen.bytes
     screen.drain(seconds)
@@ -75,7 +78,8 @@ def memory(screen: Terminal) -> float:
     rss, pss = memory_mib(screen.child.pid)
     each = [memory_mib(pid) for pid in agents(screen)]
     print(
-        f"MiB: screen {rss:.0f} RSS {pss:.0f} PSS; {len(each)} agents {sum(r for r, _ in each):.0f} RSS "
+        f"MiB: screen {rss:.0f} RSS {pss:.0f} PSS; {len(each)} agents "
+        f"{sum(r for r, _ in each):.0f} RSS "
         f"{sum(p for _, p in each):.0f} PSS, each {statistics.median(p for _, p in each):.0f} PSS"
     )
     return rss
@@ -116,7 +120,9 @@ def hang(screen: Terminal, count: int, hosts: int, seconds: float) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--size", default="120x40", help="columns x rows of the terminal")
@@ -129,7 +135,9 @@ def main() -> int:
         if chosen.busy:
             for name in names(chosen.hosts):
                 stack.enter_context(busy_gpus(env, name.removeprefix("sim:")))
-        screen = stack.enter_context(Terminal(workbench("fleet", *names(chosen.hosts)), columns, rows, env=env))
+        screen = stack.enter_context(
+            Terminal(workbench("fleet", *names(chosen.hosts)), columns, rows, env=env)
+        )
         screen.drain(WARM_S)
         share = measured(screen, chosen.seconds, f"{chosen.hosts} hosts, {chosen.size}")
         print(f"key to first byte {key_ms(screen):.0f} ms (median of 16)")
@@ -137,7 +145,10 @@ def main() -> int:
         if chosen.hang:
             hang(screen, chosen.hang, chosen.hosts, chosen.seconds)
     kept = share < LIMIT_PCT and resident < LIMIT_MIB
-    print(f"{'kept' if kept else 'NOT KEPT'}: {LIMIT_PCT:g} % and {LIMIT_MIB:g} MiB of the screen's own process")
+    print(
+        f"{'kept' if kept else 'NOT KEPT'}: {LIMIT_PCT:g} % and {LIMIT_MIB:g} MiB of the "
+        "screen's own process"
+    )
     return 0 if kept else 1
 
 

@@ -1,9 +1,10 @@
-"""Measure the cost of the GPU guard for its host: CPU over a minute and memory, on a simulated NVML library.
+"""Measure the cost of the GPU guard for its host: CPU over a minute and memory, on a simulated NVML
+library.
 
 python tests/benchmarks/bench_guard.py [SECONDS]      one line per case; needs a C compiler
 
-Idle: one GPU. Busy: eight GPUs with three settings each, of four Workbenches that send heartbeats; the journal is
-written again every five seconds, and every core of the machine is busy.
+Idle: one GPU. Busy: eight GPUs with three settings each, of four Workbenches that send heartbeats;
+the journal is written again every five seconds, and every core of the machine is busy.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from workbench.gpu import remote_programs
 from workbench.gpu.settings import owners
 
 BEAT_S = 5.0
-CHANGES = (("power_limit_w", 600.0, 450.0), ("gpu_clocks", "default", "1000,2000"), ("persistence", False, True))
+CHANGES = (
+    ("power_limit_w", 600.0, 450.0),
+    ("gpu_clocks", "default", "1000,2000"),
+    ("persistence", False, True),
+)
 
 
 def entries(gpus: int, sessions: int) -> list[dict[str, Any]]:
@@ -59,11 +64,15 @@ def measure(name: str, gpus: int, sessions: int, seconds: float, home: Path, rew
     journal = root / "journal.json"
 
     def write() -> None:
-        journal.write_text(json.dumps({"version": 1, "entries": entries(gpus, sessions), "log": []}, indent=1))
+        journal.write_text(
+            json.dumps({"version": 1, "entries": entries(gpus, sessions), "log": []}, indent=1)
+        )
 
     write()
     argv = remote_programs.GUARD.argv(sys.executable, False, {"root": str(root)})
-    done = subprocess.run(argv, input=remote_programs.GUARD.frame(False), capture_output=True, check=True)
+    done = subprocess.run(
+        argv, input=remote_programs.GUARD.frame(False), capture_output=True, check=True
+    )
     pid = json.loads(done.stdout)["pid"]
     try:
         time.sleep(2)
@@ -71,15 +80,23 @@ def measure(name: str, gpus: int, sessions: int, seconds: float, home: Path, rew
         began, spent = time.monotonic(), cpu_s(pid)
         while time.monotonic() - began < seconds:
             for session in range(sessions):
-                (root / "guard" / "beats" / f"{facts['boot_id']}.{session}.{facts['start']}").touch()
+                (
+                    root / "guard" / "beats" / f"{facts['boot_id']}.{session}.{facts['start']}"
+                ).touch()
             if rewrite:
                 write()
             time.sleep(BEAT_S)
         passed = time.monotonic() - began
         share = (cpu_s(pid) - spent) / passed
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
         rss, peak = (int(status[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
-        print(f"{name}: {share:.3%} of a core over {passed:.0f} s, RSS {rss:.1f} MiB, peak {peak:.1f} MiB", flush=True)
+        print(
+            f"{name}: {share:.3%} of a core over {passed:.0f} s, RSS {rss:.1f} MiB, peak "
+            f"{peak:.1f} MiB",
+            flush=True,
+        )
         state = json.loads((root / "guard" / "state.json").read_text())
         assert state["problem"] is None and len(state["limits_c"]) == gpus, state
     finally:
@@ -105,7 +122,10 @@ def main() -> None:
         home, library = Path(directory), Path(directory) / "libnvml_stub.so"
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
         (home / "script").write_text("gpus * 8\n")
-        os.environ |= {"WORKBENCH_NVML_LIBRARY": str(library), "NVML_STUB_SCRIPT": str(home / "script")}
+        os.environ |= {
+            "WORKBENCH_NVML_LIBRARY": str(library),
+            "NVML_STUB_SCRIPT": str(home / "script"),
+        }
         measure("idle, 1 GPU", 1, 1, seconds, home, rewrite=False)
         with work():
             measure("busy, 8 GPUs", 8, 4, seconds, home, rewrite=True)

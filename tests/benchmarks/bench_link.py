@@ -1,11 +1,13 @@
-"""Measure Workbench over a long link: a real sshd behind a relay that delays by 75 ms in each direction.
+"""Measure Workbench over a long link: a real sshd behind a relay that delays by 75 ms in each
+direction.
 
     python tests/benchmarks/bench_link.py [--round-trip 0.15] [--kbytes-s 0] [--loss 0] [--rounds 3]
 
-The screen runs in a pseudo-terminal, on a host with a simulated driver. Each round is a first connection, to a host
-that has nothing of Workbench, and a later one. Printed are the seconds from the connection to the first readings on the
-screen, with the turns and bytes of the link until then, and the time from a key to the changed frame meanwhile.
-Another Workbench is measured with PYTHONPATH=its directory.
+The screen runs in a pseudo-terminal, on a host with a simulated driver. Each round is a first
+connection, to a host that has nothing of Workbench, and a later one. Printed are the seconds from
+the connection to the first readings on the screen, with the turns and bytes of the link until then,
+and the time from a key to the changed frame meanwhile. Another Workbench is measured with
+PYTHONPATH=its directory.
 """
 
 from __future__ import annotations
@@ -46,14 +48,23 @@ def person(directory: Path, server: Sshd, link: SlowLink) -> Iterator[dict[str, 
     key = (server.directory / "host_key.pub").read_text().split()
     (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{link.port} {key[0]} {key[1]}\n")
     known = str(home / ".ssh" / "known_hosts")
-    (home / ".ssh" / "config").write_text(server.stanza(Port=str(link.port), UserKnownHostsFile=known))
-    folders = {f"XDG_{name}_HOME": str(home / name.lower()) for name in ("STATE", "DATA", "CONFIG", "CACHE")}
-    yield {"HOME": str(home), "PYTHONPYCACHEPREFIX": f"{tempfile.gettempdir()}/workbench-bench-bytecode", **folders}
+    (home / ".ssh" / "config").write_text(
+        server.stanza(Port=str(link.port), UserKnownHostsFile=known)
+    )
+    folders = {
+        f"XDG_{name}_HOME": str(home / name.lower())
+        for name in ("STATE", "DATA", "CONFIG", "CACHE")
+    }
+    yield {
+        "HOME": str(home),
+        "PYTHONPYCACHEPREFIX": f"{tempfile.gettempdir()}/workbench-bench-bytecode",
+        **folders,
+    }
 
 
 def connection(env: dict[str, str], link: SlowLink) -> tuple[str, list[float]]:
-    """Open the screen, press keys until the first readings stand there, and a little longer. Return the figures as
-    text, and the seconds from each key to the next output."""
+    """Open the screen, press keys until the first readings stand there, and a little longer. Return
+    the figures as text, and the seconds from each key to the next output."""
     link.reset()
     keys: list[float] = []
     with Terminal([sys.executable, "-m", "workbench", "box"], env=env) as screen:
@@ -70,14 +81,19 @@ def connection(env: dict[str, str], link: SlowLink) -> tuple[str, list[float]]:
             pressed += 1
             if begin - screen.started_s > 60:
                 raise SystemExit(f"no reading: {screen.recent[-600:]!r}")
-        first_s, first = time.monotonic() - screen.started_s, (link.turns, link.up_bytes, link.down_bytes)
+        first_s, first = (
+            time.monotonic() - screen.started_s,
+            (link.turns, link.up_bytes, link.down_bytes),
+        )
         screen.drain(SETTLED_S)
         then = (link.turns, link.up_bytes, link.down_bytes)
         screen.drain(SETTLED_S)
         idle = ((link.up_bytes - then[1]) / SETTLED_S, (link.down_bytes - then[2]) / SETTLED_S)
     text = (
-        f"frame {frame_s:.2f} s, readings {first_s:.2f} s (turns {first[0]}, up {first[1] / 1000:.1f} KB, "
-        f"down {first[2] / 1000:.1f} KB); {SETTLED_S:.0f} s later turns {then[0]}, up {then[1] / 1000:.1f} KB; "
+        f"frame {frame_s:.2f} s, readings {first_s:.2f} s (turns {first[0]}, up "
+        f"{first[1] / 1000:.1f} KB, "
+        f"down {first[2] / 1000:.1f} KB); {SETTLED_S:.0f} s later turns {then[0]}, up "
+        f"{then[1] / 1000:.1f} KB; "
         f"then {idle[0]:.0f} B/s up, {idle[1]:.0f} B/s down"
     )
     return text, keys
@@ -87,14 +103,23 @@ def summary(keys: Sequence[float]) -> str:
     if not keys:
         return "no key was pressed"
     ordered = sorted(1000 * key for key in keys)
-    return f"key to output: median {statistics.median(ordered):.0f} ms, largest {ordered[-1]:.0f} ms of {len(keys)}"
+    return (
+        f"key to output: median {statistics.median(ordered):.0f} ms, largest "
+        f"{ordered[-1]:.0f} ms of {len(keys)}"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--round-trip", type=float, default=0.15, help="seconds")
-    parser.add_argument("--kbytes-s", type=float, default=0.0, help="KB/s in each direction; 0: no limit")
-    parser.add_argument("--loss", type=float, default=0.0, help="share of the segments, for example 0.02")
+    parser.add_argument(
+        "--kbytes-s", type=float, default=0.0, help="KB/s in each direction; 0: no limit"
+    )
+    parser.add_argument(
+        "--loss", type=float, default=0.0, help="share of the segments, for example 0.02"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     rate = 1000 * chosen.kbytes_s or None
@@ -103,7 +128,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="workbench-link-") as folder:
             directory = Path(folder)
             with (
-                sshd(directory / "ssh", environment=driver_environment(directory, PROFILE)) as server,
+                sshd(
+                    directory / "ssh", environment=driver_environment(directory, PROFILE)
+                ) as server,
                 SlowLink(server.server_port, chosen.round_trip, rate, chosen.loss) as link,
                 person(directory, server, link) as env,
             ):

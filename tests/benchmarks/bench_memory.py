@@ -1,10 +1,12 @@
-"""Measure the memory of the screen over an hour of readings and a 200 MB log, and how soon it answers a key meanwhile.
+"""Measure the memory of the screen over an hour of readings and a 200 MB log, and how soon it
+answers a key meanwhile.
 
     python tests/benchmarks/bench_memory.py [telemetry] [log] [keys]
 
-The whole screen runs in a pseudo-terminal with the real session, supervisor, telemetry source and agent stream.
-`telemetry`: an agent that sends in 72 s the readings of four GPUs in two hours. `log`: a server process that writes 200
-MB as fast as it can be followed. `keys`: a server that writes 2,000 lines per second while keys are pressed.
+The whole screen runs in a pseudo-terminal with the real session, supervisor, telemetry source and
+agent stream. `telemetry`: an agent that sends in 72 s the readings of four GPUs in two hours.
+`log`: a server process that writes 200 MB as fast as it can be followed. `keys`: a server that
+writes 2,000 lines per second while keys are pressed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from terminal import Terminal, load_1m, memory_mib  # noqa: E402
 
 READINGS, PER_S = 7200, 100
 LOG_MB = 200
-LINE = "(EngineCore pid=7) INFO 11-21 03:15:{:02d} [loggers.py:123] Engine 000: {} requests, KV cache usage 12.3%"
+LINE = (
+    "(EngineCore pid=7) INFO 11-21 03:15:{:02d} [loggers.py:123] Engine 000: {} requests, KV "
+    "cache usage 12.3%"
+)
 
 
 # ---- in the child: the screen with a fast agent or a talking server
@@ -46,22 +51,31 @@ def quick_agent(template: str) -> None:
     for n in range(READINGS):
         reading["t"], reading["u"] = 1000.0 + n, 1.8e9 + n
         for gpu in reading["gpus"]:
-            gpu |= {"power_w": random.uniform(40, 250), "gpu_util_pct": random.randrange(101), "energy_j": 200.0 * n}
-            gpu |= {"temperature_c": random.randrange(30, 80), "sm_mhz": random.randrange(210, 1410, 15)}
+            gpu |= {
+                "power_w": random.uniform(40, 250),
+                "gpu_util_pct": random.randrange(101),
+                "energy_j": 200.0 * n,
+            }
+            gpu |= {
+                "temperature_c": random.randrange(30, 80),
+                "sm_mhz": random.randrange(210, 1410, 15),
+            }
         print(json.dumps(reading), flush=True)
         time.sleep(1 / PER_S)
     sys.stdin.read()
 
 
 def talking_server(port: int, lines_per_s: float, megabytes: float) -> None:
-    """Run a server that is ready and writes `lines_per_s` lines per second without end, or, if that is 0, the given
-    number of MB at 4 MB per second."""
+    """Run a server that is ready and writes `lines_per_s` lines per second without end, or, if that
+    is 0, the given number of MB at 4 MB per second."""
     from support.fake_engine import Handler
 
     def talk() -> None:
         written, n = 0, 0
         while not megabytes or written < megabytes * 1e6:
-            batch = "\n".join(LINE.format(n // 2000 % 60, n + i) for i in range(int(lines_per_s or 40_000) // 20))
+            batch = "\n".join(
+                LINE.format(n // 2000 % 60, n + i) for i in range(int(lines_per_s or 40_000) // 20)
+            )
             n += int(lines_per_s or 40_000) // 20
             written += len(batch) + 1
             sys.stdout.write(batch + "\n")
@@ -79,7 +93,11 @@ def child(what: str, *words: str) -> int:
 
     class Quick(SimulatedHost):
         async def stream(
-            self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+            self,
+            argv: Sequence[str],
+            *,
+            input: bytes | None = None,
+            env: Mapping[str, str] | None = None,
         ) -> Stream:
             return await self.inner.stream([sys.executable, __file__, "--agent", words[0]])
 
@@ -92,7 +110,9 @@ def child(what: str, *words: str) -> int:
             port, *rest = words
             command = Command((sys.executable, __file__, "--server", port, *rest), port=int(port))
             plan = LaunchPlan(engine="vllm", model="fake-model")
-            status = await self.servers.supervisor.start(plan, command, engines.get("vllm"), simulated=True)
+            status = await self.servers.supervisor.start(
+                plan, command, engines.get("vllm"), simulated=True
+            )
             await self.servers.select(status.run_id)
 
         async def close(self) -> None:
@@ -132,7 +152,12 @@ async def template(path: Path) -> None:
 
 
 def screen(what: str, *words: str, env: Mapping[str, str]) -> Terminal:
-    environment = {**env, "TEXTUAL_FPS": "40", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
+    environment = {
+        **env,
+        "TEXTUAL_FPS": "40",
+        "TEXTUAL_ANIMATIONS": "none",
+        "TEXTUAL_SMOOTH_SCROLL": "0",
+    }
     return Terminal([sys.executable, __file__, "--child", what, *words], env=environment)
 
 
@@ -141,7 +166,10 @@ def over_time(terminal: Terminal, seconds: float, every_s: float, label: str) ->
     while (passed := time.monotonic() - start) < seconds:
         terminal.drain(min(every_s, seconds - passed))
         resident, own = memory_mib(terminal.child.pid)
-        print(f"{label} {time.monotonic() - start:5.0f} s: {resident:.1f} MiB RSS, {own:.1f} PSS", flush=True)
+        print(
+            f"{label} {time.monotonic() - start:5.0f} s: {resident:.1f} MiB RSS, {own:.1f} PSS",
+            flush=True,
+        )
 
 
 def telemetry(env: Mapping[str, str]) -> None:
@@ -189,7 +217,8 @@ def keys(env: Mapping[str, str]) -> None:
     for name, found in (("letter in a search", letters), ("help page", pages)):
         found.sort()
         print(
-            f"{name}: median {statistics.median(found):.0f} ms, 90 % {found[int(len(found) * 0.9)]:.0f} ms, "
+            f"{name}: median {statistics.median(found):.0f} ms, 90 % "
+            f"{found[int(len(found) * 0.9)]:.0f} ms, "
             f"worst {found[-1]:.0f} ms; load {load_1m():.1f}"
         )
 

@@ -1,11 +1,12 @@
-"""Measure the cost of Workbench while it shows a host: `workbench demo` in a pseudo-terminal (screen, agent, simulated
-driver), at the same time as nvitop on the same simulated NVML library.
+"""Measure the cost of Workbench while it shows a host: `workbench demo` in a pseudo-terminal
+(screen, agent, simulated driver), at the same time as nvitop on the same simulated NVML library.
 
-    python tests/benchmarks/bench_screen.py [--seconds 30] [--rounds 3] [--interval 1 0.5] [--profile four-pcie|eight]
+    python tests/benchmarks/bench_screen.py [--seconds 30] [--rounds 3] [--interval 1 0.5]
+    [--profile four-pcie|eight]
         [--size 120x40] [--server] [--busy] [--no-nvitop] [--starts 10]
 
---busy: the simulated GPUs work, so every value changes at each tick. --server: a simulated server is READY and watched.
---starts: measure only the time from exec to the first frame, this many times.
+--busy: the simulated GPUs work, so every value changes at each tick. --server: a simulated server
+is READY and watched. --starts: measure only the time from exec to the first frame, this many times.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def own_directories() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
         names = ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
         compiled = f"{tempfile.gettempdir()}/workbench-bench-bytecode"  # kept for the next time
-        yield {"PYTHONPYCACHEPREFIX": compiled, **{name: f"{folder}/{name.lower()}" for name in names}}
+        yield {
+            "PYTHONPYCACHEPREFIX": compiled,
+            **{name: f"{folder}/{name.lower()}" for name in names},
+        }
 
 
 def workbench(*words: str) -> list[str]:
@@ -51,7 +55,16 @@ def workbench(*words: str) -> list[str]:
 
 def demo(profile: str, interval_s: float) -> list[str]:
     if profile == "four-pcie":
-        return [sys.executable, "-m", "workbench", "demo", "--host-profile", profile, "--interval", f"{interval_s:g}"]
+        return [
+            sys.executable,
+            "-m",
+            "workbench",
+            "demo",
+            "--host-profile",
+            profile,
+            "--interval",
+            f"{interval_s:g}",
+        ]
     return workbench("demo", "--host-profile", profile, "--interval", f"{interval_s:g}")
 
 
@@ -74,8 +87,15 @@ def busy_gpus(env: Mapping[str, str], profile: str) -> Iterator[None]:
         turn = 0
         while not ended.wait(0.4):
             turn += 1
-            part = {"busy": 0.5 + 0.05 * (turn % 9), "memory": 0.4 + 0.06 * (turn % 7), "compute": 0.3}
-            gpus = {i: {**part, "memory_bytes": (20 + turn % 5) * 1e9} for i in range(driver.profile.count)}
+            part = {
+                "busy": 0.5 + 0.05 * (turn % 9),
+                "memory": 0.4 + 0.06 * (turn % 7),
+                "compute": 0.3,
+            }
+            gpus = {
+                i: {**part, "memory_bytes": (20 + turn % 5) * 1e9}
+                for i in range(driver.profile.count)
+            }
             driver.publish_load(os.getpid(), gpus, active_unix_s=time.time())
 
     thread = threading.Thread(target=work, daemon=True)
@@ -101,7 +121,9 @@ def server(env: Mapping[str, str], profile: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run([*base, "stop", run_id], env=whole, cwd=ROOT, check=True, capture_output=True)
+        subprocess.run(
+            [*base, "stop", run_id], env=whole, cwd=ROOT, check=True, capture_output=True
+        )
 
 
 class Parts:
@@ -116,7 +138,12 @@ class Parts:
         for pid in self.below:
             with contextlib.suppress(OSError):
                 agent += run_s(pid)
-        return time.monotonic(), run_s(self.screen.child.pid), agent, run_s(self.peer.child.pid) if self.peer else 0.0
+        return (
+            time.monotonic(),
+            run_s(self.screen.child.pid),
+            agent,
+            run_s(self.peer.child.pid) if self.peer else 0.0,
+        )
 
 
 def drain(terminals: list[Terminal], seconds: float) -> None:
@@ -128,13 +155,28 @@ def drain(terminals: list[Terminal], seconds: float) -> None:
 
 def measure(env: dict[str, str], chosen: argparse.Namespace, interval_s: float) -> None:
     profile = chosen.profile
-    simulated = {**env, "WORKBENCH_SIM_PROFILE": profile, "WORKBENCH_SIM_STATE": driver_state(env, profile)}
-    nvitop = [sys.executable, str(HERE / "nvitop_simulated.py"), "--monitor", "full", "--interval", f"{interval_s:g}"]
+    simulated = {
+        **env,
+        "WORKBENCH_SIM_PROFILE": profile,
+        "WORKBENCH_SIM_STATE": driver_state(env, profile),
+    }
+    nvitop = [
+        sys.executable,
+        str(HERE / "nvitop_simulated.py"),
+        "--monitor",
+        "full",
+        "--interval",
+        f"{interval_s:g}",
+    ]
     with contextlib.ExitStack() as stack:
         columns, rows = map(int, chosen.size.split("x"))
         screen = stack.enter_context(Terminal(demo(profile, interval_s), columns, rows, env=env))
         screen.until(FIGURES)
-        peer = stack.enter_context(Terminal(nvitop, columns, rows, env=simulated)) if chosen.nvitop else None
+        peer = (
+            stack.enter_context(Terminal(nvitop, columns, rows, env=simulated))
+            if chosen.nvitop
+            else None
+        )
         both = [t for t in (screen, peer) if t is not None]
         drain(both, WARM_S)
         if peer is not None and peer.child.poll() is not None:
@@ -148,14 +190,21 @@ def measure(env: dict[str, str], chosen: argparse.Namespace, interval_s: float) 
             whole = own + agent
             ratio = f"ratio {whole / other:5.2f}" if other else ""
             print(
-                f"{interval_s:4g} s | screen {own / took:6.2%} agent {agent / took:6.2%} sum {whole / took:6.2%} "
-                f"| nvitop {other / took:6.2%} {ratio} | {sent / took:6.0f} B/s, nvitop {sent_peer / took:5.0f} "
+                f"{interval_s:4g} s | screen {own / took:6.2%} agent {agent / took:6.2%} sum "
+                f"{whole / took:6.2%} "
+                f"| nvitop {other / took:6.2%} {ratio} | {sent / took:6.0f} B/s, nvitop "
+                f"{sent_peer / took:5.0f} "
                 f"| load {load_1m():.1f}",
                 flush=True,
             )
         rss, pss = memory_mib(screen.child.pid)
-        below = "; ".join(f"{memory_mib(pid)[0]:.0f} RSS {memory_mib(pid)[1]:.0f} PSS" for pid in parts.below)
-        print(f"{interval_s:4g} s | MiB: screen {rss:.1f} RSS {pss:.1f} PSS; below it {below}", flush=True)
+        below = "; ".join(
+            f"{memory_mib(pid)[0]:.0f} RSS {memory_mib(pid)[1]:.0f} PSS" for pid in parts.below
+        )
+        print(
+            f"{interval_s:4g} s | MiB: screen {rss:.1f} RSS {pss:.1f} PSS; below it {below}",
+            flush=True,
+        )
 
 
 BARE = """
@@ -171,8 +220,8 @@ Bare().run(mouse=False)
 
 
 def starts(env: dict[str, str], chosen: argparse.Namespace) -> None:
-    """Measure the time from exec to the first frame and to the first values, and the CPU seconds until then. A Textual
-    application that shows one word gives the share of the machine."""
+    """Measure the time from exec to the first frame and to the first values, and the CPU seconds
+    until then. A Textual application that shows one word gives the share of the machine."""
     found: dict[str, list[float]] = {}
     with Terminal(demo(chosen.profile, 1.0), env=env) as screen:  # compiles what is not compiled
         screen.until(FIGURES)
@@ -181,18 +230,33 @@ def starts(env: dict[str, str], chosen: argparse.Namespace) -> None:
         with Terminal([sys.executable, "-c", BARE], env=env) as bare:
             took = [1000 * bare.until(LAST_ROW), 1000 * run_s(bare.child.pid)]
         with Terminal(demo(chosen.profile, 1.0), env=env) as screen:
-            took += [1000 * screen.until(LAST_ROW), 1000 * run_s(screen.child.pid), 1000 * screen.until(FIGURES)]
+            took += [
+                1000 * screen.until(LAST_ROW),
+                1000 * run_s(screen.child.pid),
+                1000 * screen.until(FIGURES),
+            ]
             screen.drain(1.0)
-        names = ("one word in Textual", "CPU by then", "first frame", "CPU by then, ours", "first figures")
+        names = (
+            "one word in Textual",
+            "CPU by then",
+            "first frame",
+            "CPU by then, ours",
+            "first figures",
+        )
         for name, value in zip(names, took, strict=True):
             found.setdefault(name, []).append(value)
     for name, values in found.items():
-        print(f"{name:20} best {min(values):5.0f} ms, median {statistics.median(values):5.0f} ms of {len(values)}")
+        print(
+            f"{name:20} best {min(values):5.0f} ms, median {statistics.median(values):5.0f} ms "
+            f"of {len(values)}"
+        )
     print(f"load {load_1m():.1f}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--interval", type=float, nargs="*", default=[1.0, 0.5])

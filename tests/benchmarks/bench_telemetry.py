@@ -1,5 +1,5 @@
-"""Measure the cost of telemetry: CPU of the agent and of the process that reads it, and memory, on a simulated NVML
-library.
+"""Measure the cost of telemetry: CPU of the agent and of the process that reads it, and memory, on
+a simulated NVML library.
 
 python tests/benchmarks/bench_telemetry.py [SECONDS]      one line per GPU count and interval; needs a C compiler
 """
@@ -22,7 +22,8 @@ FIELDS = "".join(f"field.{n} * 250000\n" for n in (186, 185, 83, 197, 198, 82))
 
 
 def cpu_s(pid: int) -> float:
-    """Return the exact run time of all threads (schedstat counts nanoseconds; /proc/PID/stat counts ticks of 10 ms)."""
+    """Return the exact run time of all threads (schedstat counts nanoseconds; /proc/PID/stat counts
+    ticks of 10 ms)."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -55,7 +56,8 @@ async def measure(gpus: int, interval_s: float, seconds: float, script: Path) ->
     agent, own = cpu_s(pid) - agent, time.process_time() - own
     peak_kib = Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]
     print(
-        f"{gpus} GPUs at {interval_s:g} s: agent {agent / passed:.3%}, reader {own / passed:.3%} of a core; "
+        f"{gpus} GPUs at {interval_s:g} s: agent {agent / passed:.3%}, reader {own / passed:.3%} "
+        "of a core; "
         f"agent peak {int(peak_kib) / 1024:.1f} MiB"
     )
     await source.close()

@@ -1,5 +1,5 @@
-"""The command line of Workbench with one more simulated host, `eight`: eight of four-pcie's GPUs. Also the host's NVML
-driver.
+"""The command line of Workbench with one more simulated host, `eight`: eight of four-pcie's GPUs.
+Also the host's NVML driver.
 
 python tests/benchmarks/eight_gpus.py demo --host-profile eight
 """
@@ -17,11 +17,14 @@ from workbench.sim import profiles
 
 _four = profiles.PROFILES["four-pcie"]
 _buses = tuple(0x10 + 0x11 * n for n in range(8))
-profiles.PROFILES["eight"] = replace(_four, name="eight", title="8x A100 PCIe", count=8, pci_buses=_buses)
+profiles.PROFILES["eight"] = replace(
+    _four, name="eight", title="8x A100 PCIe", count=8, pci_buses=_buses
+)
 
 
 def library() -> Any:
-    """Return the library for the telemetry agent (WORKBENCH_SIM_DRIVER), which runs this file by its path."""
+    """Return the library for the telemetry agent (WORKBENCH_SIM_DRIVER), which runs this file by
+    its path."""
     from workbench.sim import driver
 
     return driver.library()

@@ -1,6 +1,7 @@
 """Run nvitop on a simulated host, with the NVML library object that Workbench's agent reads there.
 
-WORKBENCH_SIM_PROFILE=four-pcie WORKBENCH_SIM_STATE=DIR python tests/benchmarks/nvitop_simulated.py [nvitop's options]
+WORKBENCH_SIM_PROFILE=four-pcie WORKBENCH_SIM_STATE=DIR python tests/benchmarks/nvitop_simulated.py
+[nvitop's options]
 """
 
 from __future__ import annotations

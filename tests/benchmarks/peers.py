@@ -1,14 +1,18 @@
-"""Other load generators on the server of bench_client.py, in its rounds: what they report against what was.
+"""Other load generators on the server of bench_client.py, in its rounds: what they report against
+what was.
 
-A peer is a command that is already installed (nothing is installed here), with {url}, {model}, {streams}, {requests},
-{tokens} and {out} filled in; {out} is the result file that it writes, in a form that `workbench results import` reads:
+A peer is a command that is already installed (nothing is installed here), with {url}, {model},
+{streams}, {requests}, {tokens} and {out} filled in; {out} is the result file that it writes, in a
+form that `workbench results import` reads:
 
-    --peer 'vllm=vllm bench serve --backend openai-chat --base-url {url} --endpoint /v1/chat/completions
+    --peer 'vllm=vllm bench serve --backend openai-chat --base-url {url} --endpoint
+    /v1/chat/completions
             --model {model} --tokenizer DIRECTORY --dataset-name random --random-input-len 64
-            --random-output-len {tokens} --num-prompts {requests} --max-concurrency {streams} --ignore-eos
-            --save-result --result-filename {out}'
+            --random-output-len {tokens} --num-prompts {requests} --max-concurrency {streams}
+            --ignore-eos --save-result --result-filename {out}'
 
-CPU seconds are the command's own, its start included. True figures are over all requests that it made.
+CPU seconds are the command's own, its start included. True figures are over all requests that it
+made.
 """
 
 from __future__ import annotations
@@ -45,15 +49,22 @@ class Peer:
             words = {"url": server.url, "model": "m", "out": str(out), **asked}
             argv = [one.format_map(words) for one in self._argv]
             before = children_cpu_s()
-            done = subprocess.run(argv, preexec_fn=to_the_clients_core, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                argv, preexec_fn=to_the_clients_core, capture_output=True, text=True, check=False
+            )
             cpu_s = children_cpu_s() - before
             if done.returncode and not (out.exists() or done.stdout):
-                raise SystemExit(f"{shlex.join(argv)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+                raise SystemExit(
+                    f"{shlex.join(argv)}: exit code {done.returncode}\n{done.stderr[-2000:]}"
+                )
             if not out.exists():  # it went to stdout
                 out.write_text(done.stdout)
             (found,) = imports.read(out)
         server.stop()
-        return {**errors(found.summary, server.records), "CPU s per 1M tokens": 1e6 * cpu_s / tokens_of(server.records)}
+        return {
+            **errors(found.summary, server.records),
+            "CPU s per 1M tokens": 1e6 * cpu_s / tokens_of(server.records),
+        }
 
 
 def to_the_clients_core() -> None:
@@ -71,17 +82,23 @@ def tokens_of(records: list[dict[str, Any]]) -> int:
 
 
 def errors(summary: Any, records: list[dict[str, Any]]) -> dict[str, float]:
-    """Return reported minus true values in ms, with NaN for each value that the peer does not report, and the reported
-    and the true rate."""
+    """Return reported minus true values in ms, with NaN for each value that the peer does not
+    report, and the reported and the true rate."""
     ttft = sorted((one["sent_ns"][0] - one["request_ns"]) / 1e6 for one in records)
     gaps = sorted((b - a) / 1e6 for one in records for a, b in pairwise(one["sent_ns"]))
-    first, last = min(one["request_ns"] for one in records), max(one["done_ns"][-1] for one in records)
+    first, last = (
+        min(one["request_ns"] for one in records),
+        max(one["done_ns"][-1] for one in records),
+    )
     true = {
         ("ttft_ms", "mean"): sum(ttft) / len(ttft),
         ("ttft_ms", "p99"): quantile(ttft, 0.99),
         ("itl_ms", "p99"): quantile(gaps, 0.99) if gaps else float("nan"),
     }
-    found = {"tok/s": summary.output_tok_s or float("nan"), "true tok/s": 1e9 * tokens_of(records) / (last - first)}
+    found = {
+        "tok/s": summary.output_tok_s or float("nan"),
+        "true tok/s": 1e9 * tokens_of(records) / (last - first),
+    }
     for (name, part), value in true.items():
         said = summary.latency(name, part)
         found[f"{name[:-3].upper()} {part} off"] = float("nan") if said is None else said - value

@@ -1,5 +1,5 @@
-"""Rows of the speed table about the load client, in turns with the smallest clients in C and Rust (clients/) and with
-any command that --peer names."""
+"""Rows of the speed table about the load client, in turns with the smallest clients in C and Rust
+(clients/) and with any command that --peer names."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import os
 import statistics
 from pathlib import Path
 
-from bench_client import Figures, accuracy, accuracy_on_two_cores, capacity, pin_workers, start_up, truth_server
+from bench_client import (
+    Figures,
+    accuracy,
+    accuracy_on_two_cores,
+    capacity,
+    pin_workers,
+    start_up,
+    truth_server,
+)
 from peers import Peer
 from speed_home import built
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
-COMPILERS = (("C", "sse_client.c", ("cc", "-O2", "-D_GNU_SOURCE")), ("Rust", "sse_client.rs", ("rustc", "-O")))
+COMPILERS = (
+    ("C", "sse_client.c", ("cc", "-O2", "-D_GNU_SOURCE")),
+    ("Rust", "sse_client.rs", ("rustc", "-O")),
+)
 CPU = "CPU s per 1M tokens"
 Rounds = dict[str, list[Figures]]
 pin_workers()
@@ -21,7 +32,11 @@ pin_workers()
 
 def peers(chosen: argparse.Namespace) -> list[Peer]:
     found = [(name, built(CLIENTS / source, *command)) for name, source, command in COMPILERS]
-    small = [f"{name}={program} {{url}} {{streams}} {{requests}} {{tokens}}" for name, program in found if program]
+    small = [
+        f"{name}={program} {{url}} {{streams}} {{requests}} {{tokens}}"
+        for name, program in found
+        if program
+    ]
     return [Peer(text) for text in (*small, *chosen.peer)]
 
 
@@ -40,11 +55,15 @@ def paced(chosen: argparse.Namespace) -> tuple[str, str]:
             rounds.setdefault(peer.name, []).append(figures)
     own = rounds.pop("")
     share = median(own, "client % of a core")
-    return _told(rounds), f"{median(own, CPU):.1f}, {median(own, 'in the window'):.1f} without its start; {share:.0f} %"
+    return _told(rounds), (
+        f"{median(own, CPU):.1f}, {median(own, 'in the window'):.1f} without "
+        f"its start; {share:.0f} %"
+    )
 
 
 def drained(chosen: argparse.Namespace) -> tuple[str, str]:
-    """64 streams as fast as the server writes, chunk by chunk: CPU seconds per million tokens, and the rate."""
+    """64 streams as fast as the server writes, chunk by chunk: CPU seconds per million tokens, and
+    the rate."""
     rounds: Rounds = {"": []}
     requests = 1000 if chosen.quick else 2000
     for _ in range(chosen.rounds):
@@ -55,7 +74,9 @@ def drained(chosen: argparse.Namespace) -> tuple[str, str]:
             rounds.setdefault(peer.name, []).append(figures)
     own = rounds.pop("")
     rate = median(own, "tok/s") / 1000
-    told = ", ".join(f"{name} {median(each, 'true tok/s') / 1000:.0f}k tok/s" for name, each in rounds.items())
+    told = ", ".join(
+        f"{name} {median(each, 'true tok/s') / 1000:.0f}k tok/s" for name, each in rounds.items()
+    )
     return f"{_told(rounds)}; {told}", f"{median(own, CPU):.1f}; {rate:.0f}k tok/s"
 
 
@@ -70,7 +91,10 @@ def streams_of_a_core(chosen: argparse.Namespace) -> tuple[str, str]:
     for name, measure in cores[: os.cpu_count()]:
         rounds = [measure(256, 4, "--exact") for _ in range(chosen.rounds)]
         refused = sum(each["refused"] for each in rounds)
-        error = f"TTFT +{median(rounds, 'TTFT error mean'):.3f} mean, +{median(rounds, 'p99'):.2f} ms p99"
+        error = (
+            f"TTFT +{median(rounds, 'TTFT error mean'):.3f} mean, "
+            f"+{median(rounds, 'p99'):.2f} ms p99"
+        )
         parts.append(f"256 on {name}: refused {refused:.0f} of {len(rounds)}, {error}")
     return "", "; ".join(parts)
 
@@ -82,7 +106,9 @@ def accurate(chosen: argparse.Namespace) -> tuple[str, str]:
         rounds[""].append(accuracy(128, 4))
         for peer in peers(chosen):
             with truth_server("--ttft-ms", "50", "--itl-ms", "10") as server:
-                rounds.setdefault(peer.name, []).append(peer.measure(server, streams=128, requests=512, tokens=128))
+                rounds.setdefault(peer.name, []).append(
+                    peer.measure(server, streams=128, requests=512, tokens=128)
+                )
     own = rounds.pop("")
     told = (
         f"{name} {median(each, 'TTFT mean off'):+.3f} / {median(each, 'ITL p99 off'):+.3f}"

@@ -1,4 +1,5 @@
-"""A user's directories with what collects in them, and programs on this machine with a stand-in for the driver."""
+"""A user's directories with what collects in them, and programs on this machine with a stand-in for
+the driver."""
 
 from __future__ import annotations
 
@@ -46,7 +47,14 @@ while True:
     sys.stdout.flush()
     time.sleep(1 / 50)
 """
-_GPU_VALUES = ("power_w", "gpu_util_pct", "sm_mhz", "temperature_c", "memory_used_bytes", "memory_util_pct")
+_GPU_VALUES = (
+    "power_w",
+    "gpu_util_pct",
+    "sm_mhz",
+    "temperature_c",
+    "memory_used_bytes",
+    "memory_util_pct",
+)
 
 
 class Home:
@@ -54,7 +62,12 @@ class Home:
 
     def __init__(self, folder: Path) -> None:
         self.config, self.state, self.data = folder / "config", folder / "state", folder / "data"
-        names = {"CONFIG": self.config, "STATE": self.state, "DATA": self.data, "CACHE": folder / "cache"}
+        names = {
+            "CONFIG": self.config,
+            "STATE": self.state,
+            "DATA": self.data,
+            "CACHE": folder / "cache",
+        }
         self.env = {f"XDG_{name}_HOME": str(path) for name, path in names.items()} | driver()
 
     @property
@@ -71,7 +84,9 @@ class Home:
             stdin=subprocess.DEVNULL,
         )
         if done.returncode not in codes:
-            raise SystemExit(f"workbench {' '.join(words)}: {done.returncode}\n{done.stderr.decode()}")
+            raise SystemExit(
+                f"workbench {' '.join(words)}: {done.returncode}\n{done.stderr.decode()}"
+            )
         return done.stdout.decode()
 
     def run(self, *words: str, codes: tuple[int, ...] = (0,)) -> float:
@@ -94,7 +109,11 @@ class Home:
 
     def add_results(self, count: int) -> None:
         db = ResultsDb(self.data / "workbench" / "results.sqlite3")
-        one = made.result(findings={f"gpu{n}.power_limit_w": "requested 500 W, measured 499 W " * 8 for n in range(12)})
+        one = made.result(
+            findings={
+                f"gpu{n}.power_limit_w": "requested 500 W, measured 499 W " * 8 for n in range(12)
+            }
+        )
         db.add(one.spec, one.conditions, one.summary)
         made.multiply(db.path, count - 1)
 
@@ -103,20 +122,26 @@ class Home:
         folder.mkdir(parents=True)
         text = (ROOT / "presets" / "vllm-any.toml").read_text()
         for n in range(count):
-            (folder / f"mine-{n}.toml").write_text(text.replace('id = "vllm-any"', f'id = "mine-{n}"'))
+            (folder / f"mine-{n}.toml").write_text(
+                text.replace('id = "vllm-any"', f'id = "mine-{n}"')
+            )
 
     def add_runs(self, count: int, log_mb: int = 0) -> None:
-        """Add ended runs of this machine and of the simulated host. The logs of the latter have `log_mb` MB in all."""
+        """Add ended runs of this machine and of the simulated host. The logs of the latter have
+        `log_mb` MB in all."""
         make_ended(self.state / "workbench" / "runs", count, days_ago=3)
         ids = make_ended(self.simulated_runs, count, days_ago=3)
-        line = b"INFO 11-22 12:00:00 [loggers.py:123] Engine 000: 8 requests, KV cache usage 12.3%\n"
+        line = (
+            b"INFO 11-22 12:00:00 [loggers.py:123] Engine 000: 8 requests, KV cache usage 12.3%\n"
+        )
         for run_id in ids[:10] if log_mb else ():
             with (self.simulated_runs / run_id / "log").open("wb") as log:
                 for _ in range(log_mb // 10):
                     log.write(line * (10**6 // len(line)))
 
     def add_history(self, hours: int) -> None:
-        """Add the readings of the simulated host's GPUs in the last hours, as its screens have kept them."""
+        """Add the readings of the simulated host's GPUs in the last hours, as its screens have kept
+        them."""
         from workbench.session.host_names import host_called
         from workbench.store import history_files
 
@@ -138,7 +163,8 @@ class Home:
 
     @contextmanager
     def talking_server(self) -> Iterator[None]:
-        """Run a process that writes 2,000 log lines a second, in a run directory of the simulated host."""
+        """Run a process that writes 2,000 log lines a second, in a run directory of the simulated
+        host."""
         from workbench.hosts import detached_process
         from workbench.hosts.local import LocalHost
 
@@ -147,7 +173,9 @@ class Home:
         for path in run_dir.iterdir():
             if path.name != "plan.json":
                 path.unlink()
-        asyncio.run(detached_process.start(LocalHost(), str(run_dir), [sys.executable, "-c", FLOOD]))
+        asyncio.run(
+            detached_process.start(LocalHost(), str(run_dir), [sys.executable, "-c", FLOOD])
+        )
         try:
             yield
         finally:
@@ -184,8 +212,11 @@ def driver() -> dict[str, str]:
 
 
 def nvitop(*words: str, place: str = "") -> tuple[list[str], dict[str, str]] | None:
-    """Return the command and the environment of nvitop, from the directory `place` if it is not installed here; None
-    without it."""
+    """Return the command and the environment of nvitop, from the directory `place` if it is not
+    installed here; None without it."""
     if not driver() or not (place or find_spec("nvitop")):
         return None
-    return [sys.executable, "-m", "nvitop", *words], {**driver(), **({"PYTHONPATH": place} if place else {})}
+    return [sys.executable, "-m", "nvitop", *words], {
+        **driver(),
+        **({"PYTHONPATH": place} if place else {}),
+    }

@@ -1,13 +1,14 @@
-"""Print the table of the speed of this machine, with the peers that are there, in turns: the load client, commands,
-lists, the start of the screen, its memory, its output and its CPU.
+"""Print the table of the speed of this machine, with the peers that are there, in turns: the load
+client, commands, lists, the start of the screen, its memory, its output and its CPU.
 
     python tests/benchmarks/speed_table.py [--quick] [--week] [--write] [--only TEXT] [--nvitop DIR]
         [--peer NAME=COMMAND …]
 
-It takes 10 minutes on two quiet cores; --quick takes fewer runs and only 10,000 results. --week prints another table
-(speed_week.py). --write puts the table into docs/SPEED.md, with its date and machine. Peers: clients in C and Rust if
-`cc` and `rustc` are there, nvitop if it is installed here or in the directory DIR, and load generators as peers.py
-describes them. nvitop and the rows "of this machine" read a stand-in for the driver (tests/support/nvml_stub).
+It takes 10 minutes on two quiet cores; --quick takes fewer runs and only 10,000 results. --week
+prints another table (speed_week.py). --write puts the table into docs/SPEED.md, with its date and
+machine. Peers: clients in C and Rust if `cc` and `rustc` are there, nvitop if it is installed here
+or in the directory DIR, and load generators as peers.py describes them. nvitop and the rows "of
+this machine" read a stand-in for the driver (tests/support/nvml_stub).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Row(NamedTuple):
     measure: Callable[[Chosen], Found]
 
 
-# -- lists and commands ------------------------------------------------------------------------------------------------
+# -- lists and commands ----------------------------------------------------------------------------
 
 
 def results(chosen: Chosen) -> Found:
@@ -118,7 +119,10 @@ def commands(chosen: Chosen) -> Found:
                 times.setdefault(name, []).append(value)
     medians = {name: f"{statistics.median(values):.0f}" for name, values in times.items()}
     peer = f", `nvitop -1` {medians['nvitop']}" if once else ""
-    own = f"{medians['plan']} (on a simulated host {medians['plan simulated']}) / {medians['gpu status']} ms"
+    own = (
+        f"{medians['plan']} (on a simulated host {medians['plan simulated']}) / "
+        f"{medians['gpu status']} ms"
+    )
     return f"`python -c pass` {medians['python']}{peer} ms", own
 
 
@@ -128,7 +132,7 @@ def _run_ms(argv: list[str], env: dict[str, str]) -> float:
     return 1000 * (time.monotonic() - began)
 
 
-# -- the screen --------------------------------------------------------------------------------------------------------
+# -- the screen ------------------------------------------------------------------------------------
 
 
 def starts(chosen: Chosen) -> Found:
@@ -158,7 +162,8 @@ def _best(values: list[float]) -> str:
 
 
 def memory(chosen: Chosen) -> Found:
-    """The memory of the screen of this machine with its agent, without and with a config.toml, and of peers."""
+    """The memory of the screen of this machine with its agent, without and with a config.toml, and
+    of peers."""
     own, others = [], []
     for text in ("", "[ui]\nrefresh_s = 1.0\n"):
         with new_home() as home:
@@ -182,10 +187,14 @@ def memory(chosen: Chosen) -> Found:
 
 
 def _settled_mib(terminal: Terminal, wanted: bytes) -> tuple[float, float, float]:
-    """Return the proportional set size after 8 s: of all, of the program, and of the processes below it."""
+    """Return the proportional set size after 8 s: of all, of the program, and of the processes
+    below it."""
     terminal.until(wanted)
     terminal.drain(8.0)
-    own, below = memory_mib(terminal.child.pid)[1], sum(memory_mib(pid)[1] for pid in terminal.children())
+    own, below = (
+        memory_mib(terminal.child.pid)[1],
+        sum(memory_mib(pid)[1] for pid in terminal.children()),
+    )
     return own + below, own, below
 
 
@@ -203,7 +212,11 @@ def pane_bytes(chosen: Chosen) -> Found:
 def log_cpu(chosen: Chosen) -> Found:
     found = []
     for talks in (False, True):
-        with new_home() as home, home.talking_server() if talks else contextlib.nullcontext(), home.demo() as screen:
+        with (
+            new_home() as home,
+            home.talking_server() if talks else contextlib.nullcontext(),
+            home.demo() as screen,
+        ):
             screen.until(FIGURES)
             screen.drain(5.0)
             before, began = _cpu_s(screen), time.monotonic()
@@ -239,14 +252,29 @@ def key_time(chosen: Chosen) -> Found:
 ROWS = (
     Row("client, 64 streams x 100 tok/s: CPU s per 1M tokens", "58-70", "27", clients.paced),
     Row("the same, drain", "7.1-7.9", "5", clients.drained),
-    Row("streams x 100 tok/s without a refusal", "128", "256; 0.5 and 2 ms", clients.streams_of_a_core),
-    Row("128 streams: error of TTFT mean / gap p99, ms", "+0.014 / +0.022", "0.05 / 0.1", clients.accurate),
+    Row(
+        "streams x 100 tok/s without a refusal",
+        "128",
+        "256; 0.5 and 2 ms",
+        clients.streams_of_a_core,
+    ),
+    Row(
+        "128 streams: error of TTFT mean / gap p99, ms",
+        "+0.014 / +0.022",
+        "0.05 / 0.1",
+        clients.accurate,
+    ),
     Row("a benchmark's end after its last answer", "1.3 s", "0.3 s", clients.start_and_end),
     Row("`results list`, 10,000 / 100,000 rows", "3.7 s / > 170 s", "0.3 s", results),
     Row("`servers` with 500 old runs", "3.5 s", "as with one", old_runs),
     Row("READY on a new screen with 500 old runs", "4.0 s", "as with one", ready_with_old_runs),
     Row("`presets list`, 1,000 own presets", "2.75 s", "0.4 s", presets),
-    Row("first frame, best / median; GPU figures", "427 / 564; 655 / 886 ms", "250 / 320; 350 / 450 ms", starts),
+    Row(
+        "first frame, best / median; GPU figures",
+        "427 / 564; 655 / 886 ms",
+        "250 / 320; 350 / 450 ms",
+        starts,
+    ),
     Row("`plan` / `gpu status`", "775 / 506 ms", "300 / 250 ms", commands),
     Row("memory of screen and agent (PSS)", "46-48 MB", "42 MB", memory),
     Row("bytes for a change of pane at 120x40", "24.6 KB", "8 KB", pane_bytes),
@@ -264,7 +292,9 @@ def table(chosen: Chosen) -> Iterable[str]:
             yield f"| {row.what} | {row.before} | {row.limit} | {peers} | {now} | {load_1m():.1f} |"
 
 
-def told(chosen: Chosen, lines: Iterable[str], seconds: Callable[[], float] = time.monotonic) -> list[str]:
+def told(
+    chosen: Chosen, lines: Iterable[str], seconds: Callable[[], float] = time.monotonic
+) -> list[str]:
     """Print the lines as they come, between those about the machine. Return all."""
     began, first = seconds(), load_1m()
     found = []
@@ -273,8 +303,14 @@ def told(chosen: Chosen, lines: Iterable[str], seconds: Callable[[], float] = ti
         found.append(line)
     day, python = time.strftime("%Y-%m-%d"), platform.python_version()
     minutes = f"{(seconds() - began) / 60:.0f} minutes"
-    about = [f"Measured on {day} on {os.cpu_count()} cores ({platform.machine()}), Python {python}, in {minutes}."]
-    about.append(f"The load was {first:.1f} at the start" + (", with fewer runs (--quick)." if chosen.quick else "."))
+    about = [
+        f"Measured on {day} on {os.cpu_count()} cores ({platform.machine()}), Python "
+        f"{python}, in {minutes}."
+    ]
+    about.append(
+        f"The load was {first:.1f} at the start"
+        + (", with fewer runs (--quick)." if chosen.quick else ".")
+    )
     print(*about, sep="\n")
     return [*about, "", *found]
 
@@ -291,12 +327,19 @@ def write(name: str, lines: list[str], document: Path = DOCUMENT) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--week", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", default="", help="only the rows with this text")
-    parser.add_argument("--nvitop", default="", metavar="DIR", help="where nvitop is, such as `pip install --target`")
+    parser.add_argument(
+        "--nvitop",
+        default="",
+        metavar="DIR",
+        help="where nvitop is, such as `pip install --target`",
+    )
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
     chosen = parser.parse_args()
     if chosen.write and chosen.only:

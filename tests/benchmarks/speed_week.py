@@ -1,5 +1,6 @@
-"""The table of a week of use: what each command and the first frame take in an empty state, and with 20,000 results,
-1,000 runs with 1 GB of logs, 300 presets and 24 h of telemetry on disk; and the memory of the screen in an hour."""
+"""The table of a week of use: what each command and the first frame take in an empty state, and
+with 20,000 results, 1,000 runs with 1 GB of logs, 300 presets and 24 h of telemetry on disk; and
+the memory of the screen in an hour."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     (*SIMULATED, "jobs"),
 )
 LOAD = ("--concurrency", "4", "--requests", "16", "--warmup", "4", "--max-tokens", "16")
-CODES = (0, 1, 2, 3)  # a machine without GPUs or jobs has no other answer, and that takes its time as well
+# a machine without GPUs or jobs has no other answer, and that takes its time as well
+CODES = (0, 1, 2, 3)
 
 
 def week(chosen: argparse.Namespace) -> Iterator[str]:
@@ -70,8 +72,8 @@ def _in_turns(runs: int, words: tuple[str, ...], *homes: Home) -> list[tuple[flo
 
 
 def _served(runs: int, *homes: Home) -> Iterator[str]:
-    """Yield the rows of the commands that start, measure and stop a simulated server: the best of all rounds, because a
-    run of an experiment takes now 0.6 and now 2.8 s, whatever is on disk."""
+    """Yield the rows of the commands that start, measure and stop a simulated server: the best of
+    all rounds, because a run of an experiment takes now 0.6 and now 2.8 s, whatever is on disk."""
     rounds: list[dict[Home, dict[str, float]]] = []
     for turn in range(runs):
         rounds.append({home: _serve(home) for home in (homes if turn % 2 else reversed(homes))})
@@ -81,9 +83,12 @@ def _served(runs: int, *homes: Home) -> Iterator[str]:
 
 
 def _serve(home: Home) -> dict[str, float]:
-    """Return the milliseconds of each command in the life of a server. An experiment has seven runs."""
+    """Return the milliseconds of each command in the life of a server. An experiment has seven
+    runs."""
     began = time.monotonic()
-    run_id = home.said(*SIMULATED, "start", PRESET, "--wait", "--set", f"port={free_port()}").split()[0]
+    run_id = home.said(
+        *SIMULATED, "start", PRESET, "--wait", "--set", f"port={free_port()}"
+    ).split()[0]
     took = {f"start {PRESET} --wait": 1000 * (time.monotonic() - began)}
     try:
         took["bench"] = home.run(*SIMULATED, "bench", run_id, *LOAD, codes=CODES)
@@ -106,14 +111,26 @@ def _frames(runs: int, *homes: Home) -> list[tuple[float, ...]]:
     return found[1:]
 
 
-def _row(what: str, pairs: list[tuple[float, ...]], of: Callable[[Iterable[float]], float] = statistics.median) -> str:
+def _row(
+    what: str,
+    pairs: list[tuple[float, ...]],
+    of: Callable[[Iterable[float]], float] = statistics.median,
+) -> str:
     before, after = (of(each) for each in zip(*pairs, strict=True))
     return f"| {what} | {before:.0f} | {after:.0f} | {after / before:.2f} |"
 
 
 def _hour() -> str:
-    """Return the memory in each quarter of an hour of readings, a hundred times as fast (bench_memory.py)."""
+    """Return the memory in each quarter of an hour of readings, a hundred times as fast
+    (bench_memory.py)."""
     argv = [sys.executable, str(HERE / "bench_memory.py"), "telemetry"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    found = [(float(s), float(mib)) for s, mib in re.findall(r"(\d+) s: [\d.]+ MiB RSS, ([\d.]+) PSS", said)]
+    found = [
+        (float(s), float(mib))
+        for s, mib in re.findall(
+            r"(\d+) s: [\d.]+ MiB RSS, ([\d.]+) "
+            r"PSS",
+            said,
+        )
+    ]
     return ", ".join(f"{mib:.1f} after {s * 100 / 3600:.1f} h" for s, mib in found)

@@ -1,5 +1,5 @@
-"""A program in a pseudo-terminal whose output is read all the time: its output, its costs and its memory. For the
-benchmarks in this directory."""
+"""A program in a pseudo-terminal whose output is read all the time: its output, its costs and its
+memory. For the benchmarks in this directory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ RECENT = 2**20
 
 
 class Terminal:
-    """A program in a terminal: `with Terminal(argv) as t`. At the end its whole session gets TERM, then KILL."""
+    """A program in a terminal: `with Terminal(argv) as t`. At the end its whole session gets TERM,
+    then KILL."""
 
     def __init__(
-        self, argv: list[str], columns: int = 120, rows: int = 40, env: Mapping[str, str] | None = None
+        self,
+        argv: list[str],
+        columns: int = 120,
+        rows: int = 40,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "", **(env or {})}
-        for name in ("SSH_CONNECTION", "PYTHONDONTWRITEBYTECODE"):  # an installed program has its bytecode
+        # an installed program has its bytecode
+        for name in ("SSH_CONNECTION", "PYTHONDONTWRITEBYTECODE"):
             environment.pop(name, None)
         self.started_s = time.monotonic()
         self.child = subprocess.Popen(
@@ -41,7 +47,12 @@ class Terminal:
     def __enter__(self) -> Terminal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         os.killpg(self.child.pid, signal.SIGTERM)
         end = time.monotonic() + 8
         while self.child.poll() is None and time.monotonic() < end:
@@ -72,8 +83,8 @@ class Terminal:
         return self.bytes - before
 
     def until(self, wanted: bytes, seconds: float = 30.0) -> float:
-        """Return the seconds until `wanted` appears, from the exec or, if something was sent, from the start of this
-        call (see `ask`)."""
+        """Return the seconds until `wanted` appears, from the exec or, if something was sent, from
+        the start of this call (see `ask`)."""
         end = time.monotonic() + seconds
         while wanted not in self.recent:
             if time.monotonic() > end:
@@ -97,14 +108,16 @@ class Terminal:
             pid = todo.pop()
             for task in Path(f"/proc/{pid}/task").glob("*/children"):
                 for child in task.read_text().split():
-                    found[int(child)] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+                    found[int(child)] = (
+                        Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+                    )
                     todo.append(int(child))
         return found
 
 
 def run_s(pid: int) -> float:
-    """Return the CPU seconds of all living threads (schedstat counts nanoseconds) and of children that were waited for
-    (ticks of 10 ms)."""
+    """Return the CPU seconds of all living threads (schedstat counts nanoseconds) and of children
+    that were waited for (ticks of 10 ms)."""
     total = 0.0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0]) / 1e9

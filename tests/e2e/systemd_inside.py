@@ -1,4 +1,5 @@
-"""Servers as units of a real systemd. These tests run as root in a box with systemd: test_systemd.py runs them."""
+"""Servers as units of a real systemd. These tests run as root in a box with systemd:
+test_systemd.py runs them."""
 
 from __future__ import annotations
 
@@ -37,9 +38,25 @@ from workbench.sim import engine_server
 
 KILLS = int(os.environ.get("KILLS", "8"))
 SCOPE = os.environ.get("SCOPE", "system")
-UNITS = Path("/etc/systemd/system" if SCOPE == "system" else f"{os.environ['HOME']}/.config/systemd/user")
+UNITS = Path(
+    "/etc/systemd/system" if SCOPE == "system" else f"{os.environ['HOME']}/.config/systemd/user"
+)
 OPTIONS = (f"scope={SCOPE}",)
-AWKWARD = ("a b", "q'u\"o", "$HOME", "${HOME}", "$$", "%n", "back\\slash", "new\nline", "ünï🙂", ";", "*", "-x", "")
+AWKWARD = (
+    "a b",
+    "q'u\"o",
+    "$HOME",
+    "${HOME}",
+    "$$",
+    "%n",
+    "back\\slash",
+    "new\nline",
+    "ünï🙂",
+    ";",
+    "*",
+    "-x",
+    "",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +67,9 @@ def brisk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "st'a \"te $x %n"))
 
 
-def make(directory: Path, behaviour: str = "", options: tuple[str, ...] = OPTIONS, **env: str) -> Made:
+def make(
+    directory: Path, behaviour: str = "", options: tuple[str, ...] = OPTIONS, **env: str
+) -> Made:
     program = fake_engine.install(directory / "bin")
     settings = tuple(FlagSetting(k, v) for k, v in {"FAKE_ENGINE": behaviour, **env}.items())
     flags = (FlagSetting("port", free_port()),)
@@ -71,7 +90,9 @@ async def until(supervisor: Supervisor, run_id: str, *wanted: ServerState) -> Se
 
 
 def systemctl(*words: str, check: bool = True) -> str:
-    return subprocess.run(["systemctl", f"--{SCOPE}", *words], check=check, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["systemctl", f"--{SCOPE}", *words], check=check, capture_output=True, text=True
+    ).stdout
 
 
 def started(supervisor: Supervisor, run_id: str) -> int:
@@ -91,7 +112,11 @@ def test_a_unit_serves_keeps_its_secrets_and_leaves_nothing(tmp_path: Path) -> N
         made = make(tmp_path, HF_TOKEN="hf-sesame-token", SPACED="two words $HOME")
         status = await ready(supervisor, made)
         unit = f"workbench-{status.run_id}.service"
-        assert (status.handle, status.launcher_state, status.restarts) == (unit, "active (running)", 0)
+        assert (status.handle, status.launcher_state, status.restarts) == (
+            unit,
+            "active (running)",
+            0,
+        )
         assert systemctl("show", "--property=MainPID", "--value", unit).strip() == str(status.pid)
         shown = systemctl("show", unit) + systemctl("cat", unit) + systemctl("status", unit)
         assert "sesame" not in shown
@@ -135,7 +160,12 @@ def test_every_word_of_a_command_arrives(tmp_path: Path) -> None:
     ],
 )
 def test_the_end_of_a_server_is_told(
-    tmp_path: Path, behaviour: str, how: str | None, state: ServerState, code: int, reason: str | None
+    tmp_path: Path,
+    behaviour: str,
+    how: str | None,
+    state: ServerState,
+    code: int,
+    reason: str | None,
 ) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await supervisor.start(*make(tmp_path, behaviour), VLLM)
@@ -162,7 +192,9 @@ def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
         assert shown == f"systemctl --{SCOPE} restart -- {status.handle}"
         await supervisor.wait(status.run_id, lambda s: s.restarts == 2, READY_S)
         await until(supervisor, status.run_id, ServerState.READY)
-        await eventually(lambda: started(supervisor, status.run_id) == 3, what="the log of all starts")
+        await eventually(
+            lambda: started(supervisor, status.run_id) == 3, what="the log of all starts"
+        )
         systemctl("stop", status.handle or "")
         ended = await until(supervisor, status.run_id, ServerState.CRASHED)
         assert "was stopped from outside" in (ended.reason or "")
@@ -190,7 +222,9 @@ def test_a_killed_follower_of_the_journal_has_a_successor(tmp_path: Path) -> Non
         log = Path(status.run_dir or "", "log")
         follows = f"--{'user-' if SCOPE == 'user' else ''}unit=workbench-{status.run_id}.service"
         for turn in range(3):
-            await eventually(lambda: len(with_argument(follows)) == 1, READY_S, "a follower of the journal")
+            await eventually(
+                lambda: len(with_argument(follows)) == 1, READY_S, "a follower of the journal"
+            )
             os.kill(*with_argument(follows), signal.SIGKILL)
             line = f"line {turn} after the kill"
             async with httpx.AsyncClient() as http:
@@ -208,7 +242,12 @@ def test_the_limit_of_open_files_is_set(tmp_path: Path) -> None:
         plan, command = make(tmp_path, options=(*OPTIONS, "property=Nice=5"))
         status = await ready(supervisor, (plan, replace(command, open_files=777)))
         limits = Path(f"/proc/{status.pid}/limits").read_text()
-        assert next(line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")) == "777"
+        assert (
+            next(
+                line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")
+            )
+            == "777"
+        )
         assert os.getpriority(os.PRIO_PROCESS, status.pid or 0) == 5
 
     supervised(scenario)
@@ -228,19 +267,28 @@ def test_a_keeper_that_is_killed_at_random_moments(tmp_path: Path) -> None:
                 if chance.random() < 0.5:
                     os.killpg(os.getsid(keeper or 0), signal.SIGKILL)
                 else:
-                    os.kill(keeper or 0, chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP]))
+                    os.kill(
+                        keeper or 0, chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+                    )
             except ProcessLookupError:
                 continue
-            await eventually(lambda old=keeper: run.facts.pid not in (old, None) and run.facts.alive, what="a keeper")
+            await eventually(
+                lambda old=keeper: run.facts.pid not in (old, None) and run.facts.alive,
+                what="a keeper",
+            )
             again = await until(supervisor, status.run_id, ServerState.READY)
             assert (again.pid, again.restarts) == (status.pid, 0)
-        assert {e.state for e in events if isinstance(e, ServerStatus)} == {ServerState.STARTING, ServerState.READY}
+        assert {e.state for e in events if isinstance(e, ServerStatus)} == {
+            ServerState.STARTING,
+            ServerState.READY,
+        }
 
         def told() -> int:
             lines = Path(run.log_path).read_text().splitlines()
             return len([line for line in lines if "startup complete" in line])
 
-        await eventually(lambda: told() == 1, what="the whole log")  # the last keeper copies it again
+        # the last keeper copies it again
+        await eventually(lambda: told() == 1, what="the whole log")
         assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
         nothing_left(status)
 
@@ -251,12 +299,16 @@ def test_a_keeper_that_is_killed_while_it_starts_the_server(tmp_path: Path) -> N
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         chance = random.Random(int(os.environ.get("SEED", "1")))
         for _ in range(max(2, KILLS // 4)):
-            status = await supervisor.start(*make(tmp_path, "delay=0.2"), VLLM, ready_timeout_s=READY_S)
+            status = await supervisor.start(
+                *make(tmp_path, "delay=0.2"), VLLM, ready_timeout_s=READY_S
+            )
             await asyncio.sleep(chance.uniform(0, 0.3))
             os.killpg(os.getsid(supervisor._runs[status.run_id].facts.pid or 0), signal.SIGKILL)
             over = (ServerState.READY, ServerState.FAILED)
             status = await until(supervisor, status.run_id, *over)
-            loaded = systemctl("list-units", "--all", "--no-legend", f"workbench-{status.run_id}*").strip()
+            loaded = systemctl(
+                "list-units", "--all", "--no-legend", f"workbench-{status.run_id}*"
+            ).strip()
             assert bool(loaded) == (status.state is ServerState.READY), status.reason
             await supervisor.stop(status.run_id)
             nothing_left(status)
@@ -278,7 +330,11 @@ def test_a_stop_while_the_keeper_starts_the_server(tmp_path: Path) -> None:
 def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path) -> None:
     async def scenario() -> None:
         port = free_port()
-        words = [*fake_engine.by_hand(tmp_path, "org/model", "--port", str(port), "--api-key", "sesame-open")]
+        words = [
+            *fake_engine.by_hand(
+                tmp_path, "org/model", "--port", str(port), "--api-key", "sesame-open"
+            )
+        ]
         unit = UNITS / "vllm.service"
         unit.parent.mkdir(parents=True, exist_ok=True)
         quoted = " ".join(f'"{word}"' for word in words)
@@ -292,22 +348,37 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             while not found:
                 found = await external_servers.find(session.host)
             assert (found[0].unit, found[0].scope, found[0].port) == ("vllm.service", SCOPE, port)
-            assert found[0].adopt == f"workbench adopt systemd:vllm.service --run-option scope={SCOPE}"
+            assert found[0].adopt == (
+                f"workbench adopt systemd:vllm.service --run-option scope={SCOPE}"
+            )
             run_id = await adoption.follow(session, "systemd", "vllm", OPTIONS)
             status = await session.servers.wait_ready(run_id, READY_S)
-            assert (status.state, status.port, status.others) == (ServerState.READY, port, True), status.reason
+            assert (status.state, status.port, status.others) == (ServerState.READY, port, True), (
+                status.reason
+            )
             assert await adoption.follow(session, "systemd", "vllm.service", OPTIONS) == run_id
             assert "sesame" not in repr(session.servers.supervisor.record(run_id))
-            assert await adoption.restart_command(session, run_id) == f"systemctl --{SCOPE} restart -- vllm.service"
+            assert await adoption.restart_command(session, run_id) == (
+                f"systemctl --{SCOPE} restart -- vllm.service"
+            )
             await adoption.restart(session, run_id)
             supervisor = session.servers.supervisor
             await supervisor.wait(run_id, lambda s: s.restarts == 1, READY_S)
             again = await until(supervisor, run_id, ServerState.READY)
-            await eventually(lambda: started(supervisor, run_id) == 2, what="the log of both starts")
+            await eventually(
+                lambda: started(supervisor, run_id) == 2, what="the log of both starts"
+            )
             stopped = await session.servers.end(run_id)
-            assert (stopped.state, again.pid is not None and alive(again.pid)) == (ServerState.STOPPED, True)
+            assert (stopped.state, again.pid is not None and alive(again.pid)) == (
+                ServerState.STOPPED,
+                True,
+            )
             assert systemctl("is-active", "vllm.service").strip() == "active"
-            with pytest.raises(ServerError, match=r"nothing\.service is not running: it is not found"):
+            with pytest.raises(
+                ServerError,
+                match=r"nothing\.service is not running: it is not "
+                r"found",
+            ):
                 await adoption.follow(session, "systemd", "nothing", OPTIONS)
             if SCOPE == "system":
                 with pytest.raises(ServerError, match="runs no engine"):
@@ -333,7 +404,15 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
     port, unit = free_port(), UNITS / "sglang.service"
     env = {"WORKBENCH_SIM_PROFILE": "rtx-pro-6000", "WORKBENCH_SIM_STATE": tmp_path / "gpu"}
     env |= {"WORKBENCH_SIM_START_S": "0.2", "WORKBENCH_SIM_SPEEDUP": "20"}
-    words = [sys.executable, str(program), "serve", "--model-path", "Qwen/Qwen3-0.6B", "--port", str(port)]
+    words = [
+        sys.executable,
+        str(program),
+        "serve",
+        "--model-path",
+        "Qwen/Qwen3-0.6B",
+        "--port",
+        str(port),
+    ]
     unit.parent.mkdir(parents=True, exist_ok=True)
     lines = [f'Environment="{name}={value}"' for name, value in env.items()]
     unit.write_text("\n".join(["[Service]", *lines, f"ExecStart={' '.join(words)}", ""]))
@@ -348,13 +427,25 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
             until = time.monotonic() + READY_S
             while not found:
                 assert time.monotonic() < until, systemctl("status", "sglang.service", check=False)
-                found = [one for one in await external_servers.find(session.host) if one.port == port]
+                found = [
+                    one for one in await external_servers.find(session.host) if one.port == port
+                ]
             assert (found[0].engine, found[0].unit) == ("sglang", "sglang.service")
             _, _, named, *_ = (found[0].adopt or "").split()
             run_id = await adoption.follow(session, *named.split(":"), found[0].run_options)
             status = await session.servers.wait_ready(run_id, READY_S)
-            assert (status.state, status.engine, status.others) == (ServerState.READY, "sglang", True), status.reason
-            shape = {"requests": 8, "concurrency": 2, "max_tokens": 8, "input_tokens": 16, "warmup": 0}
+            assert (status.state, status.engine, status.others) == (
+                ServerState.READY,
+                "sglang",
+                True,
+            ), status.reason
+            shape = {
+                "requests": 8,
+                "concurrency": 2,
+                "max_tokens": 8,
+                "input_tokens": 16,
+                "warmup": 0,
+            }
             result = await session.results.get(await session.bench.run_on(run_id, **shape))
             assert (result.summary.requests_ok, result.summary.requests_failed) == (8, 0)
             assert result.conditions.engine == "sglang" and result.conditions.run_as == "systemd"
@@ -375,7 +466,9 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         options = (*OPTIONS, "installed=boot", "unit=workbench-test")
         plan, command = make(tmp_path, options=options, HF_TOKEN="hf-sesame-token")
-        command = replace(command, argv=(*command.argv, *(word for word in AWKWARD if "\n" not in word)))
+        command = replace(
+            command, argv=(*command.argv, *(word for word in AWKWARD if "\n" not in word))
+        )
         file = UNITS / "workbench-test.service"
         try:
             status = await ready(supervisor, (plan, command))
@@ -389,10 +482,16 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
                 await supervisor.start(other, its, VLLM)
             assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
             assert systemctl("is-active", "workbench-test", check=False).strip() == "inactive"
-            home = Path(os.environ["XDG_STATE_HOME"], "workbench", "units", "workbench-test.service")
+            home = Path(
+                os.environ["XDG_STATE_HOME"], "workbench", "units", "workbench-test.service"
+            )
             assert (home / "environment").exists()
             assert list(await supervisor.uninstall(status.run_id)) == [str(file), str(home)]
-            assert not file.exists() and not home.exists() and "workbench-test" not in systemctl("list-unit-files")
+            assert (
+                not file.exists()
+                and not home.exists()
+                and "workbench-test" not in systemctl("list-unit-files")
+            )
             assert list(await supervisor.uninstall(status.run_id)) == []
             file.write_text("[Service]\nExecStart=/bin/true\n")
             failed = await supervisor.start(plan, command, VLLM)
@@ -401,7 +500,9 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
             with pytest.raises(ServerError, match="Workbench did not write"):
                 await supervisor.uninstall(failed.run_id)
             assert "ExecStart=/bin/true" in file.read_text()
-            file.write_text(f"{WRITTEN_BY}\n[Unit]\n\n[Service]\nUser=mallory\nExecStart=/bin/true\n")
+            file.write_text(
+                f"{WRITTEN_BY}\n[Unit]\n\n[Service]\nUser=mallory\nExecStart=/bin/true\n"
+            )
             failed = await supervisor.start(plan, command, VLLM)
             failed = await until(supervisor, failed.run_id, ServerState.FAILED)
             assert "it is the unit of mallory" in (failed.reason or "")
@@ -419,7 +520,9 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
 def test_a_property_that_systemd_refuses(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         began = time.monotonic()
-        status = await supervisor.start(*make(tmp_path, options=(*OPTIONS, "property=NoSuch=1")), VLLM)
+        status = await supervisor.start(
+            *make(tmp_path, options=(*OPTIONS, "property=NoSuch=1")), VLLM
+        )
         status = await until(supervisor, status.run_id, ServerState.FAILED)
         assert "NoSuch" in (status.reason or "")
         assert time.monotonic() - began < READY_S

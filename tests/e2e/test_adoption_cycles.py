@@ -1,5 +1,6 @@
-"""`kill -9` of the Workbench that started a server: it lives on, the next one adopts it with its log and state, and
-after `stop` not one of its processes is left. Against llama.cpp's server and a simulated vLLM with a child."""
+"""`kill -9` of the Workbench that started a server: it lives on, the next one adopts it with its
+log and state, and after `stop` not one of its processes is left. Against llama.cpp's server and a
+simulated vLLM with a child."""
 
 from __future__ import annotations
 
@@ -23,17 +24,35 @@ from workbench.session.session import Session
 READY_S = 60.0
 PROFILE = "rtx-pro-6000"
 CYCLES = [pytest.param(2), pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
-ONE_TOKEN = ("--concurrency", 1, "--requests", 1, "--warmup", 0, "--input-tokens", 8, "--max-tokens", 1)
-MOMENTS = ("plan.json", "pid", "ready.json")  # the file of the run directory that is there when the KILL comes
+ONE_TOKEN = (
+    "--concurrency",
+    1,
+    "--requests",
+    1,
+    "--warmup",
+    0,
+    "--input-tokens",
+    8,
+    "--max-tokens",
+    1,
+)
+# the file of the run directory that is there when the KILL comes
+MOMENTS = ("plan.json", "pid", "ready.json")
 
-Start = tuple[CommandLine, list[str], int]  # command line, words that start a server, processes that it has
+# command line, words that start a server, processes that it has
+Start = tuple[CommandLine, list[str], int]
 
 
 @pytest.fixture(params=["llamacpp", "simulated vllm"])
 def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
     if request.param == "llamacpp":
         command = CommandLine(tmp_path, path=[llama_server.install(tmp_path / "bin").parent])
-        words = ["start", "llamacpp-gguf", "--var", f"model={tiny_gguf.write(tmp_path / 'tiny.gguf')}"]
+        words = [
+            "start",
+            "llamacpp-gguf",
+            "--var",
+            f"model={tiny_gguf.write(tmp_path / 'tiny.gguf')}",
+        ]
         words += ["--set", "alias=tiny", "--set", "ctx-size=2048"]
         processes = 1
     else:
@@ -48,7 +67,9 @@ def killed(command: CommandLine, words: list[str], moment: str) -> Path:
     """The run directory that a Workbench had made when it was killed, with `moment` in it."""
     before = set(command.run_dirs())
     with command.spawn(*words) as starter:
-        eventually(lambda: starter.poll() is not None or made(command, before, moment), moment, READY_S)
+        eventually(
+            lambda: starter.poll() is not None or made(command, before, moment), moment, READY_S
+        )
         starter.kill()
         out, err = starter.communicate()
     new = set(command.run_dirs()) - before
@@ -61,14 +82,22 @@ def made(command: CommandLine, before: set[Path], moment: str) -> bool:
 
 
 async def adopted_by_a_session(run_dir: Path, simulate: str | None) -> None:
-    """What a screen does when it opens: the living run is selected, its log is there from the first line."""
+    """What a screen does when it opens: the living run is selected, its log is there from the first
+    line."""
     session = Session.of_host(None, simulate)
     try:
         await session.open()
         await soon(lambda: session.state.run_id == run_dir.name, READY_S, "the run to be selected")
-        await soon(lambda: session.state.server and session.state.server.state is ServerState.READY, READY_S, "READY")
+        await soon(
+            lambda: session.state.server and session.state.server.state is ServerState.READY,
+            READY_S,
+            "READY",
+        )
         assert session.state.server is not None and session.state.server.adopted
-        await soon(lambda: lines_of(run_dir) == list(session.log.lines(0, len(session.log))), what="the whole log")
+        await soon(
+            lambda: lines_of(run_dir) == list(session.log.lines(0, len(session.log))),
+            what="the whole log",
+        )
         await session.servers.stop()
         assert session.state.server.state is ServerState.STOPPED
     finally:
@@ -79,7 +108,8 @@ def adopted_by_commands(command: CommandLine, run_dir: Path) -> None:
     def listed() -> dict[str, Any]:
         return next(s for s in command.ok("servers")["servers"] if s["run_id"] == run_dir.name)
 
-    if not (run_dir / "ready.json").exists():  # a benchmark waits for READY, and so adopts a server that starts
+    # a benchmark waits for READY, and so adopts a server that starts
+    if not (run_dir / "ready.json").exists():
         command.ok("bench", run_dir.name, *ONE_TOKEN)
     assert (listed()["state"], listed()["adopted"]) == ("ready", True)
     assert command.ok("logs", run_dir.name)["lines"] == lines_of(run_dir)
@@ -91,7 +121,8 @@ def lines_of(run_dir: Path) -> list[str]:
 
 
 def never_started(command: CommandLine, run_dir: Path) -> bool:
-    """Killed before it told the host to start it: the run is listed as one that failed, and there is no process."""
+    """Killed before it told the host to start it: the run is listed as one that failed, and there
+    is no process."""
     listed = command.ok("servers")["servers"][0]
     assert listed["run_id"] == run_dir.name
     if listed["pid"] is not None:
@@ -102,7 +133,8 @@ def never_started(command: CommandLine, run_dir: Path) -> bool:
 
 
 def cycle(start: Start, number: int) -> float | None:
-    """Seconds from the KILL until the next Workbench had adopted and stopped the server; None when there was none."""
+    """Seconds from the KILL until the next Workbench had adopted and stopped the server; None when
+    there was none."""
     command, words, processes = start
     run_dir = killed(command, words, MOMENTS[number % len(MOMENTS)])
     began = time.monotonic()
@@ -122,7 +154,9 @@ def cycle(start: Start, number: int) -> float | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cycles", CYCLES)
-def test_a_server_outlives_the_workbench_and_nothing_outlives_its_stop(start: Start, cycles: int) -> None:
+def test_a_server_outlives_the_workbench_and_nothing_outlives_its_stop(
+    start: Start, cycles: int
+) -> None:
     shared_before = ownerless_shared_memory()
     took: list[float] = []
     for number in range(2 * cycles):
@@ -132,6 +166,7 @@ def test_a_server_outlives_the_workbench_and_nothing_outlives_its_stop(start: St
             break
     assert len(took) == cycles
     print(
-        f"{cycles} of {number + 1} starts adopted and stopped, nothing left; {min(took):.1f} to {max(took):.1f} s each"
+        f"{cycles} of {number + 1} starts adopted and stopped, nothing left; {min(took):.1f} to "
+        f"{max(took):.1f} s each"
     )
     assert ownerless_shared_memory() <= shared_before

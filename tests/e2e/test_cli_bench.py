@@ -35,7 +35,9 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
     assert ran.code == 0, ran
     found = ran.document
     assert (found["requests_ok"], found["requests_failed"], found["errors"]) == (4, 0, {})
-    assert (found["output_tokens"], found["warmup_output_tokens"]) == (32, 8) and found["simulated"] is True
+    assert (found["output_tokens"], found["warmup_output_tokens"]) == (32, 8) and found[
+        "simulated"
+    ] is True
     assert found["output_tok_s"] == pytest.approx(32 / found["duration_s"], rel=0.01)
     for name in FIGURES:
         assert {"mean", "p50", "p90", "p99"} <= set(found[name])
@@ -45,7 +47,9 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
         and found["tok_per_joule"] is None
         and "too short for power readings" in found["absent"]["power_w"]
     )
-    assert found["conditions"]["argv"][0] == "vllm" and found["conditions"]["run_id"] == run["run_id"]
+    assert (
+        found["conditions"]["argv"][0] == "vllm" and found["conditions"]["run_id"] == run["run_id"]
+    )
     assert found["spec"]["max_tokens"] == 8
 
     levels = cli(*PRO, "bench", run["run_id"], *SHORT, "--concurrency", "1,4", "--json")
@@ -58,27 +62,42 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
     assert {k: shown[k] for k in FIGURES} == {k: found[k] for k in FIGURES}
     assert "SIMULATED" in cli("results", "show", "1").out
 
-    exported = {form: cli("results", "export", "1", "--format", form).out for form in ("json", "csv", "md")}
-    assert json.loads(exported["json"]) and all("simulated" in text.lower() for text in exported.values())
+    exported = {
+        form: cli("results", "export", "1", "--format", form).out for form in ("json", "csv", "md")
+    }
+    assert json.loads(exported["json"]) and all(
+        "simulated" in text.lower() for text in exported.values()
+    )
     assert len(list(csv.reader(io.StringIO(exported["csv"])))) >= 2
     as_document = cli("results", "export", "1", "--format", "md", "--json").document
     assert as_document["format"] == "md" and as_document["text"].strip() == exported["md"].strip()
 
     compared = cli("compare", "2", "3", "--json")
     assert compared.code == 0
-    assert compared.document["simulated"] and (compared.document["a"], compared.document["b"]) == (2, 3)
+    assert compared.document["simulated"] and (compared.document["a"], compared.document["b"]) == (
+        2,
+        3,
+    )
     assert any(d["name"] == "concurrency" for d in compared.document["differences"])
     assert {m["metric"] for m in compared.document["metrics"]} >= {"output_tok_s"}
     assert cli("compare", "2", "3").out.startswith("A #2  SIMULATED  vs  B #3  SIMULATED")
 
 
 @pytest.mark.slow
-@pytest.mark.flaky(reruns=1)  # seen to fail twice beside other suites: a late client makes the result invalid
-def test_bench_waits_for_a_server_that_is_starting(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+# seen to fail twice beside other suites: a late client makes the result invalid
+@pytest.mark.flaky(reruns=1)
+def test_bench_waits_for_a_server_that_is_starting(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "2")
     run_id = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}").out.strip()
     ran = cli(*PRO, "bench", run_id, *SHORT)
-    assert ran.code == 0 and "waiting for READY" in ran.err and "4 ok" in ran.out and "SIMULATED" in ran.out
+    assert (
+        ran.code == 0
+        and "waiting for READY" in ran.err
+        and "4 ok" in ran.out
+        and "SIMULATED" in ran.out
+    )
 
 
 @pytest.mark.slow
@@ -96,11 +115,15 @@ def test_a_run_that_has_ended_is_neither_measured_nor_written_as_an_endpoint(
 
 
 @pytest.mark.slow
-def test_a_simulated_server_benchmarked_by_url_is_marked_as_simulated(cli: Cli, run: dict[str, Any]) -> None:
+def test_a_simulated_server_benchmarked_by_url_is_marked_as_simulated(
+    cli: Cli, run: dict[str, Any]
+) -> None:
     """The local host does not know the server; a base URL with and without /v1 is accepted."""
     found = cli("bench", "--url", f"{run['url']}/v1", *SHORT, "--json").document
     assert found["simulated"] is True and found["requests_ok"] == 4
-    assert found["conditions"]["model"] == "Qwen/Qwen3-0.6B" and found["conditions"]["host"] == "local"
+    assert (
+        found["conditions"]["model"] == "Qwen/Qwen3-0.6B" and found["conditions"]["host"] == "local"
+    )
     missing = cli("bench", "--url", run["url"], "--model", "no/such-model", *SHORT, "--json")
     assert missing.code == 3 and missing.document["errors"] and missing.document["requests_ok"] == 0
     assert missing.document["output_tok_s"] in (None, 0)
@@ -113,12 +136,16 @@ def test_a_dead_url(cli: Cli) -> None:
     assert cli("results", "list", "--json").document["results"] == []
 
 
-@pytest.mark.parametrize("argv", [("results", "list"), ("results", "show", "1"), ("compare", "1", "2")])
+@pytest.mark.parametrize(
+    "argv", [("results", "list"), ("results", "show", "1"), ("compare", "1", "2")]
+)
 def test_a_results_database_that_is_not_a_database(cli: Cli, argv: tuple[str, ...]) -> None:
     paths.results_db().parent.mkdir(parents=True)
     paths.results_db().write_bytes(b"this is no database, " * 400)
     ran = cli(*argv, "--json")
-    assert ran.code == 1 and str(paths.results_db()) in ran.document["error"] + str(ran.document["next_step"])
+    assert ran.code == 1 and str(paths.results_db()) in ran.document["error"] + str(
+        ran.document["next_step"]
+    )
     doctor = cli("doctor", "--json")
     assert doctor.code == 0 and "results" in [f["code"] for f in doctor.document["findings"]]
 
@@ -132,7 +159,9 @@ def test_a_results_database_of_a_later_version(cli: Cli) -> None:
     assert ran.code == 1 and ran.document["kind"] == "StoreError"
 
 
-def test_a_data_directory_that_cannot_be_created(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_directory_that_cannot_be_created(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     ran = cli("results", "list", "--json")

@@ -49,19 +49,27 @@ def test_a_rejected_benchmark_is_neither_the_last_one_nor_a_default() -> None:
         await session.link.connect()
         usual = session.bench.defaults()
         with ScriptedServer(openai(mostly_dead)) as server:
-            bad = await session.bench.run_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
+            bad = await session.bench.run_url(
+                server.url, concurrency=4, requests=8, max_tokens=3, warmup=0
+            )
         assert (session.state.results[0].id, session.state.bench.last_id) == (bad, None)
         assert session.state.results[0].refused and session.bench.defaults() == usual
         with ScriptedServer(openai(whole)) as server:
-            good = await session.bench.run_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
-            worse = await session.bench.run_url(f"{server.url}/nothing", model="m", concurrency=4, requests=8, warmup=0)
+            good = await session.bench.run_url(
+                server.url, concurrency=4, requests=8, max_tokens=3, warmup=0
+            )
+            worse = await session.bench.run_url(
+                f"{server.url}/nothing", model="m", concurrency=4, requests=8, warmup=0
+            )
         assert (session.state.results[0].id, session.state.bench.last_id) == (worse, good)
         await session.close()
 
     asyncio.run(go())
 
 
-def test_the_shape_of_a_rejected_benchmark_is_not_suggested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shape_of_a_rejected_benchmark_is_not_suggested_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def go() -> None:
         session = Session.of_host()
         await session.link.connect()

@@ -16,7 +16,19 @@ from test_cli_sweeps import PRO, Cli, limit_w, settings_end, started
 
 __all__ = ["settings_end"]
 
-SHAPE = ("--seconds", "6", "--requests", "9000", "--concurrency", "4", "--max-tokens", "64", "--warmup", "0", "--json")
+SHAPE = (
+    "--seconds",
+    "6",
+    "--requests",
+    "9000",
+    "--concurrency",
+    "4",
+    "--max-tokens",
+    "64",
+    "--warmup",
+    "0",
+    "--json",
+)
 
 
 @contextmanager
@@ -33,18 +45,27 @@ def benching(cli: Cli, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(cli: Cli, settings_end: None) -> None:
+def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(
+    cli: Cli, settings_end: None
+) -> None:
     run_id = started(cli, PRO)
     with benching(cli, run_id) as process:
-        assert cli(*PRO, "gpu", "set", "--power-limit", "220", "--yes", "--json").document["ok"] and limit_w() == 220.0
+        assert (
+            cli(*PRO, "gpu", "set", "--power-limit", "220", "--yes", "--json").document["ok"]
+            and limit_w() == 220.0
+        )
         assert process.poll() is None, "the change came after the run"
         out, _ = process.communicate(timeout=60)
     result = json.loads(out)
-    assert result["refused"] == ["settings changed during the run: GPU0 power limit 600 -> 220 W"], result
+    assert result["refused"] == [
+        "settings changed during the run: GPU0 power limit 600 -> 220 W"
+    ], result
     undisturbed = cli(*PRO, "bench", run_id, *SHAPE).document
     assert undisturbed["refused"] == []
     compared = cli("compare", str(result["id"]), str(undisturbed["id"]), "--json").document
-    assert compared["like_for_like"] is False and any("settings changed" in w for w in compared["warnings"])
+    assert compared["like_for_like"] is False and any(
+        "settings changed" in w for w in compared["warnings"]
+    )
 
 
 @pytest.mark.slow
@@ -67,16 +88,22 @@ def test_a_clock_lock_of_another_workbench_marks_the_result_and_proves_nothing(
         assert process.poll() is None, "the change came after the run"
         out, _ = process.communicate(timeout=60)
     result = json.loads(out)
-    assert result["refused"] == ["settings changed during the run: GPU0 GPU clocks none -> 1500 MHz"], result
+    assert result["refused"] == [
+        "settings changed during the run: GPU0 GPU clocks none -> 1500 MHz"
+    ], result
     with benching(cli, run_id) as process:
         by_other("revert")
         by_other("set", "--lock-gpu-clocks", "1500,1500")
         assert process.poll() is None, "the change came after the run"
         out, _ = process.communicate(timeout=60)
-    assert any("GPU clocks set and reverted by" in reason for reason in json.loads(out)["refused"]), out
+    assert any(
+        "GPU clocks set and reverted by" in reason for reason in json.loads(out)["refused"]
+    ), out
     verify = (*PRO, "gpu", "verify", run_id, "--seconds", "3", "--json")
     for clocks in ("2000,2000", "2500,3000"):
-        assert cli(*PRO, "gpu", "set", "--lock-gpu-clocks", clocks, "--yes", "--json").document["ok"]
+        assert cli(*PRO, "gpu", "set", "--lock-gpu-clocks", clocks, "--yes", "--json").document[
+            "ok"
+        ]
         seen = cli(*verify).document
     assert seen["in_force"]["gpu0.gpu_clocks"] == "yes"
     by_other("set", "--lock-gpu-clocks", "2400,2900")

@@ -22,13 +22,25 @@ from workbench.store.experiments import ExperimentsDb
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
-SHAPE = ("--requests", "8", "--max-tokens", "48", "--input-tokens", "16", "--warmup", "4", "--concurrency", "4")
+SHAPE = (
+    "--requests",
+    "8",
+    "--max-tokens",
+    "48",
+    "--input-tokens",
+    "16",
+    "--warmup",
+    "4",
+    "--concurrency",
+    "4",
+)
 ABBA = ("--order-seed", "4")  # draws A B, B A, A B
 
 
 @pytest.fixture
 def base(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Arguments of a small experiment. Requests take half a second, so that a busy machine matters little."""
+    """Arguments of a small experiment. Requests take half a second, so that a busy machine matters
+    little."""
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "0.25")
     return ("vllm-any", "--set", f"port={free_port()}", *SHAPE, *ABBA)
 
@@ -40,19 +52,30 @@ def states(cli: Cli) -> list[str]:
 @pytest.mark.long
 @pytest.mark.slow
 def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
-    """B runs eagerly. That costs the simulated engine several milliseconds per step, which two pairs detect."""
+    """B runs eagerly. That costs the simulated engine several milliseconds per step, which two
+    pairs detect."""
     ran = cli(*PRO, "experiment", *base, "--b", "enforce-eager", "--pairs", "2", "--no-throw-away")
     assert ran.code == 0, ran
     # A machine that stops for a second in one of four runs leaves two pairs with nothing to say.
-    words = r"(B is slower by |no difference that 2 pairs can show: -)\d+\.\d % ± \S+ \(output tok/s, 2 pairs\)"
+    words = (
+        r"(B is slower by |no difference that 2 pairs can show: -)\d+\.\d % ± \S+ \(output "
+        r"tok/s, 2 pairs\)"
+    )
     said = re.search(words, ran.out)
     assert said, ran.out
     pairs = ran.out.partition("\nPairs\n")[2]
-    assert "SIMULATED" in ran.out and re.findall(r"^  (?:throughput, tok/s)? +(\d) ", pairs, re.M) == ["1", "2"]
+    assert "SIMULATED" in ran.out and re.findall(
+        r"^  (?:throughput, tok/s)? +(\d) "
+        r"",
+        pairs,
+        re.M,
+    ) == ["1", "2"]
     assert "each run on a fresh server" in ran.err and "so far" in ran.err and "pair 2 B" in ran.err
     shown = cli("experiment", "show", "1", "--json").document
     assert (shown["state"], shown["pairs_done"], shown["restarts"]) == ("done", 2, True)
-    assert [r["arm"] for r in shown["runs"]] == list("ABBA") and len({r["run_id"] for r in shown["runs"]}) == 4
+    assert [r["arm"] for r in shown["runs"]] == list("ABBA") and len(
+        {r["run_id"] for r in shown["runs"]}
+    ) == 4
     chosen = shown["comparison"]["metrics"][0]
     assert chosen["verdict"] == ("worse" if "slower" in said[1] else "no difference shown")
     assert len(chosen["pairs"]) == 2 and all(b < a for a, b in chosen["pairs"])
@@ -74,7 +97,9 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_arms_that_are_gpu_settings_need_no_restart_and_are_reverted(cli: Cli, base: tuple[str, ...]) -> None:
+def test_arms_that_are_gpu_settings_need_no_restart_and_are_reverted(
+    cli: Cli, base: tuple[str, ...]
+) -> None:
     asked = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300", "--pairs", "2", "--json")
     assert asked.code == 2 and "changes GPU settings" in asked.document["error"]
     ran = cli(
@@ -109,7 +134,15 @@ def test_arms_that_are_gpu_settings_need_no_restart_and_are_reverted(cli: Cli, b
 
 @pytest.mark.slow
 def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> None:
-    ran = cli(*PRO, "experiment", *base, "--env-b", "WORKBENCH_SIM_FAULT=exit_at_start", "--no-throw-away", "--json")
+    ran = cli(
+        *PRO,
+        "experiment",
+        *base,
+        "--env-b",
+        "WORKBENCH_SIM_FAULT=exit_at_start",
+        "--no-throw-away",
+        "--json",
+    )
     assert ran.code == 1, ran
     one = ran.document
     assert one["state"] == "failed" and one["error"].startswith("B: the server did not start: ")
@@ -123,7 +156,8 @@ def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> 
 
 @pytest.mark.long
 def test_an_arm_whose_requests_fail(cli: Cli, base: tuple[str, ...]) -> None:
-    """The context of B is too short for the requests. The first run of B reports it, and compare warns about it."""
+    """The context of B is too short for the requests. The first run of B reports it, and compare
+    warns about it."""
     ran = cli(*PRO, "experiment", *base, "--b", "max-model-len=32", "--no-throw-away", "--json")
     one = ran.document
     assert (ran.code, one["state"], len(one["runs"])) == (1, "failed", 2)
@@ -177,13 +211,18 @@ def test_impossible_experiments_are_rejected_before_anything_starts(
     assert cli("experiment", "list", "--json").document == {"experiments": []}
 
 
-# -- interrupted: commands in processes of their own -----------------------------------------------------------------
+# -- interrupted: commands in processes of their own -----------------------------------------------
 
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[CommandLine]:
-    where = {f"XDG_{name}_HOME": str(tmp_path / f"xdg-{name.lower()}") for name in ("CONFIG", "STATE", "CACHE", "DATA")}
-    line = CommandLine(tmp_path, before=PRO, **where, WORKBENCH_SIM_START_S="0.2", WORKBENCH_SIM_SPEEDUP="0.25")
+    where = {
+        f"XDG_{name}_HOME": str(tmp_path / f"xdg-{name.lower()}")
+        for name in ("CONFIG", "STATE", "CACHE", "DATA")
+    }
+    line = CommandLine(
+        tmp_path, before=PRO, **where, WORKBENCH_SIM_START_S="0.2", WORKBENCH_SIM_SPEEDUP="0.25"
+    )
     yield line
     line.stop_all()
     deadline = time.monotonic() + 20
@@ -195,7 +234,8 @@ def line(tmp_path: Path) -> Iterator[CommandLine]:
 def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> Experiment:
     """Return the experiment as soon as this many of its runs are stored and another is under way.
 
-    The database is read directly, because a command each time would slow down the watched process."""
+    The database is read directly, because a command each time would slow down the watched process.
+    """
     kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
@@ -215,7 +255,17 @@ def test_the_guard_reverts_the_settings_of_a_killed_experiment(line: CommandLine
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text("[gpu]\nheartbeat_s = 5\n")
     arms = ("--gpu-a", "power-limit=450", "--gpu-b", "power-limit=400")
-    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, *arms, "--pairs", "3", "--yes")
+    words = (
+        "experiment",
+        "vllm-any",
+        "--set",
+        f"port={free_port()}",
+        *SHAPE,
+        *arms,
+        "--pairs",
+        "3",
+        "--yes",
+    )
     with line.spawn(*words) as process:
         until_runs(line, process, 1)
         eventually(lambda: line.ok("gpu", "status")["altered"], "an arm's settings", 30)
@@ -229,11 +279,24 @@ def test_the_guard_reverts_the_settings_of_a_killed_experiment(line: CommandLine
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.flaky(reruns=1)  # seen to fail once beside other suites: a late client ended it before the kill
+# seen to fail once beside other suites: a late client ended it before the kill
+@pytest.mark.flaky(reruns=1)
 def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:
-    """Three runs are stored, one of them half a pair. The resume ends the server and settings of the killed process."""
+    """Three runs are stored, one of them half a pair. The resume ends the server and settings of
+    the killed process."""
     arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")
-    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, *ABBA, *arms, "--pairs", "2", "--yes")
+    words = (
+        "experiment",
+        "vllm-any",
+        "--set",
+        f"port={free_port()}",
+        *SHAPE,
+        *ABBA,
+        *arms,
+        "--pairs",
+        "2",
+        "--yes",
+    )
     with line.spawn(*words, "--no-throw-away") as process:
         until_runs(line, process, 3)
         process.kill()
@@ -260,12 +323,20 @@ def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_killed_experiment_on_a_run_is_resumed_on_that_run(line: CommandLine) -> None:
-    """Its server was not the experiment's, so that it is on still. A start of another would find its port taken."""
+    """Its server was not the experiment's, so that it is on still. A start of another would find
+    its port taken."""
     run_id = line.ok("start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]
     kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
     arms = ("--gpu-a", "power-limit=450", "--gpu-b", "power-limit=400")
-    with line.spawn("experiment", run_id, *SHAPE, *arms, "--pairs", "2", "--no-throw-away", "--yes") as process:
-        done = lambda: kept.path.exists() and any(r.state == "done" for e in kept.list() for r in e.runs)  # noqa: E731
+    with line.spawn(
+        "experiment", run_id, *SHAPE, *arms, "--pairs", "2", "--no-throw-away", "--yes"
+    ) as process:
+
+        def done() -> bool:
+            return kept.path.exists() and any(
+                r.state == "done" for e in kept.list() for r in e.runs
+            )
+
         eventually(done, "a run", 60)
         process.kill()
         process.wait()
@@ -279,11 +350,18 @@ def test_a_killed_experiment_on_a_run_is_resumed_on_that_run(line: CommandLine) 
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_experiment_that_was_killed_before_its_first_start_is_resumed(line: CommandLine) -> None:
-    """It was to take the place of a run, which is on still, on the port of the experiment's servers."""
+    """It was to take the place of a run, which is on still, on the port of the experiment's
+    servers."""
     run_id = line.ok("start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]
     kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
-    with line.spawn("experiment", run_id, *SHAPE, "--b", "max-num-seqs=8", "--pairs", "2", "--yes") as process:
-        eventually(lambda: kept.path.exists() and any(e.replaces for e in kept.list()), "the experiment", 60)
+    with line.spawn(
+        "experiment", run_id, *SHAPE, "--b", "max-num-seqs=8", "--pairs", "2", "--yes"
+    ) as process:
+        eventually(
+            lambda: kept.path.exists() and any(e.replaces for e in kept.list()),
+            "the experiment",
+            60,
+        )
         process.kill()
         process.wait()
     (started,) = line.ok("servers")["servers"]
@@ -293,7 +371,9 @@ def test_an_experiment_that_was_killed_before_its_first_start_is_resumed(line: C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_an_experiment_that_a_signal_ends_reverts_its_settings_and_can_be_resumed(
     line: CommandLine, number: signal.Signals
 ) -> None:
@@ -314,6 +394,10 @@ def test_an_experiment_that_a_signal_ends_reverts_its_settings_and_can_be_resume
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err, (out, err)
     ended = json.loads(out)
-    assert ended["state"] == "stopped" and ended["error"] == "interrupted" and ended["runs"][0]["state"] == "done"
+    assert (
+        ended["state"] == "stopped"
+        and ended["error"] == "interrupted"
+        and ended["runs"][0]["state"] == "done"
+    )
     assert line.ok("gpu", "status")["altered"] == []
     assert [s["state"] for s in line.ok("servers")["servers"]] == ["stopped"]

@@ -14,14 +14,27 @@ from workbench.session.host_names import host_called
 
 Cli = Callable[..., Any]
 FOUR = ("--simulate", "four-pcie")
-SHAPE = ("--requests", "6", "--max-tokens", "24", "--input-tokens", "16", "--warmup", "2", "--concurrency", "2")
+SHAPE = (
+    "--requests",
+    "6",
+    "--max-tokens",
+    "24",
+    "--input-tokens",
+    "16",
+    "--warmup",
+    "2",
+    "--concurrency",
+    "2",
+)
 SMALL = ("--set", "gpu-memory-utilization=0.3")
 
 
 def server(cli: Cli, *words: str) -> tuple[str, str]:
     """Start a server. Return its READY run and URL."""
     port = str(free_port())
-    ran = cli(*FOUR, "start", "vllm-any", "--set", f"port={port}", *SMALL, *words, "--wait", "--json")
+    ran = cli(
+        *FOUR, "start", "vllm-any", "--set", f"port={port}", *SMALL, *words, "--wait", "--json"
+    )
     assert ran.code == 0, ran
     return ran.document["run_id"], f"http://127.0.0.1:{port}"
 
@@ -45,13 +58,17 @@ def test_two_urls_and_two_runs_are_measured_as_they_are(cli: Cli) -> None:
     assert compared["metrics"][0]["change_pct"] < 0
     alone = cli("compare", str(one["runs"][1]["result_id"]), str(one["runs"][2]["result_id"]))
     assert "the configurations are the same" not in alone.out and "server  address" in alone.out
-    again = cli(*FOUR, "experiment", "--a", run_a, "--b", run_b, *SHAPE, "--pairs", "2", "--json").document
+    again = cli(
+        *FOUR, "experiment", "--a", run_a, "--b", run_b, *SHAPE, "--pairs", "2", "--json"
+    ).document
     assert again["state"] == "done" and {r["run_id"] for r in again["runs"]} == {run_a, run_b}
     assert states(cli) == ["ready", "ready"], "nothing was started or stopped"
     assert f"A: {run_a}" in cli("experiment", "show", "2").out
     report = cli("results", "report", "--experiment", "1").out
     assert url_a in report and url_b in report
-    refused = cli(*FOUR, "experiment", "--a", f"{run_a} max-num-seqs=2", "--b", url_b, *SHAPE, "--json")
+    refused = cli(
+        *FOUR, "experiment", "--a", f"{run_a} max-num-seqs=2", "--b", url_b, *SHAPE, "--json"
+    )
     assert refused.code == 2 and f"stops run {run_a}" in refused.document["error"]
 
 
@@ -64,8 +81,13 @@ def test_the_same_setting_goes_to_the_gpu_of_each_of_two_runs(cli: Cli) -> None:
     ran = cli(*FOUR, "experiment", *arms, *SHAPE, "--pairs", "2", "--yes", "--json")
     assert ran.code == 0, ran
     for run in ran.document["runs"]:
-        made = cli("results", "show", str(run["result_id"]), "--json").document["conditions"]["gpu_settings"]
-        assert [value for name, value in made.items() if name.endswith("power_limit_w")] == [150], (run["arm"], made)
+        made = cli("results", "show", str(run["result_id"]), "--json").document["conditions"][
+            "gpu_settings"
+        ]
+        assert [value for name, value in made.items() if name.endswith("power_limit_w")] == [150], (
+            run["arm"],
+            made,
+        )
     assert cli(*FOUR, "gpu", "status", "--json").document["altered"] == []
 
 
@@ -89,12 +111,26 @@ def test_arms_with_two_engines_and_models_are_compared_without_a_warning(cli: Cl
 def test_two_hosts(cli: Cli) -> None:
     port = str(free_port())
     host = ("--host-b", "sim:rtx-pro-6000", "--gpu-b", "power-limit=400", "--yes")
-    words = ("experiment", "vllm-any", "--set", f"port={port}", *SMALL, *host, *SHAPE, "--pairs", "2", "--json")
+    words = (
+        "experiment",
+        "vllm-any",
+        "--set",
+        f"port={port}",
+        *SMALL,
+        *host,
+        *SHAPE,
+        "--pairs",
+        "2",
+        "--json",
+    )
     ran = cli(*FOUR, *words)
     assert ran.code == 0, ran
     one = ran.document
     assert one["comparison"]["like_for_like"], one["comparison"]["warnings"]
-    hosts = {cli("results", "show", str(r["result_id"]), "--json").document["conditions"]["host"] for r in one["runs"]}
+    hosts = {
+        cli("results", "show", str(r["result_id"]), "--json").document["conditions"]["host"]
+        for r in one["runs"]
+    }
     assert hosts == {"sim:four-pcie", "sim:rtx-pro-6000"}
     other = ("--simulate", "rtx-pro-6000")
     assert set(states(cli)) | set(states(cli, *other)) == {"stopped"}
@@ -108,8 +144,14 @@ def test_two_hosts(cli: Cli) -> None:
     [
         (("--a", "max-num-seqs=2", "--b", "vllm-any"), "--a does not begin with a target"),
         (("--a", "vllm-any"), "--b does not begin with a target"),
-        (("--a", "http://127.0.0.1:9", "--b", "http://127.0.0.1:9/v1"), "A: http://127.0.0.1:9 does not answer"),
-        (("--a", "http://127.0.0.1:9 port=1", "--b", "vllm-any"), "it cannot change that server's flags"),
+        (
+            ("--a", "http://127.0.0.1:9", "--b", "http://127.0.0.1:9/v1"),
+            "A: http://127.0.0.1:9 does not answer",
+        ),
+        (
+            ("--a", "http://127.0.0.1:9 port=1", "--b", "vllm-any"),
+            "it cannot change that server's flags",
+        ),
         (("--a", "ftp://x", "--b", "vllm-any"), "is not a base URL"),
         (("--a", "vllm-any", "--b", "nothing-called-so"), "nothing-called-so"),
         (("vllm-any", "--gpu-b", "power-limit=9999", "--yes"), "B: "),
@@ -118,7 +160,9 @@ def test_two_hosts(cli: Cli) -> None:
         (("vllm-any", "--host-b", "sim:none"), "none"),
     ],
 )
-def test_impossible_targets_are_rejected_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_impossible_targets_are_rejected_before_anything_starts(
+    cli: Cli, words: tuple[str, ...], said: str
+) -> None:
     ran = cli(*FOUR, "experiment", *words, *SHAPE, "--json")
     assert ran.code in (1, 2) and said in ran.document["error"], ran
     assert cli("experiment", "list", "--json").document == {"experiments": []}
@@ -129,10 +173,15 @@ def test_impossible_targets_are_rejected_before_anything_starts(cli: Cli, words:
     ("flags", "said"),
     [
         (("no-such=1,2",), "no server can be started with any of the values: vLLM"),
-        (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "a sweep needs one or two flags, not 3"),
+        (
+            ("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"),
+            "a sweep needs one or two flags, not 3",
+        ),
     ],
 )
-def test_an_impossible_sweep_is_rejected_before_anything_starts(cli: Cli, flags: tuple[str, ...], said: str) -> None:
+def test_an_impossible_sweep_is_rejected_before_anything_starts(
+    cli: Cli, flags: tuple[str, ...], said: str
+) -> None:
     words = [word for flag in flags for word in ("--flag", flag)]
     ran = cli(*FOUR, "sweep", "vllm-any", *words, *SHAPE, "--json")
     assert ran.code == 2 and said in ran.document["error"] and "takes" not in ran.err, ran
@@ -143,7 +192,9 @@ def while_another_measures(cli: Cli, *words: str) -> Any:
     """Run a command while another Workbench holds the measurement lock of the host."""
 
     async def go() -> Any:
-        async with locked_for_measurement(host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print):
+        async with locked_for_measurement(
+            host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print
+        ):
             return await asyncio.to_thread(cli, *FOUR, *words, "--json")
 
     return asyncio.run(go())
@@ -176,6 +227,8 @@ def test_a_host_on_which_another_user_measures_is_rejected(cli: Cli) -> None:
         ("sweep", "vllm-any", "--flag", "max-num-seqs=2"),
     ):
         ran = while_another_measures(cli, *words, *SHAPE)
-        assert ran.code == 1 and "is being measured: experiment 7, by " in ran.document["error"], ran
+        assert (
+            ran.code == 1 and ("is being measured: experiment 7, by ") in ran.document["error"]
+        ), ran
     assert cli("experiment", "list", "--json").document == {"experiments": []}
     assert states(cli) == []

@@ -16,7 +16,9 @@ from workbench.sim.driver_state import SimState
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
-NO_GPU = pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has an NVIDIA driver")
+NO_GPU = pytest.mark.skipif(
+    shutil.which("nvidia-smi") is not None, reason="this machine has an NVIDIA driver"
+)
 
 
 @NO_GPU
@@ -31,7 +33,8 @@ def test_status_without_a_driver_reports_its_state(cli: Cli) -> None:
 def test_gpus_are_shown_even_if_the_state_directory_cannot_be_created(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a read-only home the GPUs are shown, and commands that need the directory say what to do."""
+    """With a read-only home the GPUs are shown, and commands that need the directory say what to
+    do."""
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/1/nowhere")
     ran = cli("gpu", "status", "--json")
     assert ran.document["driver"]["status"] and ran.document["guard"] is None
@@ -42,7 +45,10 @@ def test_gpus_are_shown_even_if_the_state_directory_cannot_be_created(
 
 @NO_GPU
 def test_settings_without_a_driver(cli: Cli) -> None:
-    for argv in (("gpu", "set", "--power-limit", "300", "--dry-run"), ("gpu", "set", "--power-limit", "300", "--yes")):
+    for argv in (
+        ("gpu", "set", "--power-limit", "300", "--dry-run"),
+        ("gpu", "set", "--power-limit", "300", "--yes"),
+    ):
         ran = cli(*argv, "--json")
         assert ran.code == 1 and "driver" in ran.document["error"]
     assert cli("gpu", "revert", "--json").code == 0
@@ -52,7 +58,10 @@ def test_status_of_a_simulated_card(cli: Cli) -> None:
     ran = cli(*PRO, "gpu", "status", "--json")
     assert ran.code == 0 and ran.document["simulated"] is True
     (gpu,) = ran.document["gpus"]
-    assert gpu["name"] == "NVIDIA RTX PRO 6000 Blackwell Workstation Edition" and gpu["state"] == "live"
+    assert (
+        gpu["name"] == ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
+        and gpu["state"] == "live"
+    )
     assert gpu["power_w"] > 0 and gpu["power_limit_enforced_w"] == 600 and gpu["sm_max_mhz"] == 3090
     assert gpu["memory_temperature_c"] is None and gpu["absent"]["memory_temperature_c"]
     text = cli(*PRO, "gpu", "status").out
@@ -65,7 +74,9 @@ def test_unified_memory_is_reported_as_the_memory_of_the_host(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_gpu_without_a_power_limit_shows_its_power_and_reasons_for_missing_values(cli: Cli) -> None:
+def test_a_gpu_without_a_power_limit_shows_its_power_and_reasons_for_missing_values(
+    cli: Cli,
+) -> None:
     (gpu,) = cli("--simulate", "gb10", "gpu", "status", "--json").document["gpus"]
     missing = {name for name, value in gpu.items() if name.endswith("_w") and value is None}
     assert gpu["power_w"] > 0 and missing <= set(gpu["absent"]), gpu["absent"]
@@ -96,7 +107,12 @@ def test_set_shows_applies_reads_back_and_reverts(cli: Cli) -> None:
     assert refused.code == 2 and "--yes" in refused.document["next_step"]
 
     done = cli(*PRO, "gpu", "set", "--power-limit", "400", "--persistence", "on", "--yes", "--json")
-    assert done.code == 0 and done.document["ok"] and done.document["journal"] and done.document["simulated"]
+    assert (
+        done.code == 0
+        and done.document["ok"]
+        and done.document["journal"]
+        and done.document["simulated"]
+    )
     assert [o["ok"] for o in done.document["outcomes"]] == [True, True]
     status = cli(*PRO, "gpu", "status", "--json").document
     assert status["gpus"][0]["power_limit_enforced_w"] == 400 and len(status["altered"]) == 2
@@ -120,7 +136,11 @@ def test_a_lock_that_a_passed_through_gpu_ignores_is_reported(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    [("--power-limit", "9000"), ("--gpu", "7", "--power-limit", "400"), ("--gpu", "x", "--power-limit", "400")],
+    [
+        ("--power-limit", "9000"),
+        ("--gpu", "7", "--power-limit", "400"),
+        ("--gpu", "x", "--power-limit", "400"),
+    ],
 )
 def test_settings_that_the_gpu_does_not_support(cli: Cli, argv: tuple[str, ...]) -> None:
     ran = cli(*PRO, "gpu", "set", *argv, "--yes", "--json")
@@ -156,17 +176,37 @@ def test_doctor_finds_old_software_and_low_limits(cli: Cli) -> None:
     assert "vllm 0.8.5 at " in said  # the version that the findings are about
     ran = cli("--simulate", "rtx-5060ti-old-stack", "doctor", "--json")
     found = {finding["code"]: finding for finding in ran.document["findings"]}
-    stack = {"driver.old", "stack.cuda-arch", "stack.cpu-build", "stack.flashinfer-arch", "stack.pins", "stack.nccl"}
-    host = {"host.open-files", "host.memory", "host.shared-memory", "host.disk", "host.idle-states", "process.orphan"}
-    assert stack | host | {"gpu.link-width", "cuda.home", "cuda.nvcc-arch", "env.file-semantics"} <= found.keys()
+    stack = {
+        "driver.old",
+        "stack.cuda-arch",
+        "stack.cpu-build",
+        "stack.flashinfer-arch",
+        "stack.pins",
+        "stack.nccl",
+    }
+    host = {
+        "host.open-files",
+        "host.memory",
+        "host.shared-memory",
+        "host.disk",
+        "host.idle-states",
+        "process.orphan",
+    }
+    assert (
+        stack | host | {"gpu.link-width", "cuda.home", "cuda.nvcc-arch", "env.file-semantics"}
+        <= found.keys()
+    )
     assert all(finding["fix"] and finding["text"] for finding in found.values())
-    assert "560.35.03" in found["driver.old"]["evidence"] and found["driver.old"]["source"].startswith("https://")
+    assert "560.35.03" in found["driver.old"]["evidence"] and found["driver.old"][
+        "source"
+    ].startswith("https://")
     levels = [finding["level"] for finding in ran.document["findings"]]
     assert levels == sorted(levels, key=["error", "warn", "hint", "info"].index)
 
 
 def test_doctor_reports_a_python3_that_does_not_work(cli: Cli) -> None:
-    """Any Python can run TabbyAPI in its directory, so a Python on PATH does not mean that TabbyAPI is installed."""
+    """Any Python can run TabbyAPI in its directory, so a Python on PATH does not mean that TabbyAPI
+    is installed."""
     ran = cli("doctor", "--json")
     assert ran.code == 0
     tabby = next(e for e in ran.document["engines"] if e["engine"] == "tabbyapi")

@@ -1,4 +1,5 @@
-"""gpu set, revert and journal as real processes on simulated drivers: previews, faults and leftovers."""
+"""gpu set, revert and journal as real processes on simulated drivers: previews, faults and
+leftovers."""
 
 from __future__ import annotations
 
@@ -139,7 +140,10 @@ def test_set_and_revert_in_json(box: CommandLine) -> None:
     assert told["gpu_clocks"] == ("unknown", "unknown", "1001,2002", "dead", None)
     hand = {e["setting"]: e["by_hand"] for e in journal["entries"]}
     assert hand["power_limit_w"] == f"sudo nvidia-smi -i {gpu['uuid']} -pl 600"
-    assert hand["governor"].startswith("echo performance | sudo tee ") and "cpu*/cpufreq" in hand["governor"]
+    assert (
+        hand["governor"].startswith("echo performance | sudo tee ")
+        and "cpu*/cpufreq" in hand["governor"]
+    )
     assert len(journal["log"]) == 4 and all(line["ok"] for line in journal["log"])
 
     back = box.ok("gpu", "revert")
@@ -151,7 +155,9 @@ def test_set_and_revert_in_json(box: CommandLine) -> None:
 def test_the_command_to_revert_by_hand_works(quick: InProcess) -> None:
     quick.ok("gpu", "set", "--governor", "schedutil", "--yes")
     (entry,) = quick.ok("gpu", "journal")["entries"]
-    subprocess.run(["sh", "-c", entry["by_hand"].replace("sudo ", "")], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["sh", "-c", entry["by_hand"].replace("sudo ", "")], check=True, stdout=subprocess.DEVNULL
+    )
     assert governors() == {"performance"}
 
 
@@ -160,7 +166,9 @@ def test_the_command_to_revert_by_hand_works(quick: InProcess) -> None:
 def test_the_question_names_the_gpus_and_their_processes(box: CommandLine, typed: Typed) -> None:
     box.ok("gpu", "status")  # makes the host
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
-        driver().publish_load(other.pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
+        driver().publish_load(
+            other.pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}}
+        )
         screen = typed("gpu", "set", "--power-limit", "400")
         shown = screen.until("Run these commands on", "[y/N]")
         assert "-pl 400" in shown and "GPU0 NVIDIA RTX PRO 6000" in shown
@@ -170,7 +178,9 @@ def test_the_question_names_the_gpus_and_their_processes(box: CommandLine, typed
         screen.until("nothing was changed")
         assert screen.ended() == 1 and power() == [None]
         dry = box.ok("gpu", "set", "--power-limit", "400", "--dry-run")
-        assert [(p["gpu"], p["pid"], p["ours"]) for p in dry["processes"]] == [(0, other.pid, False)]
+        assert [(p["gpu"], p["pid"], p["ours"]) for p in dry["processes"]] == [
+            (0, other.pid, False)
+        ]
         assert other.stdin is not None
         other.stdin.close()
     screen = typed("gpu", "set", "--power-limit", "400")
@@ -185,7 +195,10 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
     quick.ok("presets", "show", "rtx-pro-6000-power-400w")
     assert power() == [None] if Path(directory()).exists() else True
     done = quick.ok("gpu", "set", "--preset", "rtx-pro-6000-power-400w", "--yes")
-    assert done["requested"] == {"gpu0.persistence": True, "gpu0.power_limit_w": 400.0} and power() == [400.0]
+    assert done["requested"] == {
+        "gpu0.persistence": True,
+        "gpu0.power_limit_w": 400.0,
+    } and power() == [400.0]
     for words, said in (
         (("--preset", "vllm-any"), "has no GPU settings"),
         (
@@ -204,10 +217,16 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
         (("--power-limit", "9000"), "9000 W is outside its limits, 150 to 600 W"),
         (("--power-limit", "nan"), "is not valid, expected watts"),
         (("--lock-gpu-clocks", "3000,3200"), "3200 MHz is above its highest SM clock, 3090 MHz"),
-        (("--lock-memory-clocks", "12000"), "no memory clock of 12000 MHz; nearest: 7001 MHz and 13365 MHz"),
+        (
+            ("--lock-memory-clocks", "12000"),
+            "no memory clock of 12000 MHz; nearest: 7001 MHz and 13365 MHz",
+        ),
         (("--lock-gpu-clocks", "2000,1000"), "is not valid, expected"),
         (("--gpu", "1", "--power-limit", "400"), "no GPU 1 on this host"),
-        (("--gpu", "GPU-11111111-2222-3333-4444-555555555555", "--power-limit", "400"), "no GPU GPU-1111"),
+        (
+            ("--gpu", "GPU-11111111-2222-3333-4444-555555555555", "--power-limit", "400"),
+            "no GPU GPU-1111",
+        ),
         (("--governor", "turbo"), "no governor 'turbo'"),
         (("--trial", "-3", "--power-limit", "400"), "--trial -3 is not a number of seconds"),
         ((), "no GPU setting is given"),
@@ -217,7 +236,9 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
         (("--power-limit", "149.9999"), "149.9999 W is outside its limits, 150 to 600 W"),
     ],
 )
-def test_invalid_settings_are_rejected_before_any_change(cli: Any, words: tuple[str, ...], said: str) -> None:
+def test_invalid_settings_are_rejected_before_any_change(
+    cli: Any, words: tuple[str, ...], said: str
+) -> None:
     ran = cli("--simulate", PRO, "gpu", "set", *words, "--yes", "--json")
     assert ran.code == 2 and said in ran.document["error"], ran.document
     words_alone = said.startswith(("is not", "--trial", "no GPU setting"))  # wrong on any host
@@ -230,32 +251,54 @@ def test_a_dry_run_prints_the_commands_and_writes_nothing(cli: Any) -> None:
     host = ("--simulate", PRO)
     cli(*host, "gpu", "status")
     files = {p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()}
-    dry = cli(*host, "gpu", "set", "--lock-memory-clocks", "13365", "--power-limit", "400", "--dry-run").out
-    assert "--lock-memory-clocks=13365,13365\n  13365 MHz is where this card's memory runs under compute" in dry
+    dry = cli(
+        *host, "gpu", "set", "--lock-memory-clocks", "13365", "--power-limit", "400", "--dry-run"
+    ).out
+    assert (
+        "--lock-memory-clocks=13365,13365\n  13365 MHz is where this card's memory runs under "
+        "compute"
+    ) in dry
     assert dry.count("on GB202 a memory lock can cost performance") == 1  # once, beside its command
-    assert "persistence mode is off: a power limit is lost, and a lock may be, when the last program" in dry
+    assert (
+        "persistence mode is off: a power limit is lost, and a lock may be, when the last program"
+    ) in dry
     assert dry.count("persistence mode is off") == 1, "of one GPU it was said once for each setting"
     assert (
         "persistence mode is off"
-        not in cli(*host, "gpu", "set", "--power-limit", "400", "--persistence", "on", "--dry-run").out
+        not in cli(
+            *host, "gpu", "set", "--power-limit", "400", "--persistence", "on", "--dry-run"
+        ).out
     )
     assert cli(*host, "gpu", "revert", "--dry-run", "--json").document["commands"] == []
-    assert {p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()} == files and power() == [None]
+    assert {
+        p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()
+    } == files and power() == [None]
 
 
 @pytest.mark.slow
 def test_kept_settings_and_the_commands_of_a_revert_are_shown(cli: Any) -> None:
     host = ("--simulate", PRO)
-    assert cli(*host, "gpu", "set", "--governor", "powersave", "--power-limit", "400", "--yes").code == 0
+    assert (
+        cli(*host, "gpu", "set", "--governor", "powersave", "--power-limit", "400", "--yes").code
+        == 0
+    )
     assert cli(*host, "gpu", "keep").code == 0
     text = cli(*host, "gpu", "journal").out
-    assert "  set  GPU-" in text and "600 W -> 400 W" in text and "  keep  host  CPU governor  powersave  ok" in text
+    assert (
+        "  set  GPU-" in text
+        and "600 W -> 400 W" in text
+        and ("  keep  host  CPU governor  powersave  ok") in text
+    )
     status = cli(*host, "gpu", "status").out
-    assert "altered: host CPU governor performance -> powersave, kept in force (workbench gpu revert)" in status
+    assert (
+        "altered: host CPU governor performance -> powersave, kept in force (workbench gpu revert)"
+    ) in status
     assert "altered: GPU0 power limit 600 W -> 400 W, kept in force" in status
     before = Path(directory(), "gpu", "journal.json").read_bytes()
     dry = cli(*host, "gpu", "revert", "--dry-run", "--json").document
-    assert dry["dry_run"] and dry["host"] == f"sim:{PRO}" and dry["commands"][0][-2:] == ["-pl", "600"]
+    assert (
+        dry["dry_run"] and dry["host"] == f"sim:{PRO}" and dry["commands"][0][-2:] == ["-pl", "600"]
+    )
     assert dry["requested"] == {"gpu0.power_limit_w": 600.0, "host.governor": "performance"}
     assert "$ echo performance | tee" in cli(*host, "gpu", "revert", "--dry-run").out
     assert Path(directory(), "gpu", "journal.json").read_bytes() == before and power() == [400.0]
@@ -268,13 +311,20 @@ def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
     driver().set_faults(lost=[0])
     lost = quick("gpu", "set", "--power-limit", "400", "--yes")
     assert lost.code == 1 and "GPU 0: GPU is lost" in lost.document["error"]
-    assert "no setting of this GPU can be changed" in lost.document["error"] and lost.document["host"] == f"sim:{PRO}"
+    assert (
+        "no setting of this GPU can be changed" in lost.document["error"]
+        and lost.document["host"] == f"sim:{PRO}"
+    )
     driver().set_faults(lost=None, lost_after={"gpu_lock_mhz": 0})
     asked = ("--lock-gpu-clocks", "1005", "--governor", "powersave", "--power-limit", "400")
     between = quick("gpu", "set", *asked, "--yes")
     assert between.code == 1 and not any(o["ok"] for o in between.document["outcomes"])
     given = {o["setting"]: o["ok"] for o in between.document["rolled_back"]}
-    assert given == {"governor": True, "power_limit_w": False, "gpu_clocks": False} and governors() == {"performance"}
+    assert given == {
+        "governor": True,
+        "power_limit_w": False,
+        "gpu_clocks": False,
+    } and governors() == {"performance"}
     left = {e["setting"]: e["state"] for e in quick.ok("gpu", "journal")["entries"]}
     assert left == {"power_limit_w": "pending", "gpu_clocks": "pending"}
     driver().set_faults(lost=None)
@@ -286,7 +336,10 @@ def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
     [
         ({"no_permission": True}, "Insufficient Permissions"),
         ({"codes": {"nvmlDeviceSetPowerManagementLimit": 3}}, "Treating as warning"),
-        ({"ignored": ["limit_w"]}, "the driver reports 600 W, not 400 W; persistence mode is off: a power"),
+        (
+            {"ignored": ["limit_w"]},
+            "the driver reports 600 W, not 400 W; persistence mode is off: a power",
+        ),
     ],
 )
 @pytest.mark.slow
@@ -302,7 +355,10 @@ def test_a_driver_that_ignores_a_command(cli: Any, faults: dict[str, Any], said:
 def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
     path = Path(directory(), "gpu", "journal.json")
     path.parent.mkdir(parents=True)
-    for text, said in (('{"version": 1, "entr', "is incomplete"), ('{"version": 9}', "made by a newer Workbench")):
+    for text, said in (
+        ('{"version": 1, "entr', "is incomplete"),
+        ('{"version": 9}', "made by a newer Workbench"),
+    ):
         path.write_text(text)
         for words in (("set", "--power-limit", "400", "--yes"), ("revert",), ("journal",)):
             ran = cli("--simulate", PRO, "gpu", *words, "--json")
@@ -319,9 +375,13 @@ def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
 @pytest.mark.slow
 def test_no_guard_is_reported_after_a_failed_plan(quick: InProcess) -> None:
     quick.ok("gpu", "status")  # makes the host
-    driver().set_faults(ignored=["gpu_clocks", "memory_clocks"], codes={"nvmlDeviceSetMemoryLockedClocks": 4})
+    driver().set_faults(
+        ignored=["gpu_clocks", "memory_clocks"], codes={"nvmlDeviceSetMemoryLockedClocks": 4}
+    )
     ran = quick("gpu", "set", "--power-limit", "400", "--lock-memory-clocks", "14001", "--yes")
-    assert ran.code == 1 and ran.document["rolled_back"] and ran.document["guard"] is None, ran.document
+    assert ran.code == 1 and ran.document["rolled_back"] and ran.document["guard"] is None, (
+        ran.document
+    )
     assert power() in ([None], [600.0])
     driver().set_faults(ignored=None, codes=None)
 
@@ -345,12 +405,15 @@ def test_status_journal_and_guard_agree_after_a_reload_of_the_driver(box: Comman
     thermal.write_text(json.dumps({**remembered, "j": [50_000.0]}))
     box.ok("gpu", "set", "--power-limit", "400", "--lock-gpu-clocks", "1000,2000", "--yes")
     remembered = json.loads(thermal.read_text())
-    thermal.write_text(json.dumps({**remembered, "j": [0.0]}))  # as a reload leaves it: defaults, a new counter
+    # as a reload leaves it: defaults, a new counter
+    thermal.write_text(json.dumps({**remembered, "j": [0.0]}))
     driver().change_setting(0, limit_w=None, gpu_lock_mhz=None)
     thermal.write_text(json.dumps({**json.loads(thermal.read_text()), "j": [0.0]}))
     status = box.ok("gpu", "status")
     assert status["altered"] == [] and status["drift"] == []
     journal = box.ok("gpu", "journal")
-    assert journal["entries"] == [] and journal["log"][-1]["what"] == "gone: the driver was reloaded"
+    assert journal["entries"] == [] and journal["log"][-1]["what"] == (
+        "gone: the driver was reloaded"
+    )
     eventually(lambda: not box.ok("gpu", "status")["guard"]["running"], "the guard's end")
     assert box.ok("gpu", "revert")["outcomes"] == []

@@ -17,7 +17,9 @@ Cli = Callable[..., Any]
 SPARKS = "vllm-llama-3.3-70b-2x-spark"
 
 
-@pytest.mark.parametrize("argv", [("--help",), ("--version",), ("bench", "--help"), ("gpu", "set", "--help")])
+@pytest.mark.parametrize(
+    "argv", [("--help",), ("--version",), ("bench", "--help"), ("gpu", "set", "--help")]
+)
 def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None:
     ran = cli(*argv)
     assert ran.code == 0 and "workbench" in ran.out and ran.err == ""
@@ -32,7 +34,10 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
         (("presets", "lits"), "invalid choice"),
         (("flags",), "ENGINE"),
         (("plan", "vllm-any", "--nosuch"), "--nosuch"),
-        (("--simulate", "gb10", "gpu", "status", "--simulate", "h100"), "--simulate is given twice"),
+        (
+            ("--simulate", "gb10", "gpu", "status", "--simulate", "h100"),
+            "--simulate is given twice",
+        ),
         (("frobnicate",), "nor ssh knows a host of that name"),
         (("results", "show", "three"), "invalid int"),
         (("compare", "1"), "there is no result 1"),
@@ -45,7 +50,9 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
         ((), "needs a terminal"),
     ],
 )
-def test_bad_usage_is_exit_2_with_a_next_step_and_nothing_on_stdout(cli: Cli, argv: tuple[str, ...], said: str) -> None:
+def test_bad_usage_is_exit_2_with_a_next_step_and_nothing_on_stdout(
+    cli: Cli, argv: tuple[str, ...], said: str
+) -> None:
     ran = cli(*argv)
     assert ran.code == 2, ran
     assert said in ran.err
@@ -86,7 +93,9 @@ def test_bad_usage_is_exit_2_with_a_next_step_and_nothing_on_stdout(cli: Cli, ar
         (("--host", "no-such-host.invalid", "servers"), 1),
     ],
 )
-def test_an_error_is_one_json_document_and_a_message(cli: Cli, argv: tuple[str, ...], code: int) -> None:
+def test_an_error_is_one_json_document_and_a_message(
+    cli: Cli, argv: tuple[str, ...], code: int
+) -> None:
     ran = cli(*argv, "--json")
     assert ran.code == code, ran
     assert ran.document["error"] and ran.document["kind"]
@@ -132,7 +141,9 @@ def test_every_shipped_preset_passes_its_check(cli: Cli) -> None:
     files = [str(p) for p in sorted(paths.shipped_presets_dir().glob("*.toml"))]
     ran = cli("presets", "check", *files, "--json")
     assert ran.code == 0
-    assert [f["file"] for f in ran.document["files"]] == files and all(f["ok"] for f in ran.document["files"])
+    assert [f["file"] for f in ran.document["files"]] == files and all(
+        f["ok"] for f in ran.document["files"]
+    )
 
 
 BROKEN = {
@@ -150,7 +161,9 @@ def test_check_names_the_file_and_the_place(cli: Cli, tmp_path: Path, name: str)
     ran = cli("presets", "check", str(file), "--json")
     assert ran.code == 2
     findings = ran.document["files"][0]["findings"]
-    assert any(place in f"{f['field']} {f['text']} line {f['line']}" and f["file"] for f in findings), findings
+    assert any(
+        place in f"{f['field']} {f['text']} line {f['line']}" and f["file"] for f in findings
+    ), findings
     assert str(file) in cli("presets", "check", str(file)).out
 
 
@@ -172,7 +185,14 @@ def test_checking_a_preset_executes_nothing(cli: Cli, tmp_path: Path) -> None:
         ("plan", "trap"),
         ("presets", "check", str(own / "trap.toml")),
         ("plan", "vllm-any", "--var", f"model=$(touch {trap})"),
-        ("plan", "vllm-any", "--set", f"served-model-name=`touch {trap}`", "--env", f"A=;touch {trap}"),
+        (
+            "plan",
+            "vllm-any",
+            "--set",
+            f"served-model-name=`touch {trap}`",
+            "--env",
+            f"A=;touch {trap}",
+        ),
     ):
         cli(*argv, "--json")
         assert not trap.exists()
@@ -211,7 +231,11 @@ def test_plan_shows_the_launch_and_starts_nothing(cli: Cli) -> None:
     plan = ran.document
     assert plan["argv"][:3] == ["vllm", "serve", "some/marked-model"]
     assert plan["argv"][plan["argv"].index("--max-num-seqs") + 1] == "512"
-    assert plan["env"] == {"VLLM_LOGGING_LEVEL": "DEBUG"} and plan["files"] == {} and plan["nodes"] == []
+    assert (
+        plan["env"] == {"VLLM_LOGGING_LEVEL": "DEBUG"}
+        and plan["files"] == {}
+        and plan["nodes"] == []
+    )
     assert plan["installed"].startswith("vLLM ") and plan["simulated"] is True
     assert with_argument("some/marked-model") == []
     assert cli("--simulate", "rtx-pro-6000", "servers", "--json").document["servers"] == []
@@ -222,7 +246,8 @@ def test_plan_keeps_unknown_flags_and_suggests_similar_ones(cli: Cli) -> None:
     assert plan["argv"][-2:] == ["--max-num-sequences", "8"]
     found = next(f for f in plan["findings"] if f["flag"] == "max-num-sequences")
     assert (
-        set(found) >= {"level", "code", "flag", "text", "fix"} and "max-num-seqs" in f"{found['text']} {found['fix']}"
+        set(found) >= {"level", "code", "flag", "text", "fix"}
+        and "max-num-seqs" in f"{found['text']} {found['fix']}"
     )
 
 
@@ -235,7 +260,11 @@ def test_plan_unset_and_variables_are_not_remembered_by_a_plan(cli: Cli) -> None
 def test_keys_are_masked_in_a_plan(cli: Cli) -> None:
     argv = ("plan", "vllm-any", "--set", "api-key=verysecret", "--env", "HF_TOKEN=alsosecret")
     for ran in (cli(*argv), cli(*argv, "--json")):
-        assert ran.code == 0 and "secret" not in ran.out.replace("secret.argv", "") and "***" in ran.out
+        assert (
+            ran.code == 0
+            and "secret" not in ran.out.replace("secret.argv", "")
+            and "***" in ran.out
+        )
 
 
 def test_plan_shows_one_command_per_node(cli: Cli) -> None:
@@ -245,7 +274,10 @@ def test_plan_shows_one_command_per_node(cli: Cli) -> None:
     assert [n["env"]["VLLM_HOST_IP"] for n in nodes] == ["10.0.0.1", "10.0.0.2"]
     assert "--headless" in nodes[1]["argv"] and "--headless" not in nodes[0]["argv"]
     printed = cli(*argv).out.splitlines()
-    assert [line for line in printed if line.startswith("#")] == ["# head (rank 0)", "# worker (rank 1)"]
+    assert [line for line in printed if line.startswith("#")] == [
+        "# head (rank 0)",
+        "# worker (rank 1)",
+    ]
     assert nodes[0]["shell"] in printed and nodes[1]["shell"] in printed
 
 
@@ -256,7 +288,11 @@ def test_a_plan_with_several_nodes_is_rejected_on_a_real_host(cli: Cli) -> None:
 
 def test_a_plan_with_errors_exits_with_2(cli: Cli) -> None:
     ran = cli("plan", "vllm-any", "--set", "gpu-memory-utilization=7", "--json")
-    assert ran.code == 2 and ran.document["argv"] and "error" in [f["level"] for f in ran.document["findings"]]
+    assert (
+        ran.code == 2
+        and ran.document["argv"]
+        and "error" in [f["level"] for f in ran.document["findings"]]
+    )
     assert cli("plan", "vllm-any", "--set", "gpu-memory-utilization=7").code == 2
     assert cli("plan", "vllm-any").code == 0
 
@@ -264,17 +300,25 @@ def test_a_plan_with_errors_exits_with_2(cli: Cli) -> None:
 def test_check_and_plan_report_the_same_findings_of_a_user_preset(cli: Cli) -> None:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
     own.parent.mkdir(parents=True, exist_ok=True)
-    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
+    text = (
+        (paths.shipped_presets_dir() / "vllm-any.toml")
+        .read_text()
+        .replace('id = "vllm-any"', 'id = "mine"')
+    )
     own.write_text(f'{text}\n[env]\nLD_PRELOAD = "/opt/lib/tcmalloc.so"\n')
     assert cli("plan", "mine").code == 0
     checked = cli("presets", "check", str(own), "--json")
     assert checked.code == 0
     (file,) = checked.document["files"]
-    assert [f["level"] for f in file["findings"] if f["code"] == "preset.hijacks-execution"] == ["warn"]
+    assert [f["level"] for f in file["findings"] if f["code"] == "preset.hijacks-execution"] == [
+        "warn"
+    ]
     elsewhere = own.parents[2] / "mine.toml"
     elsewhere.write_text(own.read_text())
     again = cli("presets", "check", str(elsewhere), "--json")
-    assert [f["text"] for f in again.document["files"][0]["findings"]] == [f["text"] for f in file["findings"]]
+    assert [f["text"] for f in again.document["files"][0]["findings"]] == [
+        f["text"] for f in file["findings"]
+    ]
     refused = cli("--simulate", "rtx-pro-6000", "start", str(elsewhere))
     assert refused.code == 2 and "LD_PRELOAD" in refused.err and "--trust" in refused.err
 
@@ -291,15 +335,24 @@ def test_a_preset_is_shown_with_its_hardware_baseline_and_benchmark(cli: Cli) ->
         assert said in shown
     assert "--enable-metrics\n" in shown and "${model}" not in shown
     sparks = cli("presets", "show", SPARKS).out
-    assert "node 1: worker" in sparks and "--headless" in sparks and "(default enp1s0f1np1)" in sparks
+    assert (
+        "node 1: worker" in sparks
+        and "--headless" in sparks
+        and ("(default enp1s0f1np1)") in sparks
+    )
 
 
 def test_fit_answers_what_fits(cli: Cli) -> None:
     ran = cli("--simulate", "gb10-x2", "fit", SPARKS, "--context", "8192,32768")
     assert ran.code == 0 and "NVFP4 *" in ran.out and "8,192" in ran.out
-    (group,) = cli("--simulate", "gb10-x2", "fit", SPARKS, "--kv", "fp8", "--json").document["groups"]
+    (group,) = cli("--simulate", "gb10-x2", "fit", SPARKS, "--kv", "fp8", "--json").document[
+        "groups"
+    ]
     by_size = {(row["weights"], len(row["gpus"])): row for row in group["rows"]}
-    assert by_size["BF16", 2]["limit_tok_s"] == pytest.approx(3.93, abs=0.01) and ("BF16", 1) not in by_size
+    assert (
+        by_size["BF16", 2]["limit_tok_s"] == pytest.approx(3.93, abs=0.01)
+        and ("BF16", 1) not in by_size
+    )
     none = cli("--simulate", "four-pcie", "fit", "org/nothing")
     assert none.code == 2 and "no answer" in none.out
     wrong = cli("--simulate", "four-pcie", "fit", SPARKS, "--context", "long")

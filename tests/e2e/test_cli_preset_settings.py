@@ -14,9 +14,14 @@ OFF_NOW = f"settings of the preset are not applied: {OFF}"
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_preset_whose_power_limit_is_not_applied_is_reported(cli: Cli, settings_end: None) -> None:
+def test_a_preset_whose_power_limit_is_not_applied_is_reported(
+    cli: Cli, settings_end: None
+) -> None:
     plan = cli(*PRO, "plan", PRESET)
-    assert OFF_NOW in plan.out + plan.err and f"workbench presets apply {PRESET}" in plan.out + plan.err
+    assert (
+        OFF_NOW in plan.out + plan.err
+        and (f"workbench presets apply {PRESET}") in plan.out + plan.err
+    )
     ran = cli(*PRO, "start", PRESET, "--set", f"port={free_port()}", "--wait", "--json")
     before = cli(*PRO, "bench", ran.document["run_id"], *BRIEF, "--json").document
     assert f"GPU settings of the preset were not applied: {OFF}" in before["notes"]

@@ -26,7 +26,9 @@ def command(*argv: str) -> list[str]:
 
 
 def run(*argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*argv), capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command(*argv), capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
+    )
     assert "Traceback" not in done.stdout + done.stderr
     return done
 
@@ -50,7 +52,9 @@ def worker_of(process: subprocess.Popen[Any]) -> psutil.Process | None:
 def test_start_bench_and_stop_as_processes(running: dict[str, Any]) -> None:
     run_id = running["run_id"]
     assert alive(running["pid"])  # its `workbench start` is long gone
-    bench = run(*PRO, "bench", run_id, "--requests", "2", "--max-tokens", "8", "--warmup", "1", "--json")
+    bench = run(
+        *PRO, "bench", run_id, "--requests", "2", "--max-tokens", "8", "--warmup", "1", "--json"
+    )
     assert bench.returncode == 0 and json.loads(bench.stdout)["requests_ok"] == 2
     assert run("results", "show", "1").returncode == 0
     assert run(*PRO, "stop", run_id).returncode == 0
@@ -59,8 +63,12 @@ def test_start_bench_and_stop_as_processes(running: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_a_terminated_bench_ends_its_worker_and_stores_nothing(running: dict[str, Any], sent: signal.Signals) -> None:
-    argv = command(*PRO, "bench", running["run_id"], "--requests", "1000", "--max-tokens", "500", "--json")
+def test_a_terminated_bench_ends_its_worker_and_stores_nothing(
+    running: dict[str, Any], sent: signal.Signals
+) -> None:
+    argv = command(
+        *PRO, "bench", running["run_id"], "--requests", "1000", "--max-tokens", "500", "--json"
+    )
     bench = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     eventually(lambda: worker_of(bench), "the worker")
     worker = worker_of(bench)
@@ -70,7 +78,11 @@ def test_a_terminated_bench_ends_its_worker_and_stores_nothing(running: dict[str
     eventually(lambda: not alive(worker.pid), "the worker to end")
     assert "Traceback" not in out + err
     if sent is signal.SIGINT:
-        assert bench.returncode == 130 and "interrupted" in err and json.loads(out)["error"] == "interrupted"
+        assert (
+            bench.returncode == 130
+            and "interrupted" in err
+            and json.loads(out)["error"] == "interrupted"
+        )
     else:
         assert bench.returncode == -sent
     assert json.loads(run("results", "list", "--json").stdout)["results"] == []
@@ -85,7 +97,9 @@ def test_the_server_of_a_killed_start_is_adopted_by_the_next_command(
     argv = command(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait")
     start = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert start.stderr is not None
-    run_id = next(line.partition(":")[0] for line in start.stderr if re.match(r"\d{8}-\d{6}-\w+-\w+:", line))
+    run_id = next(
+        line.partition(":")[0] for line in start.stderr if re.match(r"\d{8}-\d{6}-\w+-\w+:", line)
+    )
     start.kill()
     start.communicate()
     (adopted,) = json.loads(run(*PRO, "servers", "--json").stdout)["servers"]
@@ -116,7 +130,9 @@ def test_follow_ends_with_the_run_and_on_an_interrupt(running: dict[str, Any]) -
     assert (follows[1].returncode, err) == (0, "") and "shut" in out.lower()
 
 
-@pytest.mark.parametrize("argv", [("presets", "path"), ("flags", "vllm", "--json"), ("nosuch", "x", "--json")])
+@pytest.mark.parametrize(
+    "argv", [("presets", "path"), ("flags", "vllm", "--json"), ("nosuch", "x", "--json")]
+)
 def test_a_closed_pipe_is_no_error_message(servers_end: None, argv: tuple[str, ...]) -> None:
     """The pipe is closed before the first byte, so that short output fails at the last flush."""
     reading, writing = os.pipe()
@@ -128,13 +144,17 @@ def test_a_closed_pipe_is_no_error_message(servers_end: None, argv: tuple[str, .
     assert done.returncode in (141, 2)
 
 
-def test_messages_go_to_stderr_and_one_document_to_stdout(servers_end: None, tmp_path: Path) -> None:
+def test_messages_go_to_stderr_and_one_document_to_stdout(
+    servers_end: None, tmp_path: Path
+) -> None:
     done = run("--json", "plan", "nosuch")
     assert done.returncode == 2 and json.loads(done.stdout)["kind"] == "PresetError"
     assert done.stderr.startswith("workbench: ")
 
 
-def test_a_defect_is_one_line_with_its_traceback_in_a_file(servers_end: None, tmp_path: Path) -> None:
+def test_a_defect_is_one_line_with_its_traceback_in_a_file(
+    servers_end: None, tmp_path: Path
+) -> None:
     code = (
         "import sys, workbench.store.paths as paths\n"
         "paths.own_presets_dir = lambda: 1 / 0\n"

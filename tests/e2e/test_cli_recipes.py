@@ -29,7 +29,9 @@ def test_a_recipe_becomes_a_preset_that_plans(cli: Cli, tmp_path: Path) -> None:
     document = json.loads(shown.out)
     assert (shown.code, document["saved"], document["id"]) == (0, None, "mine")
     assert document["preset"]["flags"] == {"port": 8100, "trust-remote-code": True}
-    assert {"recipe.refused", "recipe.computed", "preset.runs-code"} <= {f["code"] for f in document["findings"]}
+    assert {"recipe.refused", "recipe.computed", "preset.runs-code"} <= {
+        f["code"] for f in document["findings"]
+    }
     asked = cli("import", str(recipe), "--name", "mine")
     assert asked.code == 2 and "--yes" in asked.err and "org/Model-7B" in asked.out
     saved = cli("import", str(recipe), "--name", "mine", "--yes")
@@ -52,7 +54,9 @@ def test_a_recipe_becomes_a_preset_that_plans(cli: Cli, tmp_path: Path) -> None:
         (("--command", "vllm serve m", "--name", "No Id", "--yes"), "cannot be saved"),
     ],
 )
-def test_bad_sources_are_errors_with_a_next_step(cli: Cli, argv: tuple[str, ...], said: str) -> None:
+def test_bad_sources_are_errors_with_a_next_step(
+    cli: Cli, argv: tuple[str, ...], said: str
+) -> None:
     ran = cli("import", *argv)
     assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
 
@@ -63,8 +67,14 @@ def test_a_running_server_becomes_a_preset(cli: Cli, tmp_path: Path) -> None:
     program.chmod(0o755)
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "1", "LLAMA_API_KEY": "verysecretkey123"}
     argv = [str(program), "-m", "/models/a b.gguf", "-c", "4096", "--api-key", "verysecretkey123"]
-    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None and server.stdin is not None and server.stdout.readline() == "on\n"
+    with subprocess.Popen(
+        argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert (
+            server.stdout is not None
+            and server.stdin is not None
+            and server.stdout.readline() == "on\n"
+        )
         shown = cli("import", "--pid", str(server.pid), "--json")
         server.stdin.close()
     preset = json.loads(shown.out)["preset"]
@@ -98,14 +108,31 @@ def test_an_export_is_written_once_and_has_no_secret(cli: Cli, tmp_path: Path) -
 
 def test_an_export_of_nothing_known_is_an_error(cli: Cli) -> None:
     assert cli("export", "nosuch").code == 2
-    ran = cli("export", "vllm-llama-3.3-70b-2x-spark", "--as", "compose", "--var", "head_ip=1", "--var", "worker_ip=2")
+    ran = cli(
+        "export",
+        "vllm-llama-3.3-70b-2x-spark",
+        "--as",
+        "compose",
+        "--var",
+        "head_ip=1",
+        "--var",
+        "worker_ip=2",
+    )
     assert ran.code == 2 and "--node" in ran.err
 
 
 def test_a_run_is_exported_with_the_words_that_started_it(cli: Cli) -> None:
     here = ("--simulate", "four-pcie")
     run_id = cli(
-        *here, "start", "vllm-any", "--var", "model=org/M", "--set", "max-num-seqs=3", "--set", f"port={free_port()}"
+        *here,
+        "start",
+        "vllm-any",
+        "--var",
+        "model=org/M",
+        "--set",
+        "max-num-seqs=3",
+        "--set",
+        f"port={free_port()}",
     ).out.strip()
     try:
         ran = cli(*here, "export", run_id, "--as", "shell")

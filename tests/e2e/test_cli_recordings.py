@@ -1,4 +1,5 @@
-"""`workbench record` and `workbench replay` as processes, and the history that a killed screen leaves."""
+"""`workbench record` and `workbench replay` as processes, and the history that a killed screen
+leaves."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_a_recording_has_readings_of_all_gpus_and_says_that_they_are_simulated(
 
     again = cli("record", str(path), "--seconds", "3")
     assert again.code == 2 and "exists" in again.err
-    exported = cli.ok("record", str(tmp_path / "b.jsonl"), "--last", "600")  # the recording session kept them too
+    # the recording session kept them too
+    exported = cli.ok("record", str(tmp_path / "b.jsonl"), "--last", "600")
     assert exported["lines"] >= written["lines"] - 1
     _, kept = recording.opened(tmp_path / "b.jsonl")
     assert any(isinstance(item, Infos) and len(item.infos) == 4 for item in kept)
@@ -49,7 +51,11 @@ def test_replay_needs_a_terminal_and_a_recording(cli: CommandLine, tmp_path: Pat
     wrong = cli("replay", str(tmp_path / "x"))
     assert wrong.code == 2 and "is not a recording of Workbench" in wrong.err
     none = cli("record", str(tmp_path / "y"), "--last", "60")
-    assert none.code == 2 and "no history of sim:four-pcie is kept" in none.err and not (tmp_path / "y").exists()
+    assert (
+        none.code == 2
+        and ("no history of sim:four-pcie is kept") in none.err
+        and not (tmp_path / "y").exists()
+    )
 
 
 @pytest.mark.slow

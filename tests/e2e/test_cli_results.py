@@ -37,7 +37,9 @@ def ids(ran: Any) -> list[int]:
 def test_the_list_shows_the_newest_and_pages_through_the_rest(cli: Cli, db: ResultsDb) -> None:
     made.multiply(db.path, 600)
     listed = cli("results", "list")
-    assert [line.split()[0] for line in listed.out.splitlines()] == [f"#{n}" for n in range(602, 552, -1)]
+    assert [line.split()[0] for line in listed.out.splitlines()] == [
+        f"#{n}" for n in range(602, 552, -1)
+    ]
     assert "the newest 50 are shown; --all shows all, --before 553 the older ones" in listed.err
     older = cli("results", "list", "--before", "553", "--limit", "2", "--json")
     assert ids(older) == [552, 551] and older.document["more"] is True
@@ -58,7 +60,9 @@ def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
         "note": "before the driver update",
         "tags": ["grün", "keep"],
     }
-    assert cli("results", "tag", "1", "-keep", "+x").out == "#1  tags: grün x  note: before the driver update\n"
+    assert cli("results", "tag", "1", "-keep", "+x").out == (
+        "#1  tags: grün x  note: before the driver update\n"
+    )
     assert cli("results", "tag", "1").out.startswith("#1  tags: grün x")
     for words, found in {
         ("driver", "UPDATE"): [1],
@@ -89,7 +93,10 @@ def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
         (("report", "--experiment", "9"), "there is no experiment 9"),
         (("report", "--sweep", "9"), "there is no sweep 9"),
         (("report",), "a report needs either results, one experiment or one sweep"),
-        (("report", "1", "--sweep", "1"), "a report needs either results, one experiment or one sweep"),
+        (
+            ("report", "1", "--sweep", "1"),
+            "a report needs either results, one experiment or one sweep",
+        ),
         (("report", "1", "-o", "x.pdf"), "no report format has the suffix of x.pdf"),
         (("report", "1", "--requests"), "--requests applies to CSV only"),
         (("tag", "1", "two words"), "'two words' is not a valid tag"),
@@ -99,7 +106,9 @@ def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
         (("search",), "the following arguments are required: WORD"),
     ],
 )
-def test_invalid_arguments_of_results_are_rejected(cli: Cli, db: ResultsDb, argv: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_of_results_are_rejected(
+    cli: Cli, db: ResultsDb, argv: tuple[str, ...], said: str
+) -> None:
     ran = cli("results", *argv, "--json") if argv[0] != "tag" else cli("--json", "results", *argv)
     assert ran.code == 2 and said in ran.document["error"] and ran.document["next_step"]
 
@@ -119,7 +128,10 @@ def test_show_prints_metrics_conditions_and_workload(cli: Cli, db: ResultsDb) ->
     ):
         assert said in text, said
     document = cli("results", "show", "2", "--json").document
-    assert document["engine"]["running_max"] == 4 and document["conditions"]["model_digest"] == "3f1c99d0a1b2c3d4"
+    assert (
+        document["engine"]["running_max"] == 4
+        and document["conditions"]["model_digest"] == "3f1c99d0a1b2c3d4"
+    )
     assert "sesame" not in text + json.dumps(document)
 
 
@@ -128,14 +140,19 @@ def test_reports_on_results(cli: Cli, db: ResultsDb, tmp_path: Path) -> None:
     assert cli("results", "report", "1", "2", "-o", str(page)).out == f"{page}\n"
     text = page.read_text()
     assert (
-        text.startswith("<!doctype html>") and "B #2 against A #1" in text and "simulated and the other is real" in text
+        text.startswith("<!doctype html>")
+        and "B #2 against A #1" in text
+        and "simulated and the other is real" in text
     )
     again = cli("results", "report", "1", "-o", str(page))
     assert again.code == 2 and "File exists" in again.err and page.read_text() == text
     assert cli("results", "report", "1").out.startswith("# org/tiny on box\n")
     data = json.loads(cli("results", "report", "1", "2", "--format", "json").out)
     assert [len(r["samples"]) for r in data["results"]] == [40, 40] and data["comparison"]["a"] == 1
-    assert len(cli("results", "report", "1", "2", "--format", "csv", "--requests").out.splitlines()) == 81
+    assert (
+        len(cli("results", "report", "1", "2", "--format", "csv", "--requests").out.splitlines())
+        == 81
+    )
     assert cli("results", "report", "1", "--format", "csv", "--json").document["format"] == "csv"
     assert cli("results", "export", "1", "--format", "html").out.count("<svg") == 3
 
@@ -146,16 +163,24 @@ def test_reports_on_an_experiment_and_a_sweep(cli: Cli, db: ResultsDb) -> None:
     runs = tuple(replace(run, result_id=n) for run, n in zip(trial.runs, numbers, strict=True))
     kept = ExperimentsDb(paths.results_db()).add(replace(trial, runs=runs))
     text = cli("results", "report", "--experiment", str(kept.id)).out
-    assert "# A/B experiment: org/tiny" in text and "## Raw pairs" in text and "<summary>Result #3</summary>" in text
+    assert (
+        "# A/B experiment: org/tiny" in text
+        and "## Raw pairs" in text
+        and ("<summary>Result #3</summary>") in text
+    )
     db.delete(numbers[-1])  # a result that is gone takes nothing else along
     assert "## Raw pairs" in cli("results", "report", "--experiment", str(kept.id)).out
     sweep = SweepStore(paths.data_dir() / "sweeps").add(made.sweep())
-    assert "Knee at c=8" in cli("results", "report", "--sweep", str(sweep.id), "--format", "html").out
+    assert (
+        "Knee at c=8" in cli("results", "report", "--sweep", str(sweep.id), "--format", "html").out
+    )
 
 
 def test_imported_results_are_listed_and_compared_with_own_results(cli: Cli, db: ResultsDb) -> None:
     files = sorted(map(str, FIXTURES.glob("*.json")))
-    found = cli("results", "import", *files, "--engine", "vllm", "--on", "box", "--tag", "peers", "--json").document
+    found = cli(
+        "results", "import", *files, "--engine", "vllm", "--on", "box", "--tag", "peers", "--json"
+    ).document
     assert [(r["conditions"]["imported"], r["new"]) for r in found["results"]] == [
         ("AIPerf 0.13.0", True),
         ("llama-benchy 0.4.0", True),
@@ -163,26 +188,42 @@ def test_imported_results_are_listed_and_compared_with_own_results(cli: Cli, db:
         ("vllm bench serve", True),
         ("vllm bench serve", True),
     ]
-    assert all(r["tags"] == ["peers"] and r["conditions"]["engine"] == "vllm" for r in found["results"])
+    assert all(
+        r["tags"] == ["peers"] and r["conditions"]["engine"] == "vllm" for r in found["results"]
+    )
     again = cli("results", "import", *files)
-    assert again.code == 0 and again.out.splitlines()[-1] == "5 of 5 were imported before and are not stored again"
+    assert again.code == 0 and again.out.splitlines()[-1] == (
+        "5 of 5 were imported before and are not stored again"
+    )
     assert ids(cli("results", "list", "--tag", "peers", "--json")) == [7, 6, 5, 4, 3]
     assert ids(cli("results", "search", "aiperf", "--json")) == [3]
     compared = cli("compare", "1", "6")
-    assert "Not like for like" in compared.out and "  B #6 was measured by vllm bench serve" in compared.out
+    assert (
+        "Not like for like" in compared.out
+        and ("  B #6 was measured by vllm bench serve") in compared.out
+    )
     assert "Measured by vllm bench serve, not by Workbench" in cli("results", "show", "6").out
 
 
 def test_an_import_that_fails_adds_nothing(cli: Cli, db: ResultsDb, tmp_path: Path) -> None:
     good = (FIXTURES / "vllm-0.32.json").read_text()
-    (tmp_path / "two.json").write_text(good + "\n" + good.replace('"completed": 8', '"completed": "eight"'))
+    (tmp_path / "two.json").write_text(
+        good + "\n" + good.replace('"completed": 8', '"completed": "eight"')
+    )
     ran = cli("results", "import", str(tmp_path / "two.json"), "--json")
-    assert ran.code == 2 and "document 2.completed: the field must be a number" in ran.document["error"]
+    assert (
+        ran.code == 2
+        and ("document 2.completed: the field must be a number") in ran.document["error"]
+    )
     assert ids(cli("results", "list", "--json")) == [2, 1]
 
 
-def test_the_error_of_a_failed_note_quotes_the_note(cli: Cli, db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.store.results_db.ResultsDb.__init__.__kwdefaults__", {"busy_s": 0.1})
+def test_the_error_of_a_failed_note_quotes_the_note(
+    cli: Cli, db: ResultsDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "workbench.store.results_db.ResultsDb.__init__.__kwdefaults__", {"busy_s": 0.1}
+    )
     other = sqlite3.connect(paths.results_db(), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     try:

@@ -18,14 +18,18 @@ FILE = Path(__file__).parents[1] / "fixtures" / "imports" / "vllm-0.32.json"
 
 
 @pytest.mark.parametrize("document", [False, True])
-def test_valid_files_are_imported_even_if_others_fail(cli: Cli, tmp_path: Path, document: bool) -> None:
+def test_valid_files_are_imported_even_if_others_fail(
+    cli: Cli, tmp_path: Path, document: bool
+) -> None:
     cut = tmp_path / "cut.json"
     cut.write_text(FILE.read_text()[:200])
     good = str(shutil.copy(FILE, tmp_path / "good.json"))
     ran = cli("results", "import", str(cut), good, *(["--json"] if document else []))
     assert ran.code == 2 and "cut.json" in ran.err
     if document:
-        assert [r["id"] for r in ran.document["results"]] == [1] and "cut.json" in ran.document["failed"][0]["error"]
+        assert [r["id"] for r in ran.document["results"]] == [1] and "cut.json" in ran.document[
+            "failed"
+        ][0]["error"]
     else:
         assert ran.out.startswith("#1 ")
     assert cli("results", "import", str(cut)).code == 2
@@ -42,7 +46,11 @@ def test_a_damaged_result_is_reported_and_the_others_are_listed(cli: Cli, tmp_pa
     assert listed.code == 0 and "#2 " in listed.out and "#1 " not in listed.out
     assert "damaged results are left out: #1" in listed.err
     shown = cli("results", "show", "1")
-    assert shown.code == 1 and "is damaged" in shown.err and "next: other results are not affected" in shown.err
+    assert (
+        shown.code == 1
+        and "is damaged" in shown.err
+        and ("next: other results are not affected") in shown.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ Cli = Callable[..., Any]
 
 
 def runs_in(listing: str) -> list[str]:
-    """Return the lines of runs; other programs of this machine may serve too, and are listed below them."""
+    """Return the lines of runs; other programs of this machine may serve too, and are listed below
+    them."""
     return [line for line in listing.splitlines() if "-vllm-00" in line]
 
 
@@ -32,11 +33,18 @@ def test_old_runs_are_counted_listed_and_removed(cli: Cli, clean_environment: No
     for wrong in ([], ["--older-than", "30"], ["--size", "-1G"], ["--keep", "-1"]):
         assert cli("runs", "prune", *wrong, "--yes").code == 2
     asked = cli("runs", "prune", "--older-than", "2d")
-    assert asked.code == 2 and "30 runs would be removed" in asked.err and len(list(root.iterdir())) == 31
+    assert (
+        asked.code == 2
+        and "30 runs would be removed" in asked.err
+        and len(list(root.iterdir())) == 31
+    )
     pruned = cli("runs", "prune", "--keep", "5", "--yes", "--json").document
     assert pruned["removed"] == ids[24::-1] and pruned["unread_failures"] == failed
     last = cli("runs", "prune", "--older-than", "2d", "--yes")
-    assert "5 runs removed" in last.out and f"1 failed run whose log nobody has read: {failed[0]}" in last.err
+    assert (
+        "5 runs removed" in last.out
+        and (f"1 failed run whose log nobody has read: {failed[0]}") in last.err
+    )
     assert cli("logs", failed[0]).code == 0
     assert f"removed {failed[0]}" in cli("runs", "prune", "--older-than", "2d", "--yes").out
     assert not list(root.iterdir())

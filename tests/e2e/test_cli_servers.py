@@ -25,7 +25,9 @@ GB10 = ("--simulate", "gb10")
 
 
 def start(cli: Cli, *more: str, profile: tuple[str, ...] = PRO) -> dict[str, Any]:
-    ran = cli(*profile, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json", *more)
+    ran = cli(
+        *profile, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json", *more
+    )
     assert ran.code == 0, ran
     document: dict[str, Any] = ran.document
     return document
@@ -34,12 +36,19 @@ def start(cli: Cli, *more: str, profile: tuple[str, ...] = PRO) -> dict[str, Any
 @pytest.mark.slow
 def test_start_servers_logs_stop(cli: Cli) -> None:
     run = start(cli)
-    assert run["state"] == "ready" and run["simulated"] and run["url"] == f"http://127.0.0.1:{run['port']}"
+    assert (
+        run["state"] == "ready"
+        and run["simulated"]
+        and run["url"] == f"http://127.0.0.1:{run['port']}"
+    )
     listed = cli(*PRO, "servers", "--json").document["servers"]
     assert listed[0]["live"]["generation_tok_s"] == 0 == listed[0]["live"]["running"]
-    assert [(s["run_id"], s["state"], s["adopted"]) for s in listed] == [(run["run_id"], "ready", True)]
+    assert [(s["run_id"], s["state"], s["adopted"]) for s in listed] == [
+        (run["run_id"], "ready", True)
+    ]
     assert "SIMULATED" in cli(*PRO, "servers").out
-    assert cli("servers", "--json").document["servers"] == []  # of this host, where nothing was started
+    # of this host, where nothing was started
+    assert cli("servers", "--json").document["servers"] == []
 
     logs = cli(*PRO, "logs", run["run_id"], "--json").document
     assert logs["run_id"] == run["run_id"] and "SIMULATED" in logs["lines"][0]
@@ -68,7 +77,11 @@ def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
     first, second = start(cli, *half), start(cli, *half)
     year = first["run_id"][:4]
     ambiguous = cli(*PRO, "logs", year)
-    assert ambiguous.code == 2 and first["run_id"] in ambiguous.err and second["run_id"] in ambiguous.err
+    assert (
+        ambiguous.code == 2
+        and first["run_id"] in ambiguous.err
+        and second["run_id"] in ambiguous.err
+    )
     tail = second["run_id"].rpartition("-")[2]
     assert cli(*PRO, "stop", tail, "--json").document["run_id"] == second["run_id"]
     states = {s["run_id"]: s["state"] for s in cli(*PRO, "servers", "--json").document["servers"]}
@@ -77,12 +90,27 @@ def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_start_fails_at_the_timeout_and_leaves_the_server_running(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_fails_at_the_timeout_and_leaves_the_server_running(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_FAULT", "never_ready")
-    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--timeout", "0.5", "--json")
+    ran = cli(
+        *PRO,
+        "start",
+        "vllm-any",
+        "--set",
+        f"port={free_port()}",
+        "--wait",
+        "--timeout",
+        "0.5",
+        "--json",
+    )
     assert ran.code == 1 and "was not READY within" in ran.document["error"]
     (run,) = cli(*PRO, "servers", "--json").document["servers"]
-    assert run["state"] == "starting" and f"workbench stop {run['run_id']}" in ran.document["next_step"]
+    assert (
+        run["state"] == "starting"
+        and (f"workbench stop {run['run_id']}") in ran.document["next_step"]
+    )
     assert cli(*PRO, "stop", run["run_id"]).code == 0
 
 
@@ -102,7 +130,10 @@ def test_problems_that_are_found_before_a_start(cli: Cli) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         ran = cli(*PRO, "start", "vllm-any", "--set", f"port={port}", "--json")
-        assert ran.code == 1 and f"port {port} is in use by process {os.getpid()}" in ran.document["error"]
+        assert (
+            ran.code == 1
+            and (f"port {port} is in use by process {os.getpid()}") in ran.document["error"]
+        )
     ran = cli("start", "vllm-any", "--set", f"port={free_port()}", "--json")
     assert ran.code == 1 and "vllm not found" in ran.document["error"]
     ran = cli("start", "llamacpp-gguf", "--var", "model=/no/such/file.gguf", "--json")
@@ -126,13 +157,17 @@ def test_a_variable_is_remembered_only_after_the_server_was_ready(cli: Cli, tmp_
 @pytest.mark.slow
 def test_a_remembered_variable_does_not_change_other_presets(cli: Cli) -> None:
     """A model given for vllm-any must not become the model of all presets on the host."""
-    before = {p: model_of(cli, p, GB10) for p in ("vllm-llama-3.3-70b-nvfp4-spark", "vllm-llama-3.3-70b-2x-spark")}
+    before = {
+        p: model_of(cli, p, GB10)
+        for p in ("vllm-llama-3.3-70b-nvfp4-spark", "vllm-llama-3.3-70b-2x-spark")
+    }
     port = ("--set", f"port={free_port()}", "--wait")
     run = cli(*GB10, "start", "vllm-any", "--var", "model=Qwen/Qwen3-8B", *port, "--json").document
     assert run["state"] == "ready" and run["variables"]["model"]["from"] == "given"
     assert before == {p: model_of(cli, p, GB10) for p in before}
 
-    plan = cli(*GB10, "plan", "vllm-any", "--json").document  # its own default stands, and what was used is offered
+    # its own default stands, and what was used is offered
+    plan = cli(*GB10, "plan", "vllm-any", "--json").document
     assert plan["model"] == "Qwen/Qwen3-0.6B"
     (said,) = [f for f in plan["findings"] if f["code"] == "variable.default"]
     assert run["run_id"] in said["text"] and "Qwen/Qwen3-8B" in said["text"]
@@ -142,33 +177,69 @@ def test_a_remembered_variable_does_not_change_other_presets(cli: Cli) -> None:
 @pytest.mark.slow
 def test_the_use_of_a_remembered_variable_is_always_reported(cli: Cli) -> None:
     port = ("--set", f"port={free_port()}")
-    given = ("--var", "model=/srv/models/Other-Mistral-Large-AWQ", "--var", "triton_cache=/fast/triton")
-    run = cli(*PRO, "start", "sglang-mistral-large-awq-optimized", *given, *port, "--wait", "--json").document
+    given = (
+        "--var",
+        "model=/srv/models/Other-Mistral-Large-AWQ",
+        "--var",
+        "triton_cache=/fast/triton",
+    )
+    run = cli(
+        *PRO, "start", "sglang-mistral-large-awq-optimized", *given, *port, "--wait", "--json"
+    ).document
     assert run["state"] == "ready", run
     cli(*PRO, "stop", run["run_id"])
     day = f"{run['run_id'][:4]}-{run['run_id'][4:6]}-"
     plan = cli(*PRO, "plan", "sglang-mistral-large-awq-optimized", "--json").document
     assert plan["model"] == "/srv/models/Other-Mistral-Large-AWQ"
-    assert plan["variables"]["model"] == {"value": plan["model"], "from": "remembered", "run_id": run["run_id"]}
+    assert plan["variables"]["model"] == {
+        "value": plan["model"],
+        "from": "remembered",
+        "run_id": run["run_id"],
+    }
     said = [f["text"] for f in plan["findings"] if f["code"] == "variable.remembered"]
     assert f"remembered from run {run['run_id']} on {day}" in said[0] and len(said) == 2
 
     again = cli(*PRO, "start", "sglang-mistral-large-awq-optimized", *port, "--json")
-    assert said[0] in again.err and again.document["variables"]["triton_cache"]["from"] == "remembered"
-    assert model_of(cli, "sglang-mistral-large-awq-baseline") != "/srv/models/Other-Mistral-Large-AWQ"
+    assert (
+        said[0] in again.err and again.document["variables"]["triton_cache"]["from"] == "remembered"
+    )
+    assert (
+        model_of(cli, "sglang-mistral-large-awq-baseline") != "/srv/models/Other-Mistral-Large-AWQ"
+    )
 
 
 @pytest.mark.slow
 def test_api_keys_are_stored_and_shown_nowhere(cli: Cli) -> None:
     key = "abcdefsecretghijkl"
     run = start(cli, "--set", f"api-key={key}", "--env", f"HF_TOKEN={key}2")
-    said = [json.dumps(run), cli(*PRO, "servers", "--json").out, cli(*PRO, "logs", run["run_id"]).out]
-    bench = cli(*PRO, "bench", run["run_id"], "--requests", "2", "--max-tokens", "8", "--warmup", "0", "--json")
-    assert bench.code == 0 and bench.document["requests_ok"] == 2, bench  # the server asks for the key, and has got it
+    said = [
+        json.dumps(run),
+        cli(*PRO, "servers", "--json").out,
+        cli(*PRO, "logs", run["run_id"]).out,
+    ]
+    bench = cli(
+        *PRO,
+        "bench",
+        run["run_id"],
+        "--requests",
+        "2",
+        "--max-tokens",
+        "8",
+        "--warmup",
+        "0",
+        "--json",
+    )
+    # the server asks for the key, and has got it
+    assert bench.code == 0 and bench.document["requests_ok"] == 2, bench
     said += [bench.out, bench.err]
-    said += [cli("results", "export", str(bench.document["id"]), "--format", f).out for f in ("json", "csv", "md")]
+    said += [
+        cli("results", "export", str(bench.document["id"]), "--format", f).out
+        for f in ("json", "csv", "md")
+    ]
     files = [p for p in Path(os.environ["XDG_STATE_HOME"]).parent.rglob("*") if p.is_file()]
-    assert any(p.name == "plan.json" for p in files) and any(p.name == "results.sqlite3" for p in files)
+    assert any(p.name == "plan.json" for p in files) and any(
+        p.name == "results.sqlite3" for p in files
+    )
     said += [p.read_bytes().decode("utf-8", "replace") for p in files]
     assert not [text for text in said if key in text]
     cli(*PRO, "stop", run["run_id"])
@@ -182,11 +253,18 @@ def test_one_simulated_host_represents_two_nodes(cli: Cli) -> None:
     assert cli("--simulate", "gb10-x2", "stop", ran.out.strip()).code == 0
 
 
-def test_a_state_directory_that_cannot_be_created(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_directory_that_cannot_be_created(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file is in its place, so that even root cannot write there."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    for argv in (("servers",), ("start", "vllm-any"), (*PRO, "start", "vllm-any"), (*PRO, "gpu", "status")):
+    for argv in (
+        ("servers",),
+        ("start", "vllm-any"),
+        (*PRO, "start", "vllm-any"),
+        (*PRO, "gpu", "status"),
+    ):
         ran = cli(*argv, "--json")
         assert ran.code == 1 and str(tmp_path / "file") in ran.document["error"], ran
 
@@ -235,7 +313,10 @@ def test_an_executable_for_a_host_in_the_configuration(cli: Cli, venv_vllm: Path
     assert plan["argv"][0] == str(venv_vllm)
     (said,) = [f["text"] for f in plan["findings"] if f["code"] == "engine.executable"]
     assert "config.toml" in said and str(venv_vllm) in said
-    assert cli(*GB10, "plan", "vllm-any", "--executable", "vllm", "--json").document["argv"][0] == "vllm"
+    assert (
+        cli(*GB10, "plan", "vllm-any", "--executable", "vllm", "--json").document["argv"][0]
+        == "vllm"
+    )
     assert cli(*PRO, "plan", "vllm-any", "--json").document["argv"][0] == "vllm"  # another host
     assert cli(*GB10, "plan", "sglang-any", "--json").document["argv"][0] == "sglang"
 
@@ -243,16 +324,24 @@ def test_an_executable_for_a_host_in_the_configuration(cli: Cli, venv_vllm: Path
 def test_the_executable_of_a_preset_is_shown(cli: Cli) -> None:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
     own.parent.mkdir(parents=True, exist_ok=True)
-    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
+    text = (
+        (paths.shipped_presets_dir() / "vllm-any.toml")
+        .read_text()
+        .replace('id = "vllm-any"', 'id = "mine"')
+    )
     own.write_text(text.replace("[engine]\n", '[engine]\nexecutable = ["/opt/nightly/bin/vllm"]\n'))
     assert "/opt/nightly/bin/vllm" in cli("presets", "show", "mine").out
 
 
 @pytest.mark.slow
-def test_an_external_server_is_listed_with_the_command_to_benchmark_it(cli: Cli, tmp_path: Path) -> None:
+def test_an_external_server_is_listed_with_the_command_to_benchmark_it(
+    cli: Cli, tmp_path: Path
+) -> None:
     port = free_port()
     argv = fake_engine.by_hand(tmp_path, "org/m", "--port", str(port))
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env={**os.environ, "FAKE_ENGINE": ""})
+    process = subprocess.Popen(
+        argv, stdout=subprocess.DEVNULL, env={**os.environ, "FAKE_ENGINE": ""}
+    )
     try:
         for _ in range(200):
             others = cli("servers", "--json").document["not_started_by_workbench"]
@@ -263,7 +352,11 @@ def test_an_external_server_is_listed_with_the_command_to_benchmark_it(cli: Cli,
         assert f"bench --url http://127.0.0.1:{port}" in cli("servers").out
         for command in ("logs", "bench", "stop"):
             ran = cli(command, str(process.pid))
-            assert ran.code == 2 and "was not started by Workbench" in ran.err and "bench --url" in ran.err, ran
+            assert (
+                ran.code == 2
+                and ("was not started by Workbench") in ran.err
+                and "bench --url" in ran.err
+            ), ran
         assert process.poll() is None
     finally:
         process.kill()
@@ -284,9 +377,14 @@ def test_servers_shows_the_phase_of_a_start(cli: Cli, monkeypatch: pytest.Monkey
 def test_an_api_key_given_as_a_variable_is_neither_shown_nor_remembered(cli: Cli) -> None:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
     own.parent.mkdir(parents=True, exist_ok=True)
-    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
+    text = (
+        (paths.shipped_presets_dir() / "vllm-any.toml")
+        .read_text()
+        .replace('id = "vllm-any"', 'id = "mine"')
+    )
     text = text.replace(
-        "[variables.model]", '[flags]\napi-key = "${door}"\n\n[variables.door]\ndescription = "x"\n\n[variables.model]'
+        "[variables.model]",
+        '[flags]\napi-key = "${door}"\n\n[variables.door]\ndescription = "x"\n\n[variables.model]',
     )
     own.write_text(text)
     key = "abcdefsecretghijkl"
@@ -294,7 +392,12 @@ def test_an_api_key_given_as_a_variable_is_neither_shown_nor_remembered(cli: Cli
     planned, started = cli(*PRO, "plan", *given), cli(*PRO, "start", *given, "--wait")
     assert started.code == 0 and started.document["variables"]["door"]["value"] == "***"
     said = [planned.out, planned.err, started.out, started.err, cli(*PRO, "servers", "--json").out]
-    said += [p.read_bytes().decode("utf-8", "replace") for p in own.parents[2].rglob("*") if p.is_file()]
-    said += [p.read_bytes().decode("utf-8", "replace") for p in Path(os.environ["XDG_STATE_HOME"]).rglob("plan.json")]
+    said += [
+        p.read_bytes().decode("utf-8", "replace") for p in own.parents[2].rglob("*") if p.is_file()
+    ]
+    said += [
+        p.read_bytes().decode("utf-8", "replace")
+        for p in Path(os.environ["XDG_STATE_HOME"]).rglob("plan.json")
+    ]
     assert len(said) > 6 and not [text for text in said if key in text]
     assert cli("presets", "check", str(own)).code == 0

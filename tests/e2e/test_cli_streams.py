@@ -27,9 +27,15 @@ def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("words", ["presets list", "presets list --json", "--version", "experiment --help"])
-@pytest.mark.parametrize(("to", "reason"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")])
-def test_output_that_cannot_be_written_is_an_error_and_no_traceback(words: str, to: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    "words", ["presets list", "presets list --json", "--version", "experiment --help"]
+)
+@pytest.mark.parametrize(
+    ("to", "reason"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")]
+)
+def test_output_that_cannot_be_written_is_an_error_and_no_traceback(
+    words: str, to: str, reason: str
+) -> None:
     ran = shell(f'"$@" {words} {to}')
     assert ran.returncode == 1
     assert f"cannot write to standard output: {reason}" in ran.stderr
@@ -52,7 +58,10 @@ def test_output_in_any_encoding_is_complete(words: str, encoding: str) -> None:
 @pytest.mark.parametrize("words", ["presets show", "flags", "start", "plan", "logs"])
 def test_an_argument_that_is_not_utf_8(words: str) -> None:
     ran = subprocess.run(
-        [*ME, "--json", *words.split(), b"\xff\xfe"], capture_output=True, timeout=60, stdin=subprocess.DEVNULL
+        [*ME, "--json", *words.split(), b"\xff\xfe"],
+        capture_output=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
     )
     assert ran.returncode in (1, 2) and "error" in json.loads(ran.stdout)
     assert b"Traceback" not in ran.stderr and b"a defect" not in ran.stderr, ran.stderr
@@ -73,8 +82,15 @@ def test_every_command_reports_a_broken_configuration(tmp_path: Path) -> None:
 
 def completions(line: str) -> list[str]:
     """Return what bash offers for `line`, through argcomplete's protocol (descriptor 8)."""
-    variables = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9", "_ARGCOMPLETE": "1"}
-    ran = shell('"$@" 8>&1 9>&2 1>/dev/null', _ARGCOMPLETE_IFS="\n", _ARGCOMPLETE_SHELL="bash", **variables)
+    variables = {
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+        "_ARGCOMPLETE": "1",
+    }
+    ran = shell(
+        '"$@" 8>&1 9>&2 1>/dev/null', _ARGCOMPLETE_IFS="\n", _ARGCOMPLETE_SHELL="bash", **variables
+    )
     return [word.strip() for word in ran.stdout.splitlines()]
 
 

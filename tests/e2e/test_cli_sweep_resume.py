@@ -67,11 +67,15 @@ def states(found: dict[str, Any]) -> list[str]:
 
 def measures(place: int) -> Callable[[dict[str, Any]], object]:
     """Return whether a value is measured and the value at `place` is set on the GPU."""
-    return lambda found: states(found).count("done") == place and limit_w() == found["points"][place]["x"]
+    return lambda found: (
+        states(found).count("done") == place and limit_w() == found["points"][place]["x"]
+    )
 
 
 def power_sweep(cli: Cli) -> tuple[str, ...]:
-    run = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json").document["run_id"]
+    run = cli(
+        *PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json"
+    ).document["run_id"]
     shape = ("--settle", "0", "--seconds", "1", "--pairs", "2", "--runs", "2")
     return ("gpu", "sweep", "--power-limit", "500,400,300", run, *shape, "--yes", "--json")
 
@@ -81,7 +85,9 @@ def servers_on(cli: Cli) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_a_killed_power_sweep_and_its_killed_resume_end_in_one_record(cli: Cli, settings_end: None) -> None:
+def test_a_killed_power_sweep_and_its_killed_resume_end_in_one_record(
+    cli: Cli, settings_end: None
+) -> None:
     asked = power_sweep(cli)
     killed(measures(1), *asked)
     first = record()["points"][0]
@@ -92,16 +98,24 @@ def test_a_killed_power_sweep_and_its_killed_resume_end_in_one_record(cli: Cli, 
     assert refused.code == 2 and "--yes" in refused.document["next_step"]
 
     killed(measures(2), "gpu", "sweep", "resume", "1", "--yes")
-    assert limit_w() == 300.0  # no guard has come yet: who resumes knows what was there at the start
+    # no guard has come yet: who resumes knows what was there at the start
+    assert limit_w() == 300.0
     dry = cli("gpu", "sweep", "resume", "1", "--dry-run", "--json").document
-    assert [s["label"] for s in dry["steps"]] == ["300 W", "back to the start"] and dry["commands"][-1][-1] == "600"
+    assert [s["label"] for s in dry["steps"]] == ["300 W", "back to the start"] and dry["commands"][
+        -1
+    ][-1] == "600"
     ended = cli("gpu", "sweep", "resume", "1", "--yes", "--json")  # its host is that of the record
     sweep = ended.document
-    assert (ended.code, sweep["id"], states(sweep)) == (0, 1, ["done"] * 3) and sweep["points"][0] == first
+    assert (ended.code, sweep["id"], states(sweep)) == (0, 1, ["done"] * 3) and sweep["points"][
+        0
+    ] == first
     assert all(len(p["result_ids"]) == 2 for p in sweep["points"]) and sweep["start"] is None
     assert "resumed: 2 of 3 values had been measured before" in sweep["notes"]
     assert any("in pairs" in note for note in sweep["notes"])
-    assert limit_w() in (600.0, None) and cli(*PRO, "gpu", "journal", "--json").document["entries"] == []
+    assert (
+        limit_w() in (600.0, None)
+        and cli(*PRO, "gpu", "journal", "--json").document["entries"] == []
+    )
     again = cli("gpu", "sweep", "resume", "1", "--yes", "--json")
     assert again.code == 2 and "sweep 1 is finished" in again.document["error"]
     assert len(cli("sweep", "list", "--json").document["sweeps"]) == 1
@@ -114,14 +128,17 @@ def test_only_one_process_resumes_a_sweep_and_only_if_nothing_has_changed(
     asked = power_sweep(cli)
     killed(measures(1), *asked)
     argv = [sys.executable, "-m", "workbench", "gpu", "sweep", "resume", "1", "--yes", "--json"]
-    both = [subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(2)]
+    both = [
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(2)
+    ]
     said = [json.loads(process.communicate(timeout=WAIT_S)[0]) for process in both]
     (went_on,) = [d for d in said if "points" in d]
     (refused,) = [d for d in said if "error" in d and "points" not in d]
     assert states(went_on) == ["done"] * 3 and limit_w() in (600.0, None)
-    assert any(why in refused["error"] for why in ("is being measured: sweep 1", "another Workbench is running")), (
-        refused
-    )
+    assert any(
+        why in refused["error"]
+        for why in ("is being measured: sweep 1", "another Workbench is running")
+    ), refused
 
     path = paths.data_dir() / "sweeps" / "1.json"
     whole = record() | {"state": "stopped"}
@@ -134,8 +151,14 @@ def test_only_one_process_resumes_a_sweep_and_only_if_nothing_has_changed(
         return dict(ran.document)
 
     older = whole["spec"]["measured"] | {"driver": "1.2"}
-    assert "was measured with driver 1.2, and driver is " in resumed(spec=whole["spec"] | {"measured": older})["error"]
-    assert "its GPU GPU-none is not on this host" in resumed(spec=whole["spec"] | {"gpus": ["GPU-none"]})["error"]
+    assert (
+        "was measured with driver 1.2, and driver is "
+        in resumed(spec=whole["spec"] | {"measured": older})["error"]
+    )
+    assert (
+        "its GPU GPU-none is not on this host"
+        in resumed(spec=whole["spec"] | {"gpus": ["GPU-none"]})["error"]
+    )
     assert "an older Workbench stored it without its inputs" in resumed(spec=None)["error"]
     path.write_text(json.dumps(whole))
     (server,) = servers_on(cli)
@@ -161,27 +184,55 @@ def test_the_resume_of_a_killed_flag_sweep_restores_the_previous_server(
     shape = ("--requests", "16", "--max-tokens", "8", "--input-tokens", "16", "--concurrency", "8")
     start = ("--set", port, "--set", "max-num-seqs=1")  # any other is faster by far
     flags = (*start, "--flag", "max-num-seqs=4,8", "--pairs", "2", *shape, "--yes")
-    killed(lambda found: states(found).count("done") == 1 and found["server"], "sweep", "vllm-any", *flags)
+    killed(
+        lambda found: states(found).count("done") == 1 and found["server"],
+        "sweep",
+        "vllm-any",
+        *flags,
+    )
     (left,) = servers_on(cli)
     assert left["run_id"] == record()["server"]
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
         lost = cli("sweep", "resume", "1", "--json")
-        assert lost.code == 1 and f"its run {left['run_id']} has no record" in lost.document["error"]
+        assert (
+            lost.code == 1 and (f"its run {left['run_id']} has no record") in lost.document["error"]
+        )
 
-    killed(lambda found: found["state"] == "running" and found["experiment_id"], "sweep", "resume", "1")
+    killed(
+        lambda found: found["state"] == "running" and found["experiment_id"], "sweep", "resume", "1"
+    )
     number = record()["experiment_id"]
     short = cli("sweep", "resume", "1", "--max-minutes", "0.0001", "--json")
-    assert short.code == 1 and short.document["state"] == "stopped" and short.document["experiment_id"] == number
-    killed(lambda found: found["state"] == "running" and found["before"], "sweep", "resume", "1", "--yes")
+    assert (
+        short.code == 1
+        and short.document["state"] == "stopped"
+        and short.document["experiment_id"] == number
+    )
+    killed(
+        lambda found: found["state"] == "running" and found["before"],
+        "sweep",
+        "resume",
+        "1",
+        "--yes",
+    )
     ended = cli("sweep", "resume", "1", "--yes", "--json")
     sweep = ended.document
     assert (ended.code, sweep["state"], states(sweep)) == (0, "done", ["done"] * 3), sweep
-    assert sweep["experiment_id"] == number and sweep["confirmed"] is not None and sweep["server"] is None
+    assert (
+        sweep["experiment_id"] == number
+        and sweep["confirmed"] is not None
+        and sweep["server"] is None
+    )
     assert cli("experiment", "show", str(number), "--json").document["pairs_done"] == 2
     (again,) = servers_on(cli)
-    assert any(f"started again as {again['run_id']}" in note for note in sweep["notes"]) and sweep["before"] is None
+    assert (
+        any(f"started again as {again['run_id']}" in note for note in sweep["notes"])
+        and sweep["before"] is None
+    )
     argv = cli(*PRO, "servers", "--json").document["servers"]
-    assert next(s for s in argv if s["run_id"] == again["run_id"])["port"] == int(port.removeprefix("port="))
+    assert next(s for s in argv if s["run_id"] == again["run_id"])["port"] == int(
+        port.removeprefix("port=")
+    )
     wrong = cli("gpu", "sweep", "resume", "1", "--json")
     assert wrong.code == 2

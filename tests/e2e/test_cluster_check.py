@@ -27,9 +27,15 @@ class Pair:
         (self.home / ".ssh").mkdir(parents=True)
         known = self.home / ".ssh" / "known_hosts"
         known.write_bytes(one.known_hosts_path.read_bytes() + two.known_hosts_path.read_bytes())
-        stanzas = (s.stanza(name, UserKnownHostsFile=str(known)) for name, s in (("node-1", one), ("node-2", two)))
+        stanzas = (
+            s.stanza(name, UserKnownHostsFile=str(known))
+            for name, s in (("node-1", one), ("node-2", two))
+        )
         (self.home / ".ssh" / "config").write_text("".join(stanzas))
-        folders = {f"XDG_{name}_HOME": str(self.home / name.lower()) for name in ("STATE", "DATA", "CONFIG", "CACHE")}
+        folders = {
+            f"XDG_{name}_HOME": str(self.home / name.lower())
+            for name in ("STATE", "DATA", "CONFIG", "CACHE")
+        }
         self.env = {**os.environ, "HOME": str(self.home), **folders}
 
     def check(self, nodes: str, *words: str) -> tuple[int, Any]:
@@ -38,7 +44,9 @@ class Pair:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"[clusters.pair]\nreserve_gib = 4\nnodes = [{nodes}]\n")
         argv = [sys.executable, "-m", "workbench", "--json", "cluster", "check", "pair", *words]
-        done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            argv, env=self.env, capture_output=True, text=True, timeout=60, check=False
+        )
         assert "Traceback" not in done.stderr and "defect" not in done.stderr, done.stderr
         return done.returncode, json.loads(done.stdout)
 
@@ -61,7 +69,8 @@ def pair_of(directory: Path, second: dict[str, str], profile: str = "gb10") -> I
 
 
 def codes(found: Any) -> set[str]:
-    return {f["code"].removeprefix("cluster.") for f in found["findings"]} - {"name-loopback"}  # of this machine
+    # of this machine
+    return {f["code"].removeprefix("cluster.") for f in found["findings"]} - {"name-loopback"}
 
 
 def test_two_nodes_reach_each_other_and_are_alike(tmp_path: Path) -> None:
@@ -73,7 +82,10 @@ def test_two_nodes_reach_each_other_and_are_alike(tmp_path: Path) -> None:
         ("node-2", "node-1", "127.0.0.2"),
     ]
     assert all(c["ms"] is not None and c["problem"] is None for c in found["connections"])
-    assert all(abs(node["clock_ahead_s"]) < 0.5 and node["driver"] == "580.95.05" for node in found["nodes"])
+    assert all(
+        abs(node["clock_ahead_s"]) < 0.5 and node["driver"] == "580.95.05"
+        for node in found["nodes"]
+    )
 
 
 def test_a_node_without_python3_and_with_other_gpus(tmp_path: Path) -> None:
@@ -101,14 +113,19 @@ def test_leftovers_and_a_taken_port(tmp_path: Path) -> None:
             process.communicate()
     assert code == 1 and {"left-engines", "port-taken"} <= codes(found)
     engines = next(f for f in found["findings"] if f["code"] == "cluster.left-engines")
-    assert "on node-2 1 process of an engine still lives" in engines["text"] and str(process.pid) in engines["evidence"]
+    assert (
+        "on node-2 1 process of an engine still lives" in engines["text"]
+        and str(process.pid) in engines["evidence"]
+    )
     taken = next(f for f in found["findings"] if f["code"] == "cluster.port-taken")
     assert f"on node-1 other programs listen on port {port}" in taken["text"]
 
 
 def test_an_address_of_no_interface_and_a_node_that_is_gone(tmp_path: Path) -> None:
     with pair_of(tmp_path, {}) as pair:
-        code, found = pair.check('{host = "node-1", address = "127.0.0.2"}, {host = "node-2", address = "203.0.113.9"}')
+        code, found = pair.check(
+            '{host = "node-1", address = "127.0.0.2"}, {host = "node-2", address = "203.0.113.9"}'
+        )
         assert code == 1 and {"address-foreign", "connection"} <= codes(found)
         text = next(f["text"] for f in found["findings"] if f["code"] == "cluster.connection")
         assert "node-1 cannot connect to 203.0.113.9 of node-2: node-2 cannot listen there" in text

@@ -1,5 +1,6 @@
-"""Servers as containers of real podman when something goes wrong beside them: what copies the log or what monitors the
-container is killed, another container has the name of the run's, the disk is full."""
+"""Servers as containers of real podman when something goes wrong beside them: what copies the log
+or what monitors the container is killed, another container has the name of the run's, the disk is
+full."""
 
 from __future__ import annotations
 
@@ -46,12 +47,18 @@ def test_no_line_is_lost_when_what_copies_the_log_is_killed(engine: Podman, tmp_
         log = Path(status.run_dir or "", "log")
         for number in range(3):
             for word in ("logs", "cat")[: 1 + number]:
-                for pid in [p.pid for p in psutil.Process(keeper_of(status)).children(recursive=True)]:
+                for pid in [
+                    p.pid for p in psutil.Process(keeper_of(status)).children(recursive=True)
+                ]:
                     with contextlib.suppress(psutil.Error):
                         if word in psutil.Process(pid).cmdline():
                             os.kill(pid, signal.SIGKILL)
             await write(status, f"line {number} after a kill")
-            await eventually(lambda number=number: f"line {number} after a kill" in log.read_text(), 30, "the line")
+            await eventually(
+                lambda number=number: f"line {number} after a kill" in log.read_text(),
+                30,
+                "the line",
+            )
         own = engine("logs", status.handle or "").splitlines()
         assert len(own) > 5 and log.read_text().splitlines() == own
         assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
@@ -63,10 +70,15 @@ def test_no_line_is_lost_when_what_copies_the_log_is_killed(engine: Podman, tmp_
 
 
 def kill_monitor(engine: Podman, status: ServerStatus) -> None:
-    os.kill(int(engine("inspect", "--format", "{{.State.ConmonPid}}", status.handle or "")), signal.SIGKILL)
+    os.kill(
+        int(engine("inspect", "--format", "{{.State.ConmonPid}}", status.handle or "")),
+        signal.SIGKILL,
+    )
 
 
-@pytest.mark.parametrize(("behaviour", "state"), [("never", ServerState.FAILED), ("", ServerState.CRASHED)])
+@pytest.mark.parametrize(
+    ("behaviour", "state"), [("never", ServerState.FAILED), ("", ServerState.CRASHED)]
+)
 def test_a_server_that_ends_after_its_monitor_was_killed(
     behaviour: str, state: ServerState, engine: Podman, tmp_path: Path
 ) -> None:
@@ -75,7 +87,9 @@ def test_a_server_that_ends_after_its_monitor_was_killed(
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await started(supervisor, fake_plan(tmp_path, "podman", behaviour))
         wanted = ServerState.READY if not behaviour else ServerState.STARTING
-        status = await supervisor.wait(status.run_id, lambda s: s.pid is not None and s.state is wanted, READY_S)
+        status = await supervisor.wait(
+            status.run_id, lambda s: s.pid is not None and s.state is wanted, READY_S
+        )
         assert status.pid is not None
         await asyncio.to_thread(kill_monitor, engine, status)
         os.kill(status.pid, signal.SIGKILL)
@@ -87,8 +101,11 @@ def test_a_server_that_ends_after_its_monitor_was_killed(
     supervised(scenario)
 
 
-def test_a_server_that_starts_without_its_monitor_fails_and_is_ended(engine: Podman, tmp_path: Path) -> None:
-    """It writes into a closed pipe: many programs end then, and others answer no request that they would log."""
+def test_a_server_that_starts_without_its_monitor_fails_and_is_ended(
+    engine: Podman, tmp_path: Path
+) -> None:
+    """It writes into a closed pipe: many programs end then, and others answer no request that they
+    would log."""
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await started(supervisor, fake_plan(tmp_path, "podman", "never"))
@@ -98,13 +115,17 @@ def test_a_server_that_starts_without_its_monitor_fails_and_is_ended(engine: Pod
         ended = await supervisor.wait(status.run_id, lambda s: s.state in ENDED, 30)
         assert ended.state is ServerState.FAILED
         assert "the monitor of the container was killed" in (ended.reason or "")
-        assert not alive(status.pid), "a process without a parent may be a zombie for a moment, and no more"
+        assert not alive(status.pid), (
+            "a process without a parent may be a zombie for a moment, and no more"
+        )
         assert engine("ps", "--all", "--quiet", "--filter", "label=workbench.run") == ""
 
     supervised(scenario)
 
 
-def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(engine: Podman, tmp_path: Path) -> None:
+def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(
+    engine: Podman, tmp_path: Path
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         await asyncio.to_thread(kill_monitor, engine, status)
@@ -120,7 +141,9 @@ def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(engine: Podman
 
 def held_by(status: ServerStatus) -> list[int]:
     """Return the monitors of a run's container, and what they hold."""
-    monitors = [pid for pid in with_argument(status.handle or "") if psutil.Process(pid).name() == "conmon"]
+    monitors = [
+        pid for pid in with_argument(status.handle or "") if psutil.Process(pid).name() == "conmon"
+    ]
     return [*monitors, *(pid for monitor in monitors for pid in descendants(monitor))]
 
 
@@ -134,7 +157,8 @@ def words_of(pid: int) -> bytes:
 def test_a_podman_that_is_killed_while_it_creates_a_container_leaves_nothing(
     stopped: bool, engine: Podman, tmp_path: Path
 ) -> None:
-    """podman knows nothing of the monitor then, which waits for ever with the process of the container."""
+    """podman knows nothing of the monitor then, which waits for ever with the process of the
+    container."""
     engine.hold.touch()
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -145,7 +169,11 @@ def test_a_podman_that_is_killed_while_it_creates_a_container_leaves_nothing(
         os.killpg(os.getpgid(keeper_of(status)), signal.SIGKILL)
         engine.hold.unlink()
         holding.unlink()
-        await eventually(lambda: b"runc\0init\0" in map(words_of, held_by(status)), 20, "a process that waits for ever")
+        await eventually(
+            lambda: b"runc\0init\0" in map(words_of, held_by(status)),
+            20,
+            "a process that waits for ever",
+        )
         left = held_by(status)
         if stopped:
             assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
@@ -167,13 +195,16 @@ def test_an_image_of_which_podman_says_nothing_is_not_pulled(
     killed = tmp_path / "killed"
     killed.mkdir()
     program = killed / "podman"
-    line = f'case "$1 $2" in "image inspect") kill -s KILL $$ ;; esac; exec {engine.bin}/podman "$@"'
+    line = (
+        f'case "$1 $2" in "image inspect") kill -s KILL $$ ;; esac; exec {engine.bin}/podman "$@"'
+    )
     program.write_text(f"#!/bin/sh\n{line}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{killed}:{os.environ['PATH']}")
     status, log = failed(fake_plan(tmp_path))
     assert (
-        status.reason == "podman image inspect does not say whether this-machine:1 is on this host (it was ended by "
+        status.reason == "podman image inspect does not say whether this-machine:1 is on this host "
+        "(it was ended by "
         "signal 9), so nothing was pulled"
     )
     assert log == [f"workbench: {status.reason}"]
@@ -184,7 +215,8 @@ def test_an_image_of_which_podman_says_nothing_is_not_pulled(
 
 @contextlib.contextmanager
 def forged(engine: Podman, name: str) -> Iterator[str]:
-    """Run another container with a run's name and label. It must be there at the end. Yields its id."""
+    """Run another container with a run's name and label. It must be there at the end. Yields its
+    id."""
     engine.start(name, "--label", f"workbench.run={name.removeprefix('workbench-')}")
     try:
         yield engine("inspect", "--format", "{{.Id}}", name)
@@ -194,8 +226,11 @@ def forged(engine: Podman, name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("word", ["podman", "docker"])
-def test_a_container_that_replaces_the_runs_own_is_left_alone(word: str, engine: Podman, tmp_path: Path) -> None:
-    """Programs that update containers remove them, and make them again with the same name and labels."""
+def test_a_container_that_replaces_the_runs_own_is_left_alone(
+    word: str, engine: Podman, tmp_path: Path
+) -> None:
+    """Programs that update containers remove them, and make them again with the same name and
+    labels."""
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path, word))
@@ -207,9 +242,9 @@ def test_a_container_that_replaces_the_runs_own_is_left_alone(word: str, engine:
             second = Supervisor(LocalHost())
             await second.runs()
             ended = await second.wait(status.run_id, lambda s: s.state is ServerState.CRASHED, 30)
-            assert f"another container has its name now, which this run did not start: {other[:12]}" in (
-                ended.reason or ""
-            )
+            assert (
+                f"another container has its name now, which this run did not start: {other[:12]}"
+            ) in (ended.reason or "")
             assert (await second.stop(status.run_id)).state is ServerState.CRASHED
             await second.close()
 
@@ -217,7 +252,9 @@ def test_a_container_that_replaces_the_runs_own_is_left_alone(word: str, engine:
 
 
 @pytest.mark.parametrize("word", ["podman", "docker"])
-def test_a_container_that_is_replaced_while_it_is_kept(word: str, engine: Podman, tmp_path: Path) -> None:
+def test_a_container_that_is_replaced_while_it_is_kept(
+    word: str, engine: Podman, tmp_path: Path
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path, word))
         engine("rm", "--force", "--time", "0", status.handle or "")
@@ -249,7 +286,9 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     """A disk of 1 MiB for the run directories."""
     place = tmp_path / "small"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True
+    ).returncode:
         pytest.skip("needs the right to mount a tmpfs")
     monkeypatch.setenv("XDG_STATE_HOME", str(place))
     try:

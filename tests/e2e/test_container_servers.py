@@ -1,5 +1,5 @@
-"""Servers as containers of real podman, and of Docker's own command line in front of it: from start until nothing is
-left, with everything that can go wrong on the way.
+"""Servers as containers of real podman, and of Docker's own command line in front of it: from start
+until nothing is left, with everything that can go wrong on the way.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def test_from_start_until_nothing_is_left(word: str, engine: Podman, tmp_path: P
         environ = Path(f"/proc/{status.pid}/environ").read_bytes().split(b"\0")
         assert "NASTY=a b\n\"$HOME\" 'ä'".encode() in environ
         assert not any(pair.startswith(b"WORKBENCH_RUN=") for pair in environ)
-        labels = engine("inspect", "--format", '{{index .Config.Labels "workbench.run"}}', status.handle or "")
+        labels = engine(
+            "inspect", "--format", '{{index .Config.Labels "workbench.run"}}', status.handle or ""
+        )
         assert labels == status.run_id
 
         stopped = await supervisor.stop(status.run_id)
@@ -68,10 +70,14 @@ def test_from_start_until_nothing_is_left(word: str, engine: Podman, tmp_path: P
 
 @pytest.mark.parametrize("word", ["podman", "docker"])
 @pytest.mark.parametrize(("behaviour", "code"), [("exit=3", 3), ("exit=0", 0)])
-def test_the_exit_code_and_the_whole_log_are_kept(word: str, behaviour: str, code: int, tmp_path: Path) -> None:
+def test_the_exit_code_and_the_whole_log_are_kept(
+    word: str, behaviour: str, code: int, tmp_path: Path
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await started(supervisor, fake_plan(tmp_path, word, behaviour))
-        ended = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.FAILED, READY_S)
+        ended = await supervisor.wait(
+            status.run_id, lambda s: s.state is ServerState.FAILED, READY_S
+        )
         assert ended.exit_code == code
         log = await supervisor.load_log(status.run_id)
         assert log.lines(), "the output of the server"
@@ -101,7 +107,11 @@ def test_another_workbench_adopts_it_and_stops_it(tmp_path: Path) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         second = Supervisor(LocalHost())
         (adopted,) = await second.runs()
-        assert (adopted.state, adopted.adopted, adopted.handle) == (ServerState.READY, True, status.handle)
+        assert (adopted.state, adopted.adopted, adopted.handle) == (
+            ServerState.READY,
+            True,
+            status.handle,
+        )
         assert adopted.pid == status.pid
         assert (await second.stop(status.run_id)).state is ServerState.STOPPED
         await second.close()
@@ -119,10 +129,14 @@ def test_a_killed_keeper_does_not_end_the_server(word: str, tmp_path: Path) -> N
         before = keeper_of(status)
         os.killpg(os.getpgid(before), signal.SIGKILL)
         await eventually(lambda: keeper_of(status) not in (0, before), what="another keeper")
-        again = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.READY, READY_S)
+        again = await supervisor.wait(
+            status.run_id, lambda s: s.state is ServerState.READY, READY_S
+        )
         assert (again.state, again.pid) == (ServerState.READY, status.pid)
         assert not any(
-            s.state in (ServerState.FAILED, ServerState.CRASHED) for s in events if isinstance(s, ServerStatus)
+            s.state in (ServerState.FAILED, ServerState.CRASHED)
+            for s in events
+            if isinstance(s, ServerStatus)
         )
         assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
         assert not psutil.pid_exists(status.pid)
@@ -131,7 +145,9 @@ def test_a_killed_keeper_does_not_end_the_server(word: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("word", ["podman", "docker"])
-def test_a_container_with_the_label_of_a_run_is_never_touched(word: str, engine: Podman, tmp_path: Path) -> None:
+def test_a_container_with_the_label_of_a_run_is_never_touched(
+    word: str, engine: Podman, tmp_path: Path
+) -> None:
     """A clone of a container has its labels, and anybody can write them."""
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -143,7 +159,9 @@ def test_a_container_with_the_label_of_a_run_is_never_touched(word: str, engine:
             before = keeper_of(status)
             os.killpg(os.getpgid(before), signal.SIGKILL)
             await eventually(lambda: keeper_of(status) not in (0, before), what="another keeper")
-            again = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.READY, READY_S)
+            again = await supervisor.wait(
+                status.run_id, lambda s: s.state is ServerState.READY, READY_S
+            )
             assert (again.handle, again.pid) == (status.handle, status.pid)
             assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
             assert sorted(engine("ps", "--format", "{{.Names}}").split()) == sorted(others)
@@ -163,7 +181,11 @@ def test_a_server_that_ends_while_its_keeper_is_lost_keeps_its_log_and_code(tmp_
         second = Supervisor(LocalHost())
         await second.runs()
         ended = await second.wait(status.run_id, lambda s: s.state is ServerState.CRASHED, 20)
-        assert (ended.state, ended.exit_code, ended.exit_signal) == (ServerState.CRASHED, 137, "SIGKILL")
+        assert (ended.state, ended.exit_code, ended.exit_signal) == (
+            ServerState.CRASHED,
+            137,
+            "SIGKILL",
+        )
         assert Path(status.run_dir or "", "log").read_text().strip()
         await second.close()
 
@@ -182,22 +204,32 @@ def test_a_container_that_is_removed_from_outside_is_named(engine: Podman, tmp_p
 
 
 @pytest.mark.parametrize("word", ["podman", "docker"])
-def test_a_container_of_others_is_found_followed_and_left_running(word: str, engine: Podman, tmp_path: Path) -> None:
+def test_a_container_of_others_is_found_followed_and_left_running(
+    word: str, engine: Podman, tmp_path: Path
+) -> None:
     port = free_port()
     name = f"theirs-{word}"
     words = fake_engine.by_hand(tmp_path, "org/model", "--port", str(port))
-    engine.start(name, "-v", f"{tmp_path}:{tmp_path}:ro", "-e", "FAKE_ENGINE=", command=tuple(words))
+    engine.start(
+        name, "-v", f"{tmp_path}:{tmp_path}:ro", "-e", "FAKE_ENGINE=", command=tuple(words)
+    )
     try:
 
         async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
             found = []
             async with asyncio.timeout(30):
                 while not found:
-                    found = [one for one in await external_servers.find(supervisor.host) if one.port == port]
+                    found = [
+                        one
+                        for one in await external_servers.find(supervisor.host)
+                        if one.port == port
+                    ]
             container = engine("inspect", "--format", "{{.Id}}", name)
             assert found[0].adopt == f"workbench adopt podman:{container[:12]}"
 
-            plan, command, its_engine, handle = await plan_of_server(supervisor.host, word, container[:12], ())
+            plan, command, its_engine, handle = await plan_of_server(
+                supervisor.host, word, container[:12], ()
+            )
             assert handle == name
             status = await supervisor.start(plan, command, its_engine, adopts=handle)
             up = await supervisor.wait_ready(status.run_id, READY_S)
@@ -235,7 +267,9 @@ def test_an_image_of_another_platform(engine: Podman, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("http", "code"), [(404, "image-not-found"), (401, "image-unauthorized")])
-def test_a_registry_that_refuses(http: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_refuses(
+    http: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with container_runs.registry(tmp_path) as (registry, conf):
         registry.status = http
         monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(conf))
@@ -244,7 +278,9 @@ def test_a_registry_that_refuses(http: int, code: str, tmp_path: Path, monkeypat
 
 
 def test_a_registry_that_is_not_there(tmp_path: Path) -> None:
-    status, lines = failed(fake_plan(tmp_path, "podman", "", f"image=127.0.0.1:{free_port()}/a/b:1"))
+    status, lines = failed(
+        fake_plan(tmp_path, "podman", "", f"image=127.0.0.1:{free_port()}/a/b:1")
+    )
     codes = {f.code for f in status.findings}
     assert "log.registry-unreachable" in codes and "run.orphans" not in codes, lines
 
@@ -271,7 +307,9 @@ def test_a_pull_shows_its_progress_and_pins_the_digest(
     with container_runs.registry(tmp_path) as (registry, conf):
         monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(conf))
         content = os.urandom(8_000_000)
-        digest = registry.add("engine", f"v{listed:d}", [container_runs.usr_image(big=content)], machine, index=listed)
+        digest = registry.add(
+            "engine", f"v{listed:d}", [container_runs.usr_image(big=content)], machine, index=listed
+        )
         registry.gate.clear()
         name = f"{registry.address}/engine:v{listed:d}"
 
@@ -294,8 +332,16 @@ def test_a_pull_shows_its_progress_and_pins_the_digest(
             assert not listed or digest in up.image or "sha256:" in up.image
             await supervisor.stop(status.run_id)
 
-            registry.add("engine", f"v{listed:d}", [container_runs.usr_image(big=b"other")], machine, index=listed)
-            changed = await ready(supervisor, fake_plan(tmp_path, "podman", "", f"image={name}", "pull=always"))
+            registry.add(
+                "engine",
+                f"v{listed:d}",
+                [container_runs.usr_image(big=b"other")],
+                machine,
+                index=listed,
+            )
+            changed = await ready(
+                supervisor, fake_plan(tmp_path, "podman", "", f"image={name}", "pull=always")
+            )
             assert changed.image != up.image
             assert "log.image-changed" in {f.code for f in changed.findings}, changed.findings
 
@@ -320,7 +366,9 @@ def test_llama_cpp_as_a_container(engine: Podman, tmp_path: Path) -> None:
             "metrics": True,
         }.items()
     )
-    plan = LaunchPlan("llamacpp", str(model), flags=flags, executable=(str(program),), executable_from="given")
+    plan = LaunchPlan(
+        "llamacpp", str(model), flags=flags, executable=(str(program),), executable_from="given"
+    )
     plan = with_assignments(plan, "podman", seen(tmp_path / "bin"))
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -338,8 +386,8 @@ def test_llama_cpp_as_a_container(engine: Podman, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_keeper_killed_at_fifty_moments(engine: Podman, tmp_path: Path) -> None:
-    """Whenever the keeper and all that it started is killed: the server is kept again, or the run has failed; nothing
-    is left, and no server runs twice."""
+    """Whenever the keeper and all that it started is killed: the server is kept again, or the run
+    has failed; nothing is left, and no server runs twice."""
     import random
 
     rng = random.Random(8)
@@ -352,15 +400,29 @@ def test_a_keeper_killed_at_fifty_moments(engine: Podman, tmp_path: Path) -> Non
             before, began = keeper_of(status), time.monotonic()
             os.killpg(os.getpgid(before), signal.SIGKILL)
 
-            def noticed(run_id: str = status.run_id, status: ServerStatus = status, before: int = before) -> bool:
-                return supervisor.status(run_id).state in ENDED or keeper_of(status) not in (0, before)
+            def noticed(
+                run_id: str = status.run_id, status: ServerStatus = status, before: int = before
+            ) -> bool:
+                return supervisor.status(run_id).state in ENDED or keeper_of(status) not in (
+                    0,
+                    before,
+                )
 
             await eventually(noticed, what="the loss of the keeper")
             after = await supervisor.wait(status.run_id, lambda s: s.state in ENDS, READY_S)
             assert after.state in ENDS, after
-            names = engine("ps", "--filter", "label=workbench.run", "--format", "{{.Names}}").split()
-            assert names == ([after.handle] if after.state is ServerState.READY else []), (turn, after, names)
-            print(f"{turn}: {after.state} {time.monotonic() - began:.1f} s {after.reason or ''}", flush=True)
+            names = engine(
+                "ps", "--filter", "label=workbench.run", "--format", "{{.Names}}"
+            ).split()
+            assert names == ([after.handle] if after.state is ServerState.READY else []), (
+                turn,
+                after,
+                names,
+            )
+            print(
+                f"{turn}: {after.state} {time.monotonic() - began:.1f} s {after.reason or ''}",
+                flush=True,
+            )
             await supervisor.stop(status.run_id)
             assert engine("ps", "--all", "--quiet", "--filter", "label=workbench.run") == ""
 

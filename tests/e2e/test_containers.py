@@ -1,5 +1,6 @@
-"""Real containers as hosts: podman, Docker's command line in front of podman, and stand-ins for pct and LXC that enter
-podman's containers as LXC does. The session above them is the real one, with a simulated driver and engine inside."""
+"""Real containers as hosts: podman, Docker's command line in front of podman, and stand-ins for pct
+and LXC that enter podman's containers as LXC does. The session above them is the real one, with a
+simulated driver and engine inside."""
 
 from __future__ import annotations
 
@@ -73,20 +74,32 @@ def leftovers(engine: Podman, name: str) -> list[str]:
 
 
 async def nothing_left(engine: Podman, name: str) -> None:
-    await eventually(lambda: not leftovers(engine, name), 20.0, f"no process in {name}: {leftovers(engine, name)}")
+    await eventually(
+        lambda: not leftovers(engine, name),
+        20.0,
+        f"no process in {name}: {leftovers(engine, name)}",
+    )
 
 
 async def whole_loop(engine: Podman, name: str, kind: str) -> None:
     async with session_in(name, kind) as session:
         status = await ready(session)
         await eventually(lambda: len(session.log) > 3, SOON_S, "the log")
-        assert await session.bench.run_on(status.run_id, requests=8, concurrency=2, max_tokens=16, warmup=0)
+        assert await session.bench.run_on(
+            status.run_id, requests=8, concurrency=2, max_tokens=16, warmup=0
+        )
         async with session_in(name, kind) as second:
-            await eventually(lambda: second.state.server is not None, SOON_S, "the second Workbench to see the server")
+            await eventually(
+                lambda: second.state.server is not None,
+                SOON_S,
+                "the second Workbench to see the server",
+            )
             assert second.state.server is not None and second.state.server.run_id == status.run_id
             await second.servers.stop(status.run_id)
             await eventually(lambda: state_of(second) is ServerState.STOPPED, SOON_S, "the stop")
-        await eventually(lambda: state_of(session) is ServerState.STOPPED, SOON_S, "the first to see the stop")
+        await eventually(
+            lambda: state_of(session) is ServerState.STOPPED, SOON_S, "the first to see the stop"
+        )
     await nothing_left(engine, name)
 
 
@@ -105,8 +118,11 @@ def test_the_whole_loop_through_dockers_command_line(engine: Podman, box: str) -
 
 
 @pytest.mark.long
-def test_the_whole_loop_through_pct(engine: Podman, box: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pct enters a container as root without a login, in the process group of its caller, with another PATH."""
+def test_the_whole_loop_through_pct(
+    engine: Podman, box: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pct enters a container as root without a login, in the process group of its caller, with
+    another PATH."""
     engine("rename", box, "101")
     programs = ContainerPrograms(tmp_path, "pct", podman=str(engine.bin / "podman"))
     programs.put("101", "running")
@@ -143,7 +159,11 @@ def test_a_container_is_paused_under_a_session(engine: Podman, box: str) -> None
 async def fresh_telemetry(session: Session) -> None:
     assert session.state.telemetry is not None
     seen_s = session.state.telemetry.unix_s
-    await eventually(lambda: session.state.telemetry.unix_s > max(seen_s, time.time() - 3), SOON_S, "a new reading")
+    await eventually(
+        lambda: session.state.telemetry.unix_s > max(seen_s, time.time() - 3),
+        SOON_S,
+        "a new reading",
+    )
 
 
 @pytest.mark.long
@@ -153,11 +173,16 @@ def test_a_container_is_stopped_and_started_under_a_session(engine: Podman, box:
             await ready(session)
             await asyncio.to_thread(engine, "stop", "--time", "0", box)
             await eventually(lambda: session.state.host.link == "lost", SOON_S, "the loss")
-            ended = ("the container is stopped", "the container is exited")  # for a moment it is "stopping"
-            await eventually(lambda: session.state.host.message in ended, SOON_S, "the reason of the loss")
+            # for a moment it is "stopping"
+            ended = ("the container is stopped", "the container is exited")
+            await eventually(
+                lambda: session.state.host.message in ended, SOON_S, "the reason of the loss"
+            )
             await asyncio.to_thread(engine, "start", box)
             await eventually(lambda: session.state.host.link == "connected", SOON_S, "the return")
-            await eventually(lambda: state_of(session) is ServerState.CRASHED, SOON_S, "the end of the server")
+            await eventually(
+                lambda: state_of(session) is ServerState.CRASHED, SOON_S, "the end of the server"
+            )
             assert session.state.server is not None
             assert "the container was restarted" in (session.state.server.reason or "")
             await fresh_telemetry(session)
@@ -188,8 +213,11 @@ def test_a_container_is_renamed_removed_and_made_again(engine: Podman, box: str)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["podman", "docker"])
 @pytest.mark.long
-def test_programs_that_entered_a_container_are_killed_at_random(engine: Podman, box: str, kind: str) -> None:
-    """`docker exec` and `podman exec` leave their command running when they are killed. Workbench leaves nothing."""
+def test_programs_that_entered_a_container_are_killed_at_random(
+    engine: Podman, box: str, kind: str
+) -> None:
+    """`docker exec` and `podman exec` leave their command running when they are killed. Workbench
+    leaves nothing."""
     if kind == "docker":
         engine.docker()
     dice = random.Random(20261122)
@@ -233,15 +261,27 @@ def test_programs_that_entered_a_container_are_killed_at_random(engine: Podman, 
 
 
 def entering(name: str) -> list[int]:
-    """Return the processes of this machine that have entered the container `name`: `podman exec`, `docker exec`."""
+    """Return the processes of this machine that have entered the container `name`: `podman exec`,
+    `docker exec`."""
     return [pid for pid in with_argument("exec") if pid in with_argument(name) and alive(pid)]
 
 
-def test_a_server_on_the_containers_own_loopback_is_reached(engine: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_the_containers_own_loopback_is_reached(
+    engine: Podman, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", engine.path)
     name = f"apart-{random.randrange(1 << 30)}"
     engine.start(name, network="none")
-    serve = ["python3", "-m", "http.server", "8123", "--bind", "127.0.0.1", "--directory", "/usr/share/common-licenses"]
+    serve = [
+        "python3",
+        "-m",
+        "http.server",
+        "8123",
+        "--bind",
+        "127.0.0.1",
+        "--directory",
+        "/usr/share/common-licenses",
+    ]
 
     async def main() -> None:
         host = inside(name)
@@ -277,12 +317,18 @@ def test_with_the_hosts_network_a_port_is_the_hosts(engine: Podman, box: str) ->
     asyncio.run(main())
 
 
-def test_without_python3_telemetry_is_read_with_nvidia_smi(engine: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_python3_telemetry_is_read_with_nvidia_smi(
+    engine: Podman, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", engine.path)
     name = f"bare-{random.randrange(1 << 30)}"
     engine.start(name)
     engine(
-        "exec", name, "sh", "-c", "mkdir /few; cd /usr/bin; for f in *; do ln -s /usr/bin/$f /few; done; rm /few/py*"
+        "exec",
+        name,
+        "sh",
+        "-c",
+        "mkdir /few; cd /usr/bin; for f in *; do ln -s /usr/bin/$f /few; done; rm /few/py*",
     )
 
     async def main() -> None:
@@ -318,7 +364,9 @@ def test_the_hosts_process_ids_become_the_containers(engine: Podman, box: str) -
         assert (started.pid, "sleep", "") in {(p.pid, p.name, p.place) for p in seen.values()}
         assert (seen[os.getpid()].pid, seen[os.getpid()].place) == (None, "local")
         other = await inside("other").processes_around(outer)
-        assert {p.place for p in other.values()} == {f"podman:{engine('inspect', '--format', '{{.Id}}', box)[:12]}"}
+        assert {p.place for p in other.values()} == {
+            f"podman:{engine('inspect', '--format', '{{.Id}}', box)[:12]}"
+        }
         await detached_process.stop(host, f"{STATE}/runs/one")
         await host.close()
 

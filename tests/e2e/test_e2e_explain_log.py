@@ -19,24 +19,38 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, out, err
 
 
-def test_a_log_file_is_explained(clean_environment: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_file_is_explained(
+    clean_environment: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = run(capsys, str(LOGS / "vllm-warnings.txt"))
-    assert code == 0 and "enforce-eager: no CUDA graphs" in out and "fix: unset enforce-eager" in out
+    assert (
+        code == 0 and "enforce-eager: no CUDA graphs" in out and ("fix: unset enforce-eager") in out
+    )
     assert "0 warnings or errors not known" in err and "no explanation for" not in out
 
 
-def test_json_has_findings_with_line_and_count(clean_environment: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_findings_with_line_and_count(
+    clean_environment: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, _ = run(capsys, str(LOGS / "llamacpp-missing.txt"), "--json")
     document = json.loads(out)
     first = document["findings"][0]
-    assert code == 0 and (first["code"], first["level"], first["count"] >= 1) == ("log.gguf-load", "error", True)
+    assert code == 0 and (first["code"], first["level"], first["count"] >= 1) == (
+        "log.gguf-load",
+        "error",
+        True,
+    )
     assert first["line"] and first["fix"] and "failed to open GGUF file" in document["first_error"]
 
 
-def test_hostile_files(clean_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_files(
+    clean_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fifo, binary, empty = tmp_path / "fifo", tmp_path / "binary", tmp_path / "empty"
     os.mkfifo(fifo)
-    binary.write_bytes(os.urandom(300_000) + b"\nCUDA out of memory\x1b[31m\x1b]0;title\x07\n" + b"x" * 300_000)
+    binary.write_bytes(
+        os.urandom(300_000) + b"\nCUDA out of memory\x1b[31m\x1b]0;title\x07\n" + b"x" * 300_000
+    )
     empty.write_bytes(b"")
     for path in (fifo, tmp_path, Path("/dev/zero"), tmp_path / "missing"):
         code, out, err = run(capsys, str(path))
@@ -47,11 +61,18 @@ def test_hostile_files(clean_environment: None, tmp_path: Path, capsys: pytest.C
 
 
 def test_of_a_huge_file_the_ends_are_read(
-    clean_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    clean_environment: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("workbench.cli.explain_log._PART_BYTES", 1000)
     huge = tmp_path / "huge"
     middle = b"NCCL initialization failed\n" * 1000
-    huge.write_bytes(b"Enforce eager set\n" + b"x\n" * 600 + middle + b"y\n" * 600 + b"CUDA out of memory\n")
+    huge.write_bytes(
+        b"Enforce eager set\n" + b"x\n" * 600 + middle + b"y\n" * 600 + b"CUDA out of memory\n"
+    )
     code, out, _ = run(capsys, str(huge))
-    assert code == 0 and "enforce-eager" in out and "CUDA out of memory" in out and "NCCL" not in out
+    assert (
+        code == 0 and "enforce-eager" in out and ("CUDA out of memory") in out and "NCCL" not in out
+    )

@@ -1,4 +1,5 @@
-"""`workbench fleet` in a terminal, used as a user does: hosts open and close, a filter, a host that hangs, a signal."""
+"""`workbench fleet` in a terminal, used as a user does: hosts open and close, a filter, a host that
+hangs, a signal."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def test_a_host_is_opened_and_q_comes_back_to_the_fleet(screen: TypedScreen) -> 
     screen.until("GPU3", "^p palette", "four-pcie@b", lambda text: live(3) not in text)
     screen.press("q")
     text = screen.until(live(3), "Filter")
-    assert re.search(r"^> sim:four-pcie@b", text, re.MULTILINE), "the cursor is on the host that was open"
+    assert re.search(r"^> sim:four-pcie@b", text, re.MULTILINE), (
+        "the cursor is on the host that was open"
+    )
     screen.press("down", "enter")
     screen.until("GB10", "^p palette")
     screen.press("q")

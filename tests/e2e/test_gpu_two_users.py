@@ -1,4 +1,5 @@
-"""Two users on one GPU, in every order in which they can get in each other's way, and a third with nvidia-smi."""
+"""Two users on one GPU, in every order in which they can get in each other's way, and a third with
+nvidia-smi."""
 
 from __future__ import annotations
 
@@ -79,11 +80,18 @@ ORDERS: dict[str, tuple[Step, ...]] = {
 }
 
 
-IN_CI = ("a b, a reverts first", "a trial, b, a's guard", "a, its guard killed, b", "both at once", "locks")
+IN_CI = (
+    "a b, a reverts first",
+    "a trial, b, a's guard",
+    "a, its guard killed, b",
+    "both at once",
+    "locks",
+)
 
 
 def nobody_is_wrong(users: TwoUsers) -> None:
-    """Of what each is told: a value that holds, or that it does not; and what is altered is somebody's."""
+    """Of what each is told: a value that holds, or that it does not; and what is altered is
+    somebody's."""
     known = {ORIGINAL_W}
     for user in (users.a, users.b):
         status = user.ok("status")
@@ -93,7 +101,9 @@ def nobody_is_wrong(users: TwoUsers) -> None:
                 known.add(one["now"])
                 assert drifting.get("power_limit_w", one["now"]) == users.power_w
         other = users.b if user is users.a else users.a
-        assert [(o["setting"], o["now"]) for o in status["others"]] == [(e["setting"], e["now"]) for e in other.entries]
+        assert [(o["setting"], o["now"]) for o in status["others"]] == [
+            (e["setting"], e["now"]) for e in other.entries
+        ]
     assert users.power_w in known
 
 
@@ -107,11 +117,16 @@ def in_order(users: TwoUsers, steps: tuple[Step, ...]) -> None:
     steps[-1](users)
     assert (users.power_w, users.lock_mhz) == (ORIGINAL_W, None)
     assert users.a.entries == users.b.entries == []
-    eventually(lambda: claimed(users) == [], "an empty register")  # a guard writes its journal first
+    # a guard writes its journal first
+    eventually(lambda: claimed(users) == [], "an empty register")
 
 
 def claimed(users: TwoUsers) -> list[dict[str, object]]:
-    return [entry for file in users.register.iterdir() for entry in json.loads(file.read_text())["entries"]]
+    return [
+        entry
+        for file in users.register.iterdir()
+        for entry in json.loads(file.read_text())["entries"]
+    ]
 
 
 @pytest.fixture
@@ -141,7 +156,10 @@ def test_two_state_directories(directories: TwoUsers, steps: tuple[Step, ...]) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
-    [pytest.param(steps, id=name, marks=() if name in IN_CI else pytest.mark.long) for name, steps in ORDERS.items()],
+    [
+        pytest.param(steps, id=name, marks=() if name in IN_CI else pytest.mark.long)
+        for name, steps in ORDERS.items()
+    ],
 )
 def test_two_accounts(accounts: TwoUsers, steps: tuple[Step, ...]) -> None:
     in_order(accounts, steps)
@@ -218,7 +236,9 @@ def applied(user: User) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_two_users_of_one_preset_take_no_setting_from_each_other(directories: TwoUsers, first: str) -> None:
+def test_two_users_of_one_preset_take_no_setting_from_each_other(
+    directories: TwoUsers, first: str
+) -> None:
     one, other = (directories.a, directories.b) if first == "a" else (directories.b, directories.a)
     with applied(directories.a), applied(directories.b) as second:
         limit = next(part for part in second["parts"] if part["name"] == "GPU0 power limit")
@@ -227,9 +247,13 @@ def test_two_users_of_one_preset_take_no_setting_from_each_other(directories: Tw
             before = {entry["setting"]: entry["before"] for entry in user.entries}
             assert before == {"power_limit_w": ORIGINAL_W, "governor": "performance"}
         report = one.ok("revert")
-        assert [outcome["ok"] for outcome in report["outcomes"]] == [True, True] and report["commands"] == []
+        assert [outcome["ok"] for outcome in report["outcomes"]] == [True, True] and report[
+            "commands"
+        ] == []
         assert all("left alone: it is " in outcome["message"] for outcome in report["outcomes"])
-        assert "400 W, set by" in next(o["message"] for o in report["outcomes"] if o["setting"] == "power_limit_w")
+        assert "400 W, set by" in next(
+            o["message"] for o in report["outcomes"] if o["setting"] == "power_limit_w"
+        )
         assert directories.power_w == 400.0 and one.entries == [] and len(other.entries) == 2
         code, report = other.run("revert")
         asked = [outcome["message"] for outcome in report["outcomes"] if outcome["foreign"]]
@@ -251,7 +275,11 @@ def test_an_emptied_register_and_a_lost_journal_lose_no_value(directories: TwoUs
     a.ok(*power("a"))
     shutil.rmtree(directories.register)
     (a.gpu / "journal.json").unlink()
-    eventually(lambda: directories.register.is_dir() and list(directories.register.iterdir()), "the guard's word", 30)
+    eventually(
+        lambda: directories.register.is_dir() and list(directories.register.iterdir()),
+        "the guard's word",
+        30,
+    )
     b.ok(*power("b"))
     a.ok("revert")
     b.ok("revert")
@@ -259,7 +287,9 @@ def test_an_emptied_register_and_a_lost_journal_lose_no_value(directories: TwoUs
 
 
 @pytest.mark.slow
-def test_whoever_was_not_told_of_a_change_does_not_become_the_way_back_from_it(directories: TwoUsers) -> None:
+def test_whoever_was_not_told_of_a_change_does_not_become_the_way_back_from_it(
+    directories: TwoUsers,
+) -> None:
     a, b = directories.a, directories.b
     a.ok(*power("a"))
     a.kill_guard()  # which would tell it again
@@ -334,27 +364,38 @@ def test_a_guard_never_sets_over_a_value_of_someone_else(directories: TwoUsers) 
     eventually(lambda: "did not revert GPU0 power limit" in log.read_text(), "the guard's word", 30)
     assert directories.power_w == 200.0
     status = a.ok("status")
-    assert "now 200 W: changed by someone else" in status["guard"]["did"] and len(status["drift"]) == 1
+    assert (
+        "now 200 W: changed by someone else" in status["guard"]["did"] and len(status["drift"]) == 1
+    )
     a.ok("revert", "--foreign", "original")
     assert directories.power_w == ORIGINAL_W
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers, tmp_path: Path) -> None:
+def test_the_screen_shows_whose_values_are_there_and_asks(
+    directories: TwoUsers, tmp_path: Path
+) -> None:
     a, b = directories.a, directories.b
     a.ok(*power("a"))
     b.ok("set", "--lock-gpu-clocks", "1000,1000", "--yes")
-    screen = TypedScreen(["--simulate", PRO], (150, 40), {**a.env, "TERM": "xterm-256color"}, tmp_path)
+    screen = TypedScreen(
+        ["--simulate", PRO], (150, 40), {**a.env, "TERM": "xterm-256color"}, tmp_path
+    )
     try:
         screen.until("GPU altered", "450W")
         directories.by_hand(200.0)
         screen.until("GPU changed by someone else (r asks)", "now 200 W: changed by someone else")
         screen.press("6")
-        screen.until("GPU clocks 1000 MHz by", "(another state directory)", "set to 450 W by Workbench, now 200 W")
+        screen.until(
+            "GPU clocks 1000 MHz by",
+            "(another state directory)",
+            "set to 450 W by Workbench, now 200 W",
+        )
         screen.press("r")
         screen.until("Someone else has changed these settings", "set Workbench's value again")
-        screen.until("GPU changed by someone else (r asks)")  # as long as that is so, also while it is asked
+        # as long as that is so, also while it is asked
+        screen.until("GPU changed by someone else (r asks)")
         assert directories.power_w == 200.0
         screen.press("down", "enter")
         screen.until("Set again: GPU0 power limit")
@@ -364,7 +405,10 @@ def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers,
         screen.press("r")
         screen.until("Someone else has changed these settings")
         screen.press("down", "down", "enter")
-        eventually(lambda: screen.text and directories.power_w == ORIGINAL_W, "what was there before Workbench")
+        eventually(
+            lambda: screen.text and directories.power_w == ORIGINAL_W,
+            "what was there before Workbench",
+        )
         screen.until("Reverted: GPU0 power limit")
         assert a.entries == [] and len(b.entries) == 1  # and nothing is done to what b has set
     finally:

@@ -1,6 +1,6 @@
-"""What the guard does when the screen that changed a GPU's settings is killed, stopped, or its terminal is not read any
-more: settings come back when the heartbeat is missed and when the trial is over, and what heats a GPU when it is too
-hot."""
+"""What the guard does when the screen that changed a GPU's settings is killed, stopped, or its
+terminal is not read any more: settings come back when the heartbeat is missed and when the trial is
+over, and what heats a GPU when it is too hot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ import workbench
 ROOT = Path(workbench.__file__).parents[1]  # it may not be installed
 ON = (450.0, (1000, 2000))
 HEARTBEAT_S = 3.0
-STALL_S = 10.0  # for a pty that nobody reads to be full, and the screen to take it for stalled (2.5 s)
+# for a pty that nobody reads to be full, and the screen to take it for stalled (2.5 s)
+STALL_S = 10.0
 OPEN_S = 60.0
 
 
@@ -40,9 +41,17 @@ class Screen:
         self.master, slave = pty.openpty()
         self.size(40, 120)
         self.done = directory / "done"
-        argv = [sys.executable, changing_screen.__file__, str(directory / "host"), trial, str(self.done)]
+        argv = [
+            sys.executable,
+            changing_screen.__file__,
+            str(directory / "host"),
+            trial,
+            str(self.done),
+        ]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
-        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
+        self.process = subprocess.Popen(
+            argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+        )
         os.close(slave)
         self.reading = True
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -92,7 +101,8 @@ def fates(*in_ci: Fate) -> pytest.MarkDecorator:
     """All three, of which the others are run in the long version only."""
     every = (killed, stopped, stalled)
     return pytest.mark.parametrize(
-        "fate", [fate if fate in in_ci else pytest.param(fate, marks=pytest.mark.long) for fate in every]
+        "fate",
+        [fate if fate in in_ci else pytest.param(fate, marks=pytest.mark.long) for fate in every],
     )
 
 
@@ -108,7 +118,11 @@ def opened(box: GuardedHost, tmp_path: Path, heartbeat_s: float, trial: str = "-
     config.write_text(f"[gpu]\nheartbeat_s = {heartbeat_s}\n")
     screen = Screen(tmp_path, trial)
     try:
-        eventually(lambda: screen.done.exists() or not alive(screen.process.pid), "the screen to change them", OPEN_S)
+        eventually(
+            lambda: screen.done.exists() or not alive(screen.process.pid),
+            "the screen to change them",
+            OPEN_S,
+        )
         assert screen.done.read_text() == "ok" and box.in_force() == ON
     except BaseException:
         screen.end()
@@ -125,8 +139,8 @@ def given_back(
     back: tuple[float | None, tuple[int, int] | None] = (None, None),
     left: Sequence[tuple[str, Any]] = (),
 ) -> None:
-    """Not later than 5 s after it was due. `due_unix_s` is asked as long as the settings are on; `back`: what is in
-    force then, `left`: what the guard goes on watching."""
+    """Not later than 5 s after it was due. `due_unix_s` is asked as long as the settings are on;
+    `back`: what is in force then, `left`: what the guard goes on watching."""
     due = due_unix_s()
     until = time.monotonic() + within_s
     while box.in_force() != back or box.altered != list(left):
@@ -152,7 +166,11 @@ def test_a_missed_heartbeat(box: GuardedHost, tmp_path: Path, fate: Fate) -> Non
         fate(screen)
         (beat,) = (box.gpu / "guard" / "beats").iterdir()
         given_back(
-            box, fate, "missed heartbeat", lambda: beat.stat().st_mtime + HEARTBEAT_S, HEARTBEAT_S + STALL_S + 15
+            box,
+            fate,
+            "missed heartbeat",
+            lambda: beat.stat().st_mtime + HEARTBEAT_S,
+            HEARTBEAT_S + STALL_S + 15,
         )
         assert f"no heartbeat for {HEARTBEAT_S:g} s" in box.log
         assert (run(box.look()).view.did or "").endswith(f"no heartbeat for {HEARTBEAT_S:g} s")
@@ -177,7 +195,8 @@ def test_the_end_of_a_trial(box: GuardedHost, tmp_path: Path, fate: Fate) -> Non
 @pytest.mark.slow
 @fates(stalled)
 def test_too_hot(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:
-    """The raised limit is reverted; the lock, which keeps the GPU cooler than the driver's default, stays watched."""
+    """The raised limit is reverted; the lock, which keeps the GPU cooler than the driver's default,
+    stays watched."""
     box.sim.change_setting(0, limit_w=400.0)  # by hand, before Workbench
     screen = opened(box, tmp_path, 600.0)
     lock = ON[1]
@@ -186,7 +205,9 @@ def test_too_hot(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:
         box.stays(0.5, lambda: box.in_force() == ON)
         box.sim.set_faults(celsius={"0": 93})
         hot = time.time()
-        given_back(box, fate, "too hot", lambda: hot, 15, (400.0, lock), [("gpu_clocks", "1000,2000")])
+        given_back(
+            box, fate, "too hot", lambda: hot, 15, (400.0, lock), [("gpu_clocks", "1000,2000")]
+        )
         assert "GPU0 reached 93 °C, its limit is 92 °C" in box.log
         box.stays(1.0, lambda: box.in_force() == (400.0, lock))
         assert "GPU0 GPU clocks kept, because a revert could make the GPU hotter" in box.log

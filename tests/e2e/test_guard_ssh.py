@@ -26,7 +26,8 @@ LOSSES: dict[str, Callable[[Box], None]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cut", pytest.param("silent", marks=pytest.mark.long)])
 def test_a_lost_link(tmp_path: Path, loss: str) -> None:
-    """Cut, which also ends all that sshd runs for the session; and with nothing passing any more, unnoticed by sshd."""
+    """Cut, which also ends all that sshd runs for the session; and with nothing passing any more,
+    unnoticed by sshd."""
     config = tmp_path / "xdg-config" / "workbench" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text(f"[gpu]\nheartbeat_s = {HEARTBEAT_S}\n")
@@ -41,14 +42,21 @@ def test_a_lost_link(tmp_path: Path, loss: str) -> None:
             await asyncio.to_thread(LOSSES[loss], far)
             (beat,) = beats.iterdir()
             missed_at = beat.stat().st_mtime + HEARTBEAT_S
-            await until(lambda: there.in_force() == OFF and not there.altered, 30.0, "the settings of before")
+            await until(
+                lambda: there.in_force() == OFF and not there.altered,
+                30.0,
+                "the settings of before",
+            )
             late_s = time.time() - missed_at
             print(f"link {loss}: given back {late_s:.1f} s after the missed heartbeat")
             assert late_s < WITHIN_S
             await until(lambda: not alive(guard), what="the guard to end")
             await asyncio.to_thread(far.server.restore)
             await until(lambda: session.state.alterations == (), what="the person to be told")
-            await until(lambda: session.state.guard is not None and not session.state.guard.running, what="its end")
+            await until(
+                lambda: session.state.guard is not None and not session.state.guard.running,
+                what="its end",
+            )
             assert session.state.guard and "no heartbeat for 3 s" in (session.state.guard.did or "")
 
         async def go() -> None:

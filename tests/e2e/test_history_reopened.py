@@ -1,4 +1,5 @@
-"""The screen is killed in the middle of a benchmark and opened again: the graphs go on after a gap, with the marks."""
+"""The screen is killed in the middle of a benchmark and opened again: the graphs go on after a gap,
+with the marks."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def host(tmp_path: Path) -> Iterator[CommandLine]:
     )
     own = Path(line.env["XDG_CONFIG_HOME"], "workbench", "presets", f"{PRESET}.toml")
     own.parent.mkdir(parents=True)
-    own.write_text((ROOT / "presets" / own.name).read_text().replace("port = 8004", f"port = {free_port()}"))
+    own.write_text(
+        (ROOT / "presets" / own.name).read_text().replace("port = 8004", f"port = {free_port()}")
+    )
     yield line
     line.stop_all()
 
@@ -41,7 +44,11 @@ def kept() -> History:
 
 
 def marks(history: History) -> list[Event]:
-    return [event for event in history.events if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END)]
+    return [
+        event
+        for event in history.events
+        if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
+    ]
 
 
 @pytest.mark.long
@@ -69,13 +76,17 @@ def test_a_screen_killed_in_a_benchmark_has_its_history_and_the_marks_when_it_is
 
     (begin, end) = marks(kept())
     assert begin.kind is EventKind.BENCH_BEGIN and end.kind is EventKind.BENCH_END
-    assert killed_s - 15 < end.unix_s <= killed_s and "Workbench ended during the benchmark" in end.text
+    assert (
+        killed_s - 15 < end.unix_s <= killed_s
+        and ("Workbench ended during the benchmark") in end.text
+    )
     time.sleep(6)  # a gap that a cell of the graphs can show: real time is what is tested
 
     second = TypedScreen(argv, (120, 40), host.env, host.directory)
     try:
         second.until("GPU3", "READY vllm :")
-        second.until(lambda text: re.search(r"\[=*\]", text) is not None)  # the benchmark on the axis
+        # the benchmark on the axis
+        second.until(lambda text: re.search(r"\[=*\]", text) is not None)
         second.press("4")
         second.until("nothing of it is stored")
         second.press("<")
@@ -84,7 +95,9 @@ def test_a_screen_killed_in_a_benchmark_has_its_history_and_the_marks_when_it_is
         while (cells := kept().cells(POWER, time.time(), 1, 60))[-4:].count(None) == 4:
             assert time.monotonic() < deadline, cells
             second.settle()
-        gap = [kept().at(POWER, second_s) for second_s in range(int(killed_s) + 1, int(killed_s) + 5)]
+        gap = [
+            kept().at(POWER, second_s) for second_s in range(int(killed_s) + 1, int(killed_s) + 5)
+        ]
         assert gap == [None] * 4 and kept().at(POWER, int(begin.unix_s)) is not None
         assert len(marks(kept())) == 2
     finally:

@@ -21,9 +21,9 @@ from workbench.hosts.base import CommandNotFound, CommandTimeout, FileError, Hos
 from workbench.hosts.ssh import SESSIONS_MAX, STREAMS_MAX, SshHost
 from workbench.model.errors import HostError, InputError
 
-ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(max_size=20).map(
-    lambda b: os.fsdecode(b.replace(b"\0", b""))
-)
+ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(
+    max_size=20
+).map(lambda b: os.fsdecode(b.replace(b"\0", b"")))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,13 @@ def test_commands_answer_as_they_do_locally(server: Sshd) -> None:
 
 def test_a_missing_model_is_not_found(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
-        for argv in (["no-such-thing"], ["/no/such/thing"], [str(server.known_hosts_path)], [""], ["-x"]):
+        for argv in (
+            ["no-such-thing"],
+            ["/no/such/thing"],
+            [str(server.known_hosts_path)],
+            [""],
+            ["-x"],
+        ):
             with pytest.raises(CommandNotFound):
                 await host.run(argv)
             with pytest.raises(CommandNotFound):
@@ -95,14 +101,18 @@ def test_much_output_on_both_sides_and_much_input_do_not_block(server: Sshd) -> 
 def test_timeout_ends_the_remote_command(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
         with pytest.raises(CommandTimeout):
-            await host.run(["sh", "-c", "trap '' TERM; sleep 71.001 & sleep 71.001; :"], timeout_s=0.5)
+            await host.run(
+                ["sh", "-c", "trap '' TERM; sleep 71.001 & sleep 71.001; :"], timeout_s=0.5
+            )
         eventually(lambda: not with_argument("71.001"), "both remote sleeps to end")
         assert (await host.run(["true"])).returncode == 0
 
     on(server, work)
 
 
-def test_a_remote_command_that_prints_without_end_is_killed(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_command_that_prints_without_end_is_killed(
+    server: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workbench.hosts.line_splitter.OUTPUT_MAX_BYTES", 1 << 20)
 
     async def work(host: SshHost) -> None:
@@ -121,7 +131,9 @@ def test_doctor_ends_on_a_host_whose_python3_prints_without_end(tmp_path: Path) 
     fake.parent.mkdir()
     fake.write_text("#!/bin/sh\nexec yes not-a-version\n")
     fake.chmod(0o755)
-    with sshd(tmp_path / "ssh", environment={"PATH": f"{fake.parent}:{os.environ['PATH']}"}) as server:
+    with sshd(
+        tmp_path / "ssh", environment={"PATH": f"{fake.parent}:{os.environ['PATH']}"}
+    ) as server:
         home = tmp_path / "home"
         (home / ".ssh").mkdir(parents=True)
         (home / ".ssh" / "config").write_text(server.stanza())
@@ -133,12 +145,17 @@ def test_doctor_ends_on_a_host_whose_python3_prints_without_end(tmp_path: Path) 
             text=True,
             timeout=90,
         )
-    assert done.returncode == 0 and f"{fake} does not print its version" in done.stdout, (done.stdout, done.stderr)
+    assert done.returncode == 0 and (f"{fake} does not print its version") in done.stdout, (
+        done.stdout,
+        done.stderr,
+    )
 
 
 def test_no_environment_value_on_a_command_line(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
-        stream = await host.stream(["sh", "-c", "echo up; read x"], env={"API_KEY": "hf_very_secret"})
+        stream = await host.stream(
+            ["sh", "-c", "echo up; read x"], env={"API_KEY": "hf_very_secret"}
+        )
         assert await anext(aiter(stream.lines())) == b"up"
         lines = []
         for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -157,7 +174,9 @@ def login_runs(server: Sshd, script: str) -> None:
     """Have every login run `script` first, by ~/.bashrc."""
     (server.home / ".bashrc").write_text(script)
     plain = subprocess.run(
-        ["ssh", "-F", str(server.ssh_config_path), server.host_alias, "true"], capture_output=True, text=True
+        ["ssh", "-F", str(server.ssh_config_path), server.host_alias, "true"],
+        capture_output=True,
+        text=True,
     )
     if not plain.stderr:
         pytest.skip("the login shell here reads no .bashrc for a command")
@@ -209,7 +228,9 @@ def test_facts_and_state_directory(server: Sshd) -> None:
 @pytest.mark.slow
 def test_stream_takes_input_and_ends_with_its_reader(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
-        stream = await host.stream(["sh", "-c", "trap '' TERM; cat; sleep 71.002; :"], input=b"a\nb")
+        stream = await host.stream(
+            ["sh", "-c", "trap '' TERM; cat; sleep 71.002; :"], input=b"a\nb"
+        )
         lines = stream.lines()
         assert await anext(lines) == b"a"
         await stream.write(b"c\n")
@@ -263,7 +284,8 @@ def test_a_server_with_few_sessions_makes_commands_wait_then_says_so(
 
         async def work(host: SshHost) -> None:
             assert len(await asyncio.gather(*(host.run(["true"]) for _ in range(8)))) == 8
-            streams = [await host.stream(["sh", "-c", "read x"]) for _ in range(4)]  # on two connections
+            # on two connections
+            streams = [await host.stream(["sh", "-c", "read x"]) for _ in range(4)]
             monkeypatch.setattr("workbench.hosts.ssh.PATIENCE_S", 0.5)
             with pytest.raises(HostError, match="cannot open an SSH session") as refused:
                 await host.run(["true"])
@@ -301,7 +323,9 @@ def test_forward_carries_connections_side_by_side(server: Sshd) -> None:
         listening, port = await echo_port()
         forward = await host.forward(port)
         assert forward.local_port != port
-        answers = await asyncio.gather(*(through(forward.local_port, bytes([i]) * 100_000) for i in range(20)))
+        answers = await asyncio.gather(
+            *(through(forward.local_port, bytes([i]) * 100_000) for i in range(20))
+        )
         assert answers == [bytes([i]) * 100_000 for i in range(20)]
         listening.close()
         await listening.wait_closed()
@@ -345,6 +369,8 @@ def test_a_login_shell_that_runs_nothing_is_said(tmp_path: Path) -> None:
 def test_ssh_itself_can_use_the_configuration(server: Sshd) -> None:
     """The fixture is what it says: OpenSSH's own client gets in the same way."""
     done = subprocess.run(
-        ["ssh", "-F", str(server.ssh_config_path), server.host_alias, "echo hello"], capture_output=True, text=True
+        ["ssh", "-F", str(server.ssh_config_path), server.host_alias, "echo hello"],
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == "hello\n", done.stderr

@@ -77,7 +77,9 @@ def test_a_changed_key_is_refused_and_said_what_to_do(server: Sshd) -> None:
     with pytest.raises(HostKeyChanged, match="differs") as refused:
         connects(server)
     assert server.fingerprint() in str(refused.value)
-    assert f"ssh-keygen -f {server.known_hosts_path} -R '[127.0.0.1]:{server.port}'" in str(refused.value.next_step)
+    assert (f"ssh-keygen -f {server.known_hosts_path} -R '[127.0.0.1]:{server.port}'") in str(
+        refused.value.next_step
+    )
     assert server.known_hosts_path.read_text() == before
 
 
@@ -190,8 +192,13 @@ def test_any_login_shell_runs_the_same_commands(server: Sshd, shell: str) -> Non
 
 def test_an_old_key_exchange_is_not_called_a_changed_key(server: Sshd) -> None:
     server.configure(KexAlgorithms="diffie-hellman-group1-sha1")
-    # sshd finds no common algorithm either: on a busy machine it may hang up before its offer has been read.
-    with pytest.raises(HostUnreachable, match=r"diffie-hellman-group1-sha1|Connection lost") as refused:
+    # sshd finds no common algorithm either: on a busy machine it may hang up before its offer has
+    # been read.
+    with pytest.raises(
+        HostUnreachable,
+        match=r"diffie-hellman-group1-sha1|Connection "
+        r"lost",
+    ) as refused:
         connects(server)
     assert not isinstance(refused.value, HostKeyChanged)
 
@@ -219,7 +226,9 @@ def agent_socket(server: Sshd, tmp_path: Path) -> Iterator[str]:
         agent.terminate()
 
 
-def test_the_agent_is_used(server: Sshd, agent_socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_is_used(
+    server: Sshd, agent_socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.client_key_path.unlink()
     monkeypatch.setenv("HOME", str(server.directory))
     server.ssh_config_path.write_text(server.stanza(IdentitiesOnly="no"))
@@ -268,7 +277,10 @@ def test_passwords_and_codes_are_asked_for_if_there_is_someone_to_ask(
 
     async def main() -> None:
         listening = await asyncssh.listen(
-            "127.0.0.1", 0, server_factory=lambda: Asks(way), server_host_keys=[str(tmp_path / "host_key")]
+            "127.0.0.1",
+            0,
+            server_factory=lambda: Asks(way),
+            server_host_keys=[str(tmp_path / "host_key")],
         )
         port = listening.get_port()
         key = (tmp_path / "host_key.pub").read_text()
@@ -294,7 +306,9 @@ def test_passwords_and_codes_are_asked_for_if_there_is_someone_to_ask(
 def test_include_and_identity_files_that_are_not_there(server: Sshd, tmp_path: Path) -> None:
     (tmp_path / "more").write_text(server.stanza())
     missing = tmp_path / "no_such_key"
-    server.ssh_config_path.write_text(f"Include {tmp_path}/more\nHost *\n    IdentityFile {missing}\n")
+    server.ssh_config_path.write_text(
+        f"Include {tmp_path}/more\nHost *\n    IdentityFile {missing}\n"
+    )
     assert connects(server)
 
 
@@ -306,7 +320,9 @@ def test_a_broken_configuration_is_said(server: Sshd) -> None:
 
 def test_jump_hosts(server: Sshd) -> None:
     server.ssh_config_path.write_text(
-        server.stanza("jump") + server.stanza("second", ProxyJump="jump") + server.stanza(ProxyJump="second")
+        server.stanza("jump")
+        + server.stanza("second", ProxyJump="jump")
+        + server.stanza(ProxyJump="second")
     )
     before = server.cutter.accepted
     assert connects(server)
@@ -331,13 +347,17 @@ def test_an_unknown_jump_host_is_asked_about(server: Sshd) -> None:
 
 
 def test_jump_hosts_in_a_circle(server: Sshd) -> None:
-    server.ssh_config_path.write_text(server.stanza("jump", ProxyJump="box") + server.stanza(ProxyJump="jump"))
+    server.ssh_config_path.write_text(
+        server.stanza("jump", ProxyJump="box") + server.stanza(ProxyJump="jump")
+    )
     with pytest.raises(HostUnreachable, match="circle"):
         connects(server)
 
 
 def test_a_jump_host_named_for_all_hosts_is_not_its_own(server: Sshd) -> None:
-    server.ssh_config_path.write_text(f"{server.stanza('jump')}{server.stanza()}Host *\n    ProxyJump jump\n")
+    server.ssh_config_path.write_text(
+        f"{server.stanza('jump')}{server.stanza()}Host *\n    ProxyJump jump\n"
+    )
     assert connects(server)
 
 

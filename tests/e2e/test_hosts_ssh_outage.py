@@ -151,7 +151,9 @@ def test_a_file_cut_off_in_the_middle_of_writing_is_as_before(server: Sshd, tmp_
 
 
 @pytest.mark.slow
-def test_a_dead_link_is_noticed_though_nobody_says_so(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_link_is_noticed_though_nobody_says_so(
+    server: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert ssh.KEEPALIVE_S * (ssh.KEEPALIVE_MISSES + 1) <= 10
     monkeypatch.setattr(ssh, "KEEPALIVE_S", 0.2)
 
@@ -214,12 +216,16 @@ def test_a_forwarded_port_stays_the_same_over_an_outage(server: Sshd) -> None:
 
 
 @pytest.mark.slow
-def test_a_detached_server_survives_the_cut_and_is_adopted_and_stopped(server: Sshd, tmp_path: Path) -> None:
+def test_a_detached_server_survives_the_cut_and_is_adopted_and_stopped(
+    server: Sshd, tmp_path: Path
+) -> None:
     run_dir = str(tmp_path / "runs" / "run")
 
     async def begin(host: SshHost) -> None:
         server_text = "echo up; trap '' TERM; sleep 72.004 & while :; do sleep 72.004; done"
-        process = await detached_process.start(host, run_dir, ["sh", "-c", server_text], {"TOKEN": "hf_secret"})
+        process = await detached_process.start(
+            host, run_dir, ["sh", "-c", server_text], {"TOKEN": "hf_secret"}
+        )
         await asyncio.to_thread(server.cut)
         await until(lambda: not host.connected, "the loss")
         assert alive(process.pid)
@@ -244,7 +250,9 @@ def test_a_stop_cut_in_the_middle_is_finished_by_the_next(server: Sshd, tmp_path
     run_dir = str(tmp_path / "run")
 
     async def work(host: SshHost) -> None:
-        await detached_process.start(host, run_dir, ["sh", "-c", "trap '' TERM; while :; do sleep 72.005; done"])
+        await detached_process.start(
+            host, run_dir, ["sh", "-c", "trap '' TERM; while :; do sleep 72.005; done"]
+        )
         stopping = asyncio.create_task(detached_process.stop(host, run_dir, grace_s=30))
         await asyncio.sleep(0.5)
         await asyncio.to_thread(server.cut)
@@ -286,7 +294,9 @@ def cycles(server: Sshd, tmp_path: Path, count: int) -> None:
 
     on(server, work)
     assert not with_argument(f"72.{count}06")
-    eventually(lambda: not with_argument(f"72.{count}07"), "the streams of those who were killed to end")
+    eventually(
+        lambda: not with_argument(f"72.{count}07"), "the streams of those who were killed to end"
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Servers as jobs of a real Slurm with one node: the queue, the log, READY, benchmarks, other Workbenches, the end."""
+"""Servers as jobs of a real Slurm with one node: the queue, the log, READY, benchmarks, other
+Workbenches, the end."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.fixture
 def command(tmp_path: Path, cluster: Slurm) -> Iterator[CommandLine]:
-    """The commands on a simulated host with the cluster. At the end no job and no process may be left."""
+    """The commands on a simulated host with the cluster. At the end no job and no process may be
+    left."""
     one = CommandLine(tmp_path, before=PROFILE, SLURM_CONF=cluster.conf)
     yield one
     one.stop_all()
@@ -43,17 +45,24 @@ def command(tmp_path: Path, cluster: Slurm) -> Iterator[CommandLine]:
 def options(**more: object) -> list[object]:
     port, run = free_port(), {"gpus": 2, **more}
     words: list[object] = ["--as", "slurm", "--set", "host=0.0.0.0", "--set", f"port={port}"]
-    return [*words, *(word for name, value in run.items() for word in ("--run-option", f"{name}={value}"))]
+    return [
+        *words,
+        *(word for name, value in run.items() for word in ("--run-option", f"{name}={value}")),
+    ]
 
 
 def start(command: CommandLine, **more: object) -> dict[str, Any]:
-    return command.ok("start", *PRESET, *options(**more), "--wait", "--timeout", READY_S, timeout_s=READY_S + 30)
+    return command.ok(
+        "start", *PRESET, *options(**more), "--wait", "--timeout", READY_S, timeout_s=READY_S + 30
+    )
 
 
 def measured(command: CommandLine, run_id: str) -> dict[str, Any]:
-    """Wait until the run is READY, and return the result of a small benchmark. A busy machine may make its client late,
-    which only spoils the result (exit code 3)."""
-    done = command("bench", run_id, "--requests", 8, "--concurrency", 2, "--max-tokens", 8, "--warmup", 0)
+    """Wait until the run is READY, and return the result of a small benchmark. A busy machine may
+    make its client late, which only spoils the result (exit code 3)."""
+    done = command(
+        "bench", run_id, "--requests", 8, "--concurrency", 2, "--max-tokens", 8, "--warmup", 0
+    )
     assert done.code in (0, 3) and done.document["requests_ok"] == 8, done
     return done.document
 
@@ -64,7 +73,11 @@ def status(command: CommandLine, run_id: str) -> dict[str, Any]:
 
 
 def awaited(
-    command: CommandLine, run_id: str, holds: Callable[[dict[str, Any]], bool], what: str, deadline_s: float = 60
+    command: CommandLine,
+    run_id: str,
+    holds: Callable[[dict[str, Any]], bool],
+    what: str,
+    deadline_s: float = 60,
 ) -> dict[str, Any]:
     """Return the status of the run once `holds` is true of it."""
     end = time.monotonic() + deadline_s
@@ -76,15 +89,23 @@ def awaited(
 
 
 @pytest.mark.slow
-def test_a_job_waits_runs_is_measured_and_is_cancelled(cluster: Slurm, command: CommandLine) -> None:
+def test_a_job_waits_runs_is_measured_and_is_cancelled(
+    cluster: Slurm, command: CommandLine
+) -> None:
     other = cluster.submit("--gres=gpu:3", "-J", "someone's")
     wait_for(lambda: f"{other} RUNNING" in cluster.jobs(), "the other job", 20)
     run = command.ok("start", *PRESET, "--env", "VLLM_API_KEY=sk-job", *options(walltime="1:00:00"))
-    waiting = awaited(command, run["run_id"], lambda r: "Resources" in (r["launcher_state"] or ""), "the queue")
+    waiting = awaited(
+        command, run["run_id"], lambda r: "Resources" in (r["launcher_state"] or ""), "the queue"
+    )
     assert (waiting["state"], waiting["node"], waiting["ends_unix_s"]) == ("starting", None, None)
     assert waiting["phase"] == waiting["launcher_state"] == "PENDING (Resources)"
     listed = {job["id"]: job for job in command.ok("jobs")["jobs"]}
-    assert (listed[other]["name"], listed[other]["run_id"], listed[other]["gpus"]) == ("someone's", None, "gpu:3")
+    assert (listed[other]["name"], listed[other]["run_id"], listed[other]["gpus"]) == (
+        "someone's",
+        None,
+        "gpu:3",
+    )
     ours = listed[waiting["handle"]]
     assert (ours["run_id"], ours["reason"], ours["left_s"]) == (run["run_id"], "Resources", 3600)
 
@@ -104,14 +125,22 @@ def test_a_job_waits_runs_is_measured_and_is_cancelled(cluster: Slurm, command: 
 
 
 @pytest.mark.slow
-def test_a_plan_that_listens_on_loopback_is_refused_with_its_fix(cluster: Slurm, command: CommandLine) -> None:
+def test_a_plan_that_listens_on_loopback_is_refused_with_its_fix(
+    cluster: Slurm, command: CommandLine
+) -> None:
     done = command("start", *PRESET, "--as", "slurm")
-    assert done.code != 0 and "listen on 127.0.0.1 of its node only" in done.err and "host=0.0.0.0" in done.err
+    assert (
+        done.code != 0
+        and ("listen on 127.0.0.1 of its node only") in done.err
+        and "host=0.0.0.0" in done.err
+    )
     assert cluster.jobs() == [] and command.ok("servers")["servers"] == []
 
 
 @pytest.mark.slow
-def test_what_sbatch_refuses_is_the_reason_of_the_failure(cluster: Slurm, command: CommandLine) -> None:
+def test_what_sbatch_refuses_is_the_reason_of_the_failure(
+    cluster: Slurm, command: CommandLine
+) -> None:
     done = command("start", *PRESET, *options(partition="nowhere"), "--wait", timeout_s=60)
     assert done.code == 1 and done.document["state"] == "failed"
     assert "invalid partition specified: nowhere" in done.document["reason"]
@@ -119,15 +148,28 @@ def test_what_sbatch_refuses_is_the_reason_of_the_failure(cluster: Slurm, comman
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_controller_is_restarted_while_the_server_answers(cluster: Slurm, command: CommandLine) -> None:
+def test_the_controller_is_restarted_while_the_server_answers(
+    cluster: Slurm, command: CommandLine
+) -> None:
     run = start(command)
     cluster.stop_controller()
     try:
-        gone = awaited(command, run["run_id"], lambda r: "unknown" in (r["launcher_state"] or ""), "unknown", 40)
+        gone = awaited(
+            command,
+            run["run_id"],
+            lambda r: "unknown" in (r["launcher_state"] or ""),
+            "unknown",
+            40,
+        )
         assert "contact slurm controller" in gone["launcher_state"] and gone["state"] == "ready"
     finally:
         cluster.start_controller()
-    back = awaited(command, run["run_id"], lambda r: r["launcher_state"] == "RUNNING", "the controller's return")
+    back = awaited(
+        command,
+        run["run_id"],
+        lambda r: r["launcher_state"] == "RUNNING",
+        "the controller's return",
+    )
     assert (back["state"], back["handle"], back["restarts"]) == ("ready", run["handle"], None)
 
 
@@ -136,10 +178,16 @@ def test_the_controller_is_restarted_while_the_server_answers(cluster: Slurm, co
 def test_a_preempted_job_is_requeued_and_ready_again(cluster: Slurm, command: CommandLine) -> None:
     run = start(command)
     urgent = cluster.submit("-p", "urgent", "--gres=gpu:4")
-    again = awaited(command, run["run_id"], lambda r: "PENDING" in (r["launcher_state"] or ""), "the queue again")
+    again = awaited(
+        command,
+        run["run_id"],
+        lambda r: "PENDING" in (r["launcher_state"] or ""),
+        "the queue again",
+    )
     assert (again["state"], again["node"]) == ("starting", None)
     cluster.run("scancel", urgent)
-    cluster.run("scontrol", "update", f"jobid={run['handle']}", "StartTime=now")  # else it waits for two minutes
+    # else it waits for two minutes
+    cluster.run("scontrol", "update", f"jobid={run['handle']}", "StartTime=now")
     measured(command, run["run_id"])
     again = status(command, run["run_id"])
     assert (again["state"], again["restarts"], again["handle"]) == ("ready", 1, run["handle"])
@@ -151,12 +199,16 @@ def test_a_job_cancelled_from_outside_is_explained(cluster: Slurm, command: Comm
     run = start(command)
     cluster.run("scancel", run["handle"])
     ended = awaited(command, run["run_id"], lambda r: r["state"] == "crashed", "the end")
-    assert f"job {run['handle']} ended: CANCELLED" in "\n".join(command.ok("logs", run["run_id"])["lines"])
+    assert f"job {run['handle']} ended: CANCELLED" in "\n".join(
+        command.ok("logs", run["run_id"])["lines"]
+    )
     assert ended["ends_unix_s"] is None
 
 
 @pytest.mark.slow
-def test_a_node_that_fails_is_named_with_the_next_step(cluster: Slurm, command: CommandLine) -> None:
+def test_a_node_that_fails_is_named_with_the_next_step(
+    cluster: Slurm, command: CommandLine
+) -> None:
     run = start(command, extra="--no-requeue")  # else Slurm starts the job again on another node
     try:
         cluster.run("scontrol", "update", "nodename=c01", "state=down", "reason=power")
@@ -169,11 +221,16 @@ def test_a_node_that_fails_is_named_with_the_next_step(cluster: Slurm, command: 
 
 
 @pytest.mark.slow
-def test_a_server_in_somebodys_job_is_followed_benchmarked_and_left(cluster: Slurm, tmp_path: Path) -> None:
-    program = tmp_path / "llama-server"  # a script, as pip installs programs: the process has its name
+def test_a_server_in_somebodys_job_is_followed_benchmarked_and_left(
+    cluster: Slurm, tmp_path: Path
+) -> None:
+    # a script, as pip installs programs: the process has its name
+    program = tmp_path / "llama-server"
     program.symlink_to(Path(llama_server.__file__).resolve())
     model, port = tiny_gguf.write(tmp_path / "tiny.gguf"), free_port()
-    words = f"{sys.executable} {program} -m {model} --host 0.0.0.0 --port {port} --alias tiny -c 4096"
+    words = (
+        f"{sys.executable} {program} -m {model} --host 0.0.0.0 --port {port} --alias tiny -c 4096"
+    )
     job = cluster.submit("--gres=gpu:1", command=f"export LLAMA_API_KEY=sk-theirs; {words}")
     waiting = cluster.submit("--gres=gpu:4")
     command = CommandLine(tmp_path, SLURM_CONF=cluster.conf)
@@ -184,11 +241,18 @@ def test_a_server_in_somebodys_job_is_followed_benchmarked_and_left(cluster: Slu
         wait_for(lambda: command("adopt", f"slurm:{job}").code == 0, "the server in the job", 30)
         run_id = command.ok("servers")["servers"][0]["run_id"]
         again = command.ok("adopt", f"slurm:{job}", "--wait", "--timeout", 60, timeout_s=90)
-        assert (again["run_id"], again["state"], again["handle"], again["others"]) == (run_id, "ready", job, True)
+        assert (again["run_id"], again["state"], again["handle"], again["others"]) == (
+            run_id,
+            "ready",
+            job,
+            True,
+        )
         assert (again["node"], again["port"]) == (ADDRESS, port)
         measured(command, run_id)
         assert "sk-theirs" not in (command.run_dirs()[-1] / "plan.json").read_text()
-        assert any("tiny" in line or "model" in line for line in command.ok("logs", run_id)["lines"])
+        assert any(
+            "tiny" in line or "model" in line for line in command.ok("logs", run_id)["lines"]
+        )
         assert command.ok("stop", run_id, timeout_s=60)["state"] == "stopped"
         assert not (command.run_dirs()[-1] / "server").exists()  # with the key
         assert f"{job} RUNNING" in cluster.jobs()  # a stop only ends following it
@@ -208,7 +272,8 @@ def test_the_walltime_ends_the_job_and_is_named(cluster: Slurm, command: Command
 
 
 def killed_keepers(cluster: Slurm, command: CommandLine, times: int) -> None:
-    """Kill the keeper of one job after another, at random moments; each job must be found again and stopped."""
+    """Kill the keeper of one job after another, at random moments; each job must be found again and
+    stopped."""
     chance = random.Random(12)
     for _ in range(times):
         with command.spawn("start", *PRESET, *options()) as starting:
@@ -221,7 +286,9 @@ def killed_keepers(cluster: Slurm, command: CommandLine, times: int) -> None:
         if status(command, run_dir.name)["state"] != "failed":
             measured(command, run_dir.name)
         else:  # the keeper died before it had submitted the job
-            assert "not submitted" in status(command, run_dir.name)["reason"] and cluster.jobs() == []
+            assert (
+                "not submitted" in status(command, run_dir.name)["reason"] and cluster.jobs() == []
+            )
         stopped = command.ok("stop", run_dir.name, timeout_s=60)
         assert stopped["state"] in ("stopped", "failed") and cluster.jobs() == []
         assert command.left() == []
@@ -241,26 +308,44 @@ def test_a_job_outlives_its_keeper_at_any_moment(cluster: Slurm, command: Comman
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_job_is_a_host_with_only_the_gpus_that_it_was_given(cluster: Slurm, tmp_path: Path) -> None:
+def test_a_job_is_a_host_with_only_the_gpus_that_it_was_given(
+    cluster: Slurm, tmp_path: Path
+) -> None:
     def gpus(job: str) -> list[int]:
-        inside = CommandLine(tmp_path, before=(*PROFILE, "--container", f"slurm:{job}"), SLURM_CONF=cluster.conf)
+        inside = CommandLine(
+            tmp_path, before=(*PROFILE, "--container", f"slurm:{job}"), SLURM_CONF=cluster.conf
+        )
         return [gpu["index"] for gpu in inside.ok("gpu", "status")["gpus"]]
 
     first, second = cluster.submit("--gres=gpu:1"), cluster.submit("--gres=gpu:2")
     without, waiting = cluster.submit(), cluster.submit("--gres=gpu:4")
     try:
-        wait_for(lambda: {f"{job} RUNNING" for job in (first, second, without)} <= set(cluster.jobs()), "the jobs", 20)
+        wait_for(
+            lambda: {f"{job} RUNNING" for job in (first, second, without)} <= set(cluster.jobs()),
+            "the jobs",
+            20,
+        )
         assert (gpus(first), gpus(second), gpus(without)) == ([0], [1, 2], [])
-        queued = CommandLine(tmp_path, before=("--container", f"slurm:{waiting}"), SLURM_CONF=cluster.conf)
+        queued = CommandLine(
+            tmp_path, before=("--container", f"slurm:{waiting}"), SLURM_CONF=cluster.conf
+        )
         assert "the job is pending" in queued("doctor").err
-        inside = CommandLine(tmp_path, before=("--container", f"slurm:{second}"), SLURM_CONF=cluster.conf)
+        inside = CommandLine(
+            tmp_path, before=("--container", f"slurm:{second}"), SLURM_CONF=cluster.conf
+        )
         assert inside.ok("doctor")["host"]["hostname"] == "c01"
         cluster.run("scancel", second)
-        wait_for(lambda: not any(line.startswith(second) for line in cluster.jobs()), "the end of the job", 20)
+        wait_for(
+            lambda: not any(line.startswith(second) for line in cluster.jobs()),
+            "the end of the job",
+            20,
+        )
         assert "the job is cancelled" in inside("doctor").err
         assert (
             "the job 999 does not exist"
-            in CommandLine(tmp_path, before=("--container", "slurm:999"), SLURM_CONF=cluster.conf)("doctor").err
+            in CommandLine(tmp_path, before=("--container", "slurm:999"), SLURM_CONF=cluster.conf)(
+                "doctor"
+            ).err
         )
     finally:
         cluster.run("scancel", "--user=root")
@@ -270,7 +355,8 @@ def test_a_job_is_a_host_with_only_the_gpus_that_it_was_given(cluster: Slurm, tm
 @pytest.mark.long
 @pytest.mark.slow
 def test_llama_cpp_as_a_job_behind_a_login_host(cluster: Slurm, tmp_path: Path) -> None:
-    """The host is a real sshd; the port of the node is reached through it. The key comes from the environment."""
+    """The host is a real sshd; the port of the node is reached through it. The key comes from the
+    environment."""
     far = tmp_path / "far"
     far.mkdir()
     program = llama_server.install(tmp_path / "bin")
@@ -284,15 +370,28 @@ def test_llama_cpp_as_a_job_behind_a_login_host(cluster: Slurm, tmp_path: Path) 
         sets = {"ctx-size": 4096, "parallel": 4, "alias": "tiny"}
         words = [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
         words += ["--var", f"model={model}", "--env", "LLAMA_API_KEY=sk-job"]
-        run = command.ok("start", "llamacpp-gguf", *words, *options(gpus=0), "--wait", "--timeout", 90, timeout_s=120)
+        run = command.ok(
+            "start",
+            "llamacpp-gguf",
+            *words,
+            *options(gpus=0),
+            "--wait",
+            "--timeout",
+            90,
+            timeout_s=120,
+        )
         assert (run["state"], run["node"], run["launcher_state"]) == ("ready", ADDRESS, "RUNNING")
         measured(command, run["run_id"])
         server.cut()
         assert command("servers").code != 0  # it has seen that the host is gone
         server.restore()
         assert status(command, run["run_id"])["state"] == "ready"
-        assert subprocess.run(["grep", "-rl", "sk-job", str(far)], capture_output=True).returncode == 0
+        assert (
+            subprocess.run(["grep", "-rl", "sk-job", str(far)], capture_output=True).returncode == 0
+        )
         assert command.ok("stop", run["run_id"], timeout_s=90)["state"] == "stopped"
         assert cluster.jobs() == []
-        kept = subprocess.run(["grep", "-rl", "sk-job", str(far)], capture_output=True, text=True).stdout
+        kept = subprocess.run(
+            ["grep", "-rl", "sk-job", str(far)], capture_output=True, text=True
+        ).stdout
         assert kept == ""  # the words and the environment of the server are removed at its end

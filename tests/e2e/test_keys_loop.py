@@ -1,4 +1,5 @@
-"""The whole loop with keys alone, in a real pseudo-terminal on a simulated host, and what it survives."""
+"""The whole loop with keys alone, in a real pseudo-terminal on a simulated host, and what it
+survives."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def host(tmp_path: Path) -> Iterator[CommandLine]:
     own.parent.mkdir(parents=True)
     shipped = (ROOT / "presets" / own.name).read_text()
     assert "port = 8004" in shipped
-    own.write_text(shipped.replace("port = 8004", f"port = {free_port()}"))  # tests run side by side
+    # tests run side by side
+    own.write_text(shipped.replace("port = 8004", f"port = {free_port()}"))
     yield line
     line.stop_all()
 
@@ -83,14 +85,20 @@ def change_power(s: TypedScreen) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [WIDE, pytest.param(NARROW, marks=pytest.mark.long)], ids=["120x40", "80x24"])
-def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "size", [WIDE, pytest.param(NARROW, marks=pytest.mark.long)], ids=["120x40", "80x24"]
+)
+def test_the_whole_loop_with_at_most_40_keys(
+    host: CommandLine, screen: Open, size: tuple[int, int]
+) -> None:
     s = screen(size)
     narrow = size == NARROW
     s.until("SIMULATED", "qwen3-vl-2b-tp4-eager")
 
     s.press("p", "t", "p", "4", "enter")  # load
-    s.until("tensor-parallel-size", "ok 0 errors", lambda t: "qwen3-vl-2b-tp4-eager" in t.split("\n")[0])
+    s.until(
+        "tensor-parallel-size", "ok 0 errors", lambda t: "qwen3-vl-2b-tp4-eager" in t.split("\n")[0]
+    )
     s.press("/", "m", "n", "s", "enter")  # edit a flag
     s.until("Most sequences decoded in", "remove from the plan")
     s.press("6", "4", "enter")
@@ -122,7 +130,8 @@ def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, si
         lambda t: re.search(r"A +1 qwen3-vl-2b-tp4-", t) is not None,
     )
     change = re.search(r"tok/s +([\d,.]+) +([\d,.]+) +\+([\d.]+)%", text)
-    assert change is not None and float(change[3]) > 50, text  # CUDA graphs pay here: the right lesson
+    # CUDA graphs pay here: the right lesson
+    assert change is not None and float(change[3]) > 50, text
 
     change_power(s)  # 7 keys
     if not narrow:
@@ -141,7 +150,9 @@ def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, si
 
 
 @pytest.mark.slow
-def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandLine, screen: Open) -> None:
+def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(
+    host: CommandLine, screen: Open
+) -> None:
     first = screen()
     start_server(first)
     change_power(first)
@@ -157,7 +168,9 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
     )
     second.until("Application startup complete", "tensor-parallel-size", "GET /v1/models 200")
     second.press("q")
-    second.until("Leave Workbench", "GPU0-3: power limit 200 W, was 250 W", "[revert]", "[leave running]")
+    second.until(
+        "Leave Workbench", "GPU0-3: power limit 200 W, was 250 W", "[revert]", "[leave running]"
+    )
     second.press("escape")
     second.until(lambda t: "Leave Workbench" not in t)
     second.press("q")
@@ -195,7 +208,9 @@ def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, scree
     s.press("enter")
     s.until(lambda t: re.search(r"~ benchmark  measuring \d+/48", t) is not None)
     s.resize(*NARROW)
-    s.until("3 Log", "6 GPUs", lambda t: "╭" not in t and len(t.split("\n")) == 24, simulated, seconds=5)
+    s.until(
+        "3 Log", "6 GPUs", lambda t: "╭" not in t and len(t.split("\n")) == 24, simulated, seconds=5
+    )
     s.resize(200, 60)
     s.until("1 Presets", "5 Compare", lambda t: t.count("╭") == 5, simulated, seconds=5)
     s.resize(40, 12)
@@ -214,9 +229,13 @@ def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, scree
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env", "colours"), [({"NO_COLOR": "1"}, None), ({"TERM": "xterm-16color"}, "16")], ids=["NO_COLOR", "16 colours"]
+    ("env", "colours"),
+    [({"NO_COLOR": "1"}, None), ({"TERM": "xterm-16color"}, "16")],
+    ids=["NO_COLOR", "16 colours"],
 )
-def test_it_reads_the_same_with_fewer_colours(screen: Open, env: dict[str, str], colours: str | None) -> None:
+def test_it_reads_the_same_with_fewer_colours(
+    screen: Open, env: dict[str, str], colours: str | None
+) -> None:
     s = screen(WIDE, **env)
     s.until("SIMULATED", "qwen3-vl-2b-tp4-eager", "GPU3")
     s.press("p", "t", "p", "4", "enter")
@@ -227,7 +246,8 @@ def test_it_reads_the_same_with_fewer_colours(screen: Open, env: dict[str, str],
     s.until(lambda t: "pick a preset: type letters of its name" not in t)
     painted = COLOUR.findall(s.raw)
     if colours is None:
-        assert painted == [] and re.search(r"\x1b\[(?:\d+;)*7m", s.raw)  # the cursor is told in reverse
+        # the cursor is told in reverse
+        assert painted == [] and re.search(r"\x1b\[(?:\d+;)*7m", s.raw)
     else:
         assert painted and not any("38;" in code or "48;" in code for code in painted), painted[:3]
     s.press("q")

@@ -32,7 +32,11 @@ def command(tmp_path: Path) -> Iterator[CommandLine]:
 
 def options(model: Path | str) -> list[str]:
     sets = {"port": free_port(), "ctx-size": 4096, "parallel": 4, "alias": "tiny"}
-    return ["--var", f"model={model}", *(word for name, value in sets.items() for word in ("--set", f"{name}={value}"))]
+    return [
+        "--var",
+        f"model={model}",
+        *(word for name, value in sets.items() for word in ("--set", f"{name}={value}")),
+    ]
 
 
 @pytest.mark.slow
@@ -42,7 +46,18 @@ def test_the_loop_and_its_counts(command: CommandLine, model: Path) -> None:
     assert plan["installed"].startswith("llama.cpp b") and plan["installed_problem"] is None
     assert {f["code"] for f in plan["findings"]} <= {"model.facts", "bind.local", "version.catalog"}
     assert plan["argv"][:3] == ["llama-server", "--model", str(model)]
-    shape = ["--concurrency", 4, "--requests", 12, "--max-tokens", 16, "--input-tokens", 64, "--warmup", 4]
+    shape = [
+        "--concurrency",
+        4,
+        "--requests",
+        12,
+        "--max-tokens",
+        16,
+        "--input-tokens",
+        64,
+        "--warmup",
+        4,
+    ]
     Loop("llamacpp", PRESET, given, shape, ("parallel", 2), READY_S).run(command)
 
 
@@ -64,7 +79,9 @@ def test_a_file_that_is_no_model(command: CommandLine, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_can_be_seen_before_the_start(command: CommandLine, model: Path, tmp_path: Path) -> None:
+def test_what_can_be_seen_before_the_start(
+    command: CommandLine, model: Path, tmp_path: Path
+) -> None:
     """Port taken, model missing, engine missing: one error each that says what to do, and no run."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -88,7 +105,9 @@ def test_what_can_be_seen_before_the_start(command: CommandLine, model: Path, tm
 
 
 @pytest.mark.slow
-def test_a_port_of_another_run_and_a_flag_that_the_engine_refuses(command: CommandLine, model: Path) -> None:
+def test_a_port_of_another_run_and_a_flag_that_the_engine_refuses(
+    command: CommandLine, model: Path
+) -> None:
     given = options(model)
     run_id = command.ok("start", PRESET, *given, "--wait")["run_id"]
     again = command("start", PRESET, *given)

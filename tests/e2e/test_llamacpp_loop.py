@@ -1,4 +1,5 @@
-"""The whole loop against a real engine: llama.cpp's own server on a tiny model, from start until nothing is left."""
+"""The whole loop against a real engine: llama.cpp's own server on a tiny model, from start until
+nothing is left."""
 
 from __future__ import annotations
 
@@ -52,10 +53,15 @@ def test_start_ready_stream_count_stop_and_nothing_left(plan: LaunchPlan) -> Non
         assert installed.path is not None
         assert installed.version is not None and installed.version.startswith("b")
 
-        started = await supervisor.start(plan, engine.command(plan), engine, engine_version=installed.version)
+        started = await supervisor.start(
+            plan, engine.command(plan), engine, engine_version=installed.version
+        )
         assert started.state is ServerState.STARTING
         ready = await supervisor.wait_ready(started.run_id, READY_S)
-        assert ready.state is ServerState.READY, (ready.reason, supervisor.log(started.run_id).lines())
+        assert ready.state is ServerState.READY, (
+            ready.reason,
+            supervisor.log(started.run_id).lines(),
+        )
         assert ready.served_model == "tiny"
         assert ready.url is not None and ready.run_dir is not None
         assert ready.ready_after_s is not None and 0 < ready.ready_after_s < READY_S
@@ -105,7 +111,9 @@ def test_the_engine_s_own_error_is_the_reason(plan: LaunchPlan) -> None:
         started = await supervisor.start(plan, engine.command(plan), engine)
         failed = await supervisor.wait_ready(started.run_id, READY_S)
         assert (failed.state, failed.exit_code) == (ServerState.FAILED, 1)
-        assert failed.reason is not None and failed.reason != "the server's process exited with code 1"
+        assert failed.reason is not None and failed.reason != (
+            "the server's process exited with code 1"
+        )
         assert any(failed.reason in line for line in supervisor.log(started.run_id).lines())
 
     supervised(scenario)
@@ -129,7 +137,9 @@ def test_a_server_with_a_key_becomes_ready_and_the_key_is_nowhere(plan: LaunchPl
         other = Supervisor(LocalHost())  # adopts it, and can still ask it
         try:
             await other.runs()
-            await other.wait(started.run_id, lambda _: other.api_key(started.run_id) is not None, 10)
+            await other.wait(
+                started.run_id, lambda _: other.api_key(started.run_id) is not None, 10
+            )
             assert (await other.metrics(started.run_id)).running == 0
         finally:
             await other.close()

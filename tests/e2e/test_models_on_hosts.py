@@ -1,4 +1,5 @@
-"""Copies of models between two hosts, each behind a real sshd: by rsync, through this machine, cut off and resumed."""
+"""Copies of models between two hosts, each behind a real sshd: by rsync, through this machine, cut
+off and resumed."""
 
 from __future__ import annotations
 
@@ -42,10 +43,14 @@ class Pair:
         self.file.write_text("".join(map(self._entry, ("left", "right"))))
 
     def _entry(self, name: str) -> str:
-        env = f'env = {{ HF_HOME = "{self.hubs[name].parent}", HF_TOKEN = "hf_secretsecretsecret" }}'
+        env = (
+            f'env = {{ HF_HOME = "{self.hubs[name].parent}", HF_TOKEN = "hf_secretsecretsecret" }}'
+        )
         return f'[hosts.{name}]\nmodels = ["{self.models[name]}"]\n{env}\n'
 
-    def copy(self, *hosts: str, model: str = MODEL, on_progress: Progress | None = None, **how: Any) -> CopyReport:
+    def copy(
+        self, *hosts: str, model: str = MODEL, on_progress: Progress | None = None, **how: Any
+    ) -> CopyReport:
         """Copy the model from the first of `hosts` to the second, by default from left to right."""
         source, target = hosts or ("left", "right")
 
@@ -61,10 +66,17 @@ class Pair:
 
     def runs(self, *words: str, code: int = 0) -> tuple[str, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "workbench", *words], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", "workbench", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stdout + done.stderr and "hf_secret" not in done.stdout + done.stderr
+        assert (
+            "Traceback" not in done.stdout + done.stderr
+            and "hf_secret" not in done.stdout + done.stderr
+        )
         return done.stdout, done.stderr
 
 
@@ -97,7 +109,9 @@ def reachable(pair: Pair) -> None:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(directory)): f.read_bytes() for f in directory.rglob("*") if f.is_file()}
+    return {
+        str(f.relative_to(directory)): f.read_bytes() for f in directory.rglob("*") if f.is_file()
+    }
 
 
 def check_hub(pair: Pair) -> None:
@@ -117,7 +131,10 @@ def test_a_model_of_the_hub_goes_through_this_machine(pair: Pair) -> None:
     report = pair.copy(on_progress=lambda done, total, text: seen.append((done, total)))
     check_hub(pair)
     total = sum(map(len, model_files().values()))
-    assert (report.way, report.sent_bytes) == ("through this machine", total) and seen[-1] == (total, total)
+    assert (report.way, report.sent_bytes) == ("through this machine", total) and seen[-1] == (
+        total,
+        total,
+    )
     again = pair.copy()
     assert (again.way, again.sent_bytes, len(again.present)) == ("", 0, 5)
 
@@ -130,11 +147,15 @@ def test_rsync_runs_on_the_host_that_reaches_the_other(pair: Pair, hosts: tuple[
     tricky = "a model; touch here $(x) 'quoted' ünïcode"
     in_directory(pair.models[source] / tricky)
     seen: list[tuple[int, int]] = []
-    report = pair.copy(*hosts, model=tricky, on_progress=lambda done, total, text: seen.append((done, total)))
+    report = pair.copy(
+        *hosts, model=tricky, on_progress=lambda done, total, text: seen.append((done, total))
+    )
     assert report.way.startswith("by rsync on left, ") and not report.notes
     assert seen[-1] == (report.sent_bytes, report.sent_bytes)
     assert content(pair.models[target] / tricky) == model_files()
-    assert not list(pair.left.state_home.rglob("r*-*")) and not list(pair.right.state_home.rglob("r*-*"))
+    assert not list(pair.left.state_home.rglob("r*-*")) and not list(
+        pair.right.state_home.rglob("r*-*")
+    )
 
 
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync (apt-get install rsync)")
@@ -155,8 +176,9 @@ def test_rsync_goes_on_with_what_is_staged_and_mends_what_is_wrong(pair: Pair) -
 def test_a_link_that_is_made_during_the_copy_is_not_followed(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, name: str
 ) -> None:
-    """Whoever can write in the model's directory could have any file of the user copied, of the size that was listed:
-    a file, or one below a directory, becomes a link after the model was listed and before it is read."""
+    """Whoever can write in the model's directory could have any file of the user copied, of the
+    size that was listed: a file, or one below a directory, becomes a link after the model was
+    listed and before it is read."""
     if way == "rsync":
         if shutil.which("rsync") is None:
             pytest.skip("needs rsync (apt-get install rsync)")
@@ -178,7 +200,9 @@ def test_a_link_that_is_made_during_the_copy_is_not_followed(
     monkeypatch.setattr(model_transfer, "find_way", then_make_the_link)
     with pytest.raises(HostError, match=r"arrived incomplete|has become a link that leads out of"):
         pair.copy(model="tiny")
-    assert not [text for text in content(pair.models["right"]).values() if text and set(text) == {ord("S")}]
+    assert not [
+        text for text in content(pair.models["right"]).values() if text and set(text) == {ord("S")}
+    ]
 
 
 @pytest.mark.parametrize("way", ["rsync", "this machine"])
@@ -195,7 +219,10 @@ def test_links_within_a_model_and_names_with_signs_of_patterns_arrive(pair: Pair
     (model / "more").symlink_to("original")
     report = pair.copy(model="tiny")
     assert way in report.way
-    assert content(there) == {**content(model), "more/tokenizer.model": (model / "more/tokenizer.model").read_bytes()}
+    assert content(there) == {
+        **content(model),
+        "more/tokenizer.model": (model / "more/tokenizer.model").read_bytes(),
+    }
     assert os.readlink(there / "d*" / "also.json") == "../config.json"
     assert os.readlink(there / "more" / "tokenizer.model") == "../original/tokenizer.model"
 
@@ -234,14 +261,17 @@ def test_a_staged_part_is_used_only_if_it_has_the_same_bytes(pair: Pair) -> None
     (staging / "model-00002-of-00002.safetensors").write_bytes(b"?" * 100_000)
     report = pair.copy(model="tiny")
     assert content(pair.models["right"] / "tiny") == model_files()
-    assert report.sent_bytes == sum(map(len, model_files().values())) - 200_000  # what was missing at the start
+    # what was missing at the start
+    assert report.sent_bytes == sum(map(len, model_files().values())) - 200_000
 
 
 def test_a_different_file_is_never_overwritten_unasked(pair: Pair) -> None:
     in_directory(pair.models["left"] / "tiny")
     there = in_directory(pair.models["right"] / "tiny", seed=5)
     before = content(there)
-    with pytest.raises(InputError, match=r"right has different files at .*my models/tiny: model-00001"):
+    with pytest.raises(
+        InputError, match=r"right has different files at .*my models/tiny: model-00001"
+    ):
         pair.copy(model="tiny")
     assert content(there) == before
     report = pair.copy(model="tiny", replace_different=True)
@@ -253,7 +283,9 @@ def test_a_full_disk_is_told_before_the_copy(pair: Pair, tmp_path: Path) -> None
     df.write_text("#!/bin/sh\necho head\necho /dev/x 9 9 1000000 9% /\n")
     df.chmod(0o755)
     in_directory(pair.models["right"] / "tiny")
-    with pytest.raises(HostError, match=r"needs 600 kB more at .*; the disk has 1\.02 GB free") as refused:
+    with pytest.raises(
+        HostError, match=r"needs 600 kB more at .*; the disk has 1\.02 GB free"
+    ) as refused:
         pair.copy("right", "left", model="tiny")
     assert "--to-dir" in str(refused.value.next_step) and not pair.models["left"].exists()
 
@@ -273,30 +305,46 @@ def test_a_partial_copy_is_not_copied(pair: Pair) -> None:
 def test_the_commands_list_check_and_copy(pair: Pair) -> None:
     in_hub(pair.hubs["left"])
     out, _ = pair.runs("models", "list", "--all-hosts")
-    assert f"left: {MODEL}  600 kB, 5 files  complete  commit {COMMIT[:12]}" in out and "right: no models" in out
+    assert (
+        f"left: {MODEL}  600 kB, 5 files  complete  commit {COMMIT[:12]}" in out
+        and "right: no models" in out
+    )
     out, _ = pair.runs("models", "check", MODEL, "--on", "left", "--on", "right", code=1)
     assert f"right: no files of {MODEL}" in out
     out, _ = pair.runs("models", "copy", MODEL, "--from", "left", "--to", "right")
     assert "through this machine" in out
     out, _ = pair.runs("models", "check", MODEL, "--on", "left", "--on", "right", "--hash")
     assert "all copies are the same" in out
-    assert "did you mean left?" in pair.runs("models", "copy", MODEL, "--from", "lleft", "--to", "right", code=1)[1]
-    blob = next(b for b in (pair.hubs["right"] / "models--org--tiny" / "blobs").iterdir() if b.stat().st_size > 99999)
+    assert (
+        "did you mean left?"
+        in pair.runs("models", "copy", MODEL, "--from", "lleft", "--to", "right", code=1)[1]
+    )
+    blob = next(
+        b
+        for b in (pair.hubs["right"] / "models--org--tiny" / "blobs").iterdir()
+        if b.stat().st_size > 99999
+    )
     data = bytearray(blob.read_bytes())
     data[-1] ^= 1
     blob.write_bytes(data)
-    out, _ = pair.runs("--json", "models", "check", MODEL, "--on", "left", "--on", "right", "--hash", code=1)
+    out, _ = pair.runs(
+        "--json", "models", "check", MODEL, "--on", "left", "--on", "right", "--hash", code=1
+    )
     found = json.loads(out)
     assert not found["ok"] and "other bytes on right" in found["differences"][0]
     assert "damaged" in found["hosts"][1]["copies"][0]["problems"][0]
 
 
 @pytest.mark.slow
-def test_a_container_of_hosts_toml_is_checked_and_gives_its_models(pair: Pair, tmp_path: Path) -> None:
+def test_a_container_of_hosts_toml_is_checked_and_gives_its_models(
+    pair: Pair, tmp_path: Path
+) -> None:
     programs = ContainerPrograms(tmp_path, "lxc-attach", "lxc-info")
     programs.put("web", "RUNNING")
     hub = tmp_path / "lxc hub"
-    entry = f'[hosts.lxc]\nssh = "left"\ncontainer = "lxc:web"\nenv = {{ HF_HUB_CACHE = "{hub}" }}\n'
+    entry = (
+        f'[hosts.lxc]\nssh = "left"\ncontainer = "lxc:web"\nenv = {{ HF_HUB_CACHE = "{hub}" }}\n'
+    )
     pair.file.write_text(pair.file.read_text() + entry)
     in_hub(hub)
     found = json.loads(pair.runs("--json", "hosts", "check", "lxc")[0])["hosts"][0]
@@ -338,6 +386,13 @@ def test_a_download_is_the_hosts_own(pair: Pair, tmp_path: Path) -> None:
     out, err = pair.runs("--host", "left", "models", "download", MODEL, "--revision", "main")
     assert f"left: {MODEL}" in out and "complete" in out
     assert (tmp_path / "calls").read_text() == f"download {MODEL} --revision=main\n"
-    for model, why in (("secret", "refuses access"), ("none", "no such model"), ("far", "does not reach the hub")):
+    for model, why in (
+        ("secret", "refuses access"),
+        ("none", "no such model"),
+        ("far", "does not reach the hub"),
+    ):
         assert why in pair.runs("--host", "left", "models", "download", f"org/{model}", code=1)[1]
-    assert "is not the id of a model" in pair.runs("--host", "left", "models", "download", "--", "-x/y", code=2)[1]
+    assert (
+        "is not the id of a model"
+        in pair.runs("--host", "left", "models", "download", "--", "-x/y", code=2)[1]
+    )

@@ -1,5 +1,5 @@
-"""A preset applied whole on a simulated host: by the real session, killed in the middle, refused in the middle, and by
-the command line."""
+"""A preset applied whole on a simulated host: by the real session, killed in the middle, refused in
+the middle, and by the command line."""
 
 from __future__ import annotations
 
@@ -159,7 +159,9 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
         assert status.state is ServerState.READY and limit is not None and limit.soft >= 256
         assert await session.servers.missing_of_preset(status) == ()
         (box.root / "runs" / done.run_id / "warm_up.json").unlink()
-        assert await session.servers.missing_of_preset(status) == ("warm-up of 3 requests (not sent)",)
+        assert await session.servers.missing_of_preset(status) == (
+            "warm-up of 3 requests (not sent)",
+        )
 
         assert (await session.gpu.revert()).ok and box.now == BEFORE and box.journal == []
 
@@ -232,7 +234,8 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
         assert "no cpuidle in this virtual machine" in lacking["CPU C-states"]
         assert "no cpufreq in this virtual machine" in lacking["CPU governor"]
         assert "9000 W is outside its limits" in lacking["each GPU power limit"]
-        assert "this user may not raise it" in lacking["open files"]  # beyond what the kernel allows even for root
+        # beyond what the kernel allows even for root
+        assert "this user may not raise it" in lacking["open files"]
         done = await PresetApply(session).apply(whole)
         assert done.run_id is not None and {*lacking} == {*problems(done.parts)}
         assert limit is not None and "the process has" in problems(done.parts)["open files"]
@@ -244,8 +247,8 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
 
 @pytest.mark.slow
 def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_named() -> None:
-    """Somebody writes other C-states and another limit between the question and the answer, and C-states again before
-    the revert."""
+    """Somebody writes other C-states and another limit between the question and the answer, and
+    C-states again before the revert."""
     write_preset()
 
     async def scenario(session: Session) -> None:
@@ -256,7 +259,9 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
         done = await PresetApply(session).apply(whole)
         assert done.run_id is not None and box.now == (300.0, {"powersave"}, "0001" + "0" * 12)
         assert {*problems(done.parts)} == {"CPU C-states", "GPU0 power limit"}
-        assert "changed to 300 W after you had confirmed" in problems(done.parts)["GPU0 power limit"]
+        assert (
+            "changed to 300 W after you had confirmed" in problems(done.parts)["GPU0 power limit"]
+        )
 
         done = await PresetApply(session).apply(await PresetApply(session).look())
         assert done.not_applied == () and box.now == APPLIED
@@ -267,7 +272,10 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
             file.write_text("1\n")
         report = await session.gpu.revert()
         (foreign,) = [o for o in report.outcomes if o.foreign]
-        assert foreign.command.setting == "c_states" and "now off:2: changed by someone else" in foreign.message
+        assert (
+            foreign.command.setting == "c_states"
+            and ("now off:2: changed by someone else") in foreign.message
+        )
         assert box.now == (300.0, {"performance"}, "0010" * 4)
         assert (await session.gpu.revert(foreign="original")).ok and box.idle == "0001" + "0" * 12
 
@@ -299,7 +307,9 @@ def test_a_kill_in_the_middle_is_reverted_by_the_guard() -> None:
     config = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "config.toml")
     config.write_text("[gpu]\nheartbeat_s = 5.0\n")
     box = Box()
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         steps = iter(process.stdout.readline, "")
         assert any("warming up" in step for step in steps) and box.now == APPLIED
@@ -308,14 +318,19 @@ def test_a_kill_in_the_middle_is_reverted_by_the_guard() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["Apply whole whole", "starting the server", "applying the settings", "warming up"])
+@pytest.mark.parametrize(
+    "moment", ["Apply whole whole", "starting the server", "applying the settings", "warming up"]
+)
 def test_a_screen_that_is_killed_at_its_key_leaves_no_setting(moment: str, tmp_path: Path) -> None:
-    """SIGKILL while the page asks, while the server starts, while the settings are applied, and in the warm-up."""
+    """SIGKILL while the page asks, while the server starts, while the settings are applied, and in
+    the warm-up."""
     write_preset(requests=500)
     config = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "config.toml")
     config.write_text("[gpu]\nheartbeat_s = 5.0\n")
     box = Box()
-    screen = TypedScreen(["--simulate", PRO], (120, 40), {**os.environ, "TERM": "xterm-256color"}, tmp_path)
+    screen = TypedScreen(
+        ["--simulate", PRO], (120, 40), {**os.environ, "TERM": "xterm-256color"}, tmp_path
+    )
     try:
         screen.until("SIMULATED", "RTX PRO 6000")
         screen.press("p")

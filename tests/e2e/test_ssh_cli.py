@@ -1,4 +1,5 @@
-"""The commands and the screen on a host behind a real sshd, as a person runs them: processes, a HOME, a terminal."""
+"""The commands and the screen on a host behind a real sshd, as a person runs them: processes, a
+HOME, a terminal."""
 
 from __future__ import annotations
 
@@ -74,7 +75,11 @@ class Person:
     def loses_the_link(self, process: subprocess.Popen[str]) -> None:
         """Cut the link until the process says that the connection is lost."""
         self.server.cut()
-        wait_for(lambda: "connection lost" in self.stderr(process), "the message about the lost connection", SOON_S)
+        wait_for(
+            lambda: "connection lost" in self.stderr(process),
+            "the message about the lost connection",
+            SOON_S,
+        )
         self.server.restore()
 
     def runs(self, *words: str, code: int = 0) -> tuple[str, str]:
@@ -93,8 +98,8 @@ class Person:
         return json.loads(self.runs("--json", *SIMULATED, *words)[0])
 
     def measures(self, *words: str) -> Any:
-        """A benchmark's result. A busy machine may make the client late: such a result is rejected (exit 3) for that
-        reason alone, which is not what these tests are about."""
+        """A benchmark's result. A busy machine may make the client late: such a result is rejected
+        (exit 3) for that reason alone, which is not what these tests are about."""
         measuring = self.begins("--json", *SIMULATED, "bench", *words)
         out, _ = measuring.communicate(timeout=60)
         result, err = json.loads(out), self.stderr(measuring)
@@ -102,7 +107,8 @@ class Person:
         return result
 
     def at_terminal(self, *words: str) -> pexpect.spawn:
-        # The size stands before the program begins, as in any real terminal: pexpect alone sets it a moment later.
+        # The size stands before the program begins, as in any real terminal: pexpect alone sets it
+        # a moment later.
         return pexpect.spawn(
             WORKBENCH[0],
             [*WORKBENCH[1:], *words],
@@ -118,7 +124,9 @@ class Person:
 
 @pytest.fixture
 def person(tmp_path: Path) -> Iterator[Person]:
-    with sshd(tmp_path / "ssh", environment={"WORKBENCH_SIM_START_S": "2", "WORKBENCH_SIM_SEED": "1"}) as server:
+    with sshd(
+        tmp_path / "ssh", environment={"WORKBENCH_SIM_START_S": "2", "WORKBENCH_SIM_SEED": "1"}
+    ) as server:
         one = Person(tmp_path, server)
         try:
             yield one
@@ -136,8 +144,14 @@ def person(tmp_path: Path) -> Iterator[Person]:
 
 @pytest.mark.slow
 def test_the_loop_with_commands(person: Person) -> None:
-    starting = person.begins("--json", *SIMULATED, "start", PRESET, "--set", f"port={free_port()}", "--wait")
-    wait_for(lambda: any(p.stat().st_size for p in person.far.glob("runs/*/log")), "the first log line", SOON_S)
+    starting = person.begins(
+        "--json", *SIMULATED, "start", PRESET, "--set", f"port={free_port()}", "--wait"
+    )
+    wait_for(
+        lambda: any(p.stat().st_size for p in person.far.glob("runs/*/log")),
+        "the first log line",
+        SOON_S,
+    )
     person.loses_the_link(starting)
     out, err = person.ended(starting)
     run = json.loads(out)
@@ -148,14 +162,26 @@ def test_the_loop_with_commands(person: Person) -> None:
     assert (listed["run_id"], listed["adopted"], listed["state"]) == (run["run_id"], True, "ready")
 
     following = person.begins(*SIMULATED, "logs", run["run_id"], "--follow")
-    result = person.measures(run["run_id"], "--requests", "8", "--concurrency", "2", "--max-tokens", "16")
-    assert (result["requests_ok"], result["conditions"]["client"], result["simulated"]) == (8, "host", True)
+    result = person.measures(
+        run["run_id"], "--requests", "8", "--concurrency", "2", "--max-tokens", "16"
+    )
+    assert (result["requests_ok"], result["conditions"]["client"], result["simulated"]) == (
+        8,
+        "host",
+        True,
+    )
 
-    changed = person.json("gpu", "set", "--power-limit", "450", "--lock-gpu-clocks", "1000,2000", "--yes")
+    changed = person.json(
+        "gpu", "set", "--power-limit", "450", "--lock-gpu-clocks", "1000,2000", "--yes"
+    )
     assert changed["ok"] and changed["journal"] == f"{person.far}/gpu/journal.json"
     assert settings_in(person.far) == (450.0, (1000, 2000))
     status = person.json("gpu", "status")
-    assert status["simulated"] and len(status["altered"]) == 2 and status["gpus"][0]["power_limit_w"] == 450.0
+    assert (
+        status["simulated"]
+        and len(status["altered"]) == 2
+        and status["gpus"][0]["power_limit_w"] == 450.0
+    )
     person.server.cut()
     reverting = person.begins("--json", *SIMULATED, "gpu", "revert")
     _, err = person.ended(reverting, 1)  # a host that cannot be reached at all: said at once
@@ -191,7 +217,16 @@ def test_a_benchmark_whose_link_is_cut_keeps_what_was_measured(person: Person) -
     port = free_port()
     run_id = person.json("start", PRESET, "--set", f"port={port}", "--wait")["run_id"]
     measuring = person.begins(
-        "--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000", "--client", "here"
+        "--json",
+        *SIMULATED,
+        "bench",
+        run_id,
+        "--concurrency",
+        "4",
+        "--requests",
+        "5000",
+        "--client",
+        "here",
     )
     wait_for(lambda: answered(port) > 30, "thirty answers", SOON_S)
     person.server.cut()
@@ -210,7 +245,9 @@ def test_a_benchmark_whose_link_is_cut_keeps_what_was_measured(person: Person) -
 def test_a_client_on_the_host_keeps_its_result_over_a_cut(person: Person) -> None:
     port = free_port()
     run_id = person.json("start", PRESET, "--set", f"port={port}", "--wait")["run_id"]
-    measuring = person.begins("--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000")
+    measuring = person.begins(
+        "--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000"
+    )
     wait_for(lambda: answered(port) > 30, "thirty answers", SOON_S)
     person.loses_the_link(measuring)
     out, _ = person.ended(measuring, 3)
@@ -242,7 +279,8 @@ def test_an_unknown_key_is_asked_about_and_a_changed_one_refused(person: Person)
         assert person.known_hosts.exists() == (answer == "y")
     listed = person.json("servers")
     assert listed["servers"] == []
-    said = "" if listed["not_started_by_workbench"] else "no runs on this host\n"  # a machine of tests may serve others
+    # a machine of tests may serve others
+    said = "" if listed["not_started_by_workbench"] else "no runs on this host\n"
     assert person.runs("--host", "box", "servers")[1] == said
 
     person.server.new_host_key()
@@ -288,7 +326,9 @@ def test_the_screen_over_a_link_that_is_cut(person: Person) -> None:
     terminal = person.at_terminal("--simulate", PROFILE, "box")
     try:
         screen = Screen(terminal)
-        screen.until(lambda t: "SIMULATED" in t and "READY" in t and "box/sim:" in t, "the adopted server")
+        screen.until(
+            lambda t: "SIMULATED" in t and "READY" in t and "box/sim:" in t, "the adopted server"
+        )
         screen.until(lambda t: " ssh " in t and "ms" in t, "the latency")
         screen.until(lambda t: "GPU0" in t and "MHz" in t, "readings")
         person.server.cut()
@@ -301,7 +341,9 @@ def test_the_screen_over_a_link_that_is_cut(person: Person) -> None:
         terminal.send("\x1b")
         screen.until(lambda t: "LINK LOST" in t, "the screen below")
         person.server.restore()
-        screen.until(lambda t: "LINK LOST" not in t and "STALE" not in t and "READY" in t, "all as before")
+        screen.until(
+            lambda t: "LINK LOST" not in t and "STALE" not in t and "READY" in t, "all as before"
+        )
         terminal.send("q")
         screen.until(lambda t: "eave" in t or "uit" in t, "the question")
         for _ in range(3):

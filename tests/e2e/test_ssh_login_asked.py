@@ -28,7 +28,9 @@ def locked(tmp_path: Path) -> Iterator[Sshd]:
     with sshd(tmp_path / "sshd") as server:
         keygen(tmp_path / "locked", SECRET)
         (server.directory / "authorized_keys").write_text((tmp_path / "locked.pub").read_text())
-        server.ssh_config_path.write_text(server.stanza(IdentityFile=str(tmp_path / "locked"), IdentityAgent="none"))
+        server.ssh_config_path.write_text(
+            server.stanza(IdentityFile=str(tmp_path / "locked"), IdentityAgent="none")
+        )
         yield server
 
 
@@ -37,7 +39,9 @@ def test_a_command_asks_on_its_terminal(locked: Sshd, tmp_path: Path) -> None:
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "config").write_text(locked.ssh_config_path.read_text())
     argv = ["-m", "workbench", "--host", "box", "servers"]
-    with pexpect.spawn(sys.executable, argv, env={**os.environ, "HOME": str(home)}, encoding="utf-8") as terminal:
+    with pexpect.spawn(
+        sys.executable, argv, env={**os.environ, "HOME": str(home)}, encoding="utf-8"
+    ) as terminal:
         terminal.expect("box: Passphrase for .*: ", timeout=30)
         terminal.send(SECRET + ENTER)
         terminal.expect(pexpect.EOF, timeout=30)
@@ -66,7 +70,8 @@ def test_the_screen_asks(locked: Sshd) -> None:
 
 @pytest.mark.slow
 def test_a_passphrase_outlives_an_outage_but_not_a_failed_login(locked: Sshd) -> None:
-    """Each retry while the host was gone forgot the passphrase, so the user had to type it again after an outage."""
+    """Each retry while the host was gone forgot the passphrase, so the user had to type it again
+    after an outage."""
     asked: list[str] = []
     answers = ["mistyped", SECRET]
 

@@ -1,4 +1,5 @@
-"""Sessions on hosts that are far away, short of something, or old: behind a real sshd, with the simulated driver."""
+"""Sessions on hosts that are far away, short of something, or old: behind a real sshd, with the
+simulated driver."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ async def first_reading(session: Session) -> float:
     """Open the session as a screen does. Return the seconds until the first reading with GPUs."""
     began = time.monotonic()
     await session.open()
-    await eventually(lambda: (t := session.state.telemetry) and t.gpus and t.infos, SOON_S, "the first reading")
+    await eventually(
+        lambda: (t := session.state.telemetry) and t.gpus and t.infos, SOON_S, "the first reading"
+    )
     return time.monotonic() - began
 
 
@@ -50,8 +53,12 @@ def test_readings_come_soon_over_a_long_link(tmp_path: Path, loss: float, limit_
         try:
             took_s = await first_reading(session)
             up = link.up_bytes
-            await eventually(lambda: session.gpu.alterations.read_monotonic_s > 0, SOON_S, "the changed settings")
-            await eventually(lambda: session.state.host.latency_ms is not None, SOON_S, "the latency")
+            await eventually(
+                lambda: session.gpu.alterations.read_monotonic_s > 0, SOON_S, "the changed settings"
+            )
+            await eventually(
+                lambda: session.state.host.latency_ms is not None, SOON_S, "the latency"
+            )
             assert (session.state.host.latency_ms or 0) > 1000 * ROUND_TRIP_S
             return took_s, up
         finally:
@@ -78,7 +85,9 @@ def test_a_benchmark_on_the_host_does_not_measure_the_link(tmp_path: Path) -> No
             shape = {"requests": 8, "concurrency": 2, "max_tokens": 8, "warmup": 2}
             found = {}
             for client in ("host", "here"):
-                result = await session.results.get(await session.bench.run_on(run_id, client=client, **shape))
+                result = await session.results.get(
+                    await session.bench.run_on(run_id, client=client, **shape)
+                )
                 ttft = result.summary.ttft_ms
                 assert ttft is not None and result.summary.requests_ok == 8
                 found[result.conditions.client] = ttft.p50
@@ -90,7 +99,12 @@ def test_a_benchmark_on_the_host_does_not_measure_the_link(tmp_path: Path) -> No
         asyncio.run(main(link))
 
 
-def on(environment: dict[str, str], tmp_path: Path, work: Callable[[Session], Awaitable[None]], **options: int) -> None:
+def on(
+    environment: dict[str, str],
+    tmp_path: Path,
+    work: Callable[[Session], Awaitable[None]],
+    **options: int,
+) -> None:
     """Run `work` in a session on a host with that environment of logins."""
 
     async def main() -> None:
@@ -110,9 +124,13 @@ def on(environment: dict[str, str], tmp_path: Path, work: Callable[[Session], Aw
 def test_two_sessions_are_enough_for_a_screen(tmp_path: Path) -> None:
     async def work(session: Session) -> None:
         await eventually(lambda: session.state.host.latency_ms is not None, SOON_S, "the latency")
-        await eventually(lambda: session.gpu.alterations.read_monotonic_s > 0, SOON_S, "the changed settings")
+        await eventually(
+            lambda: session.gpu.alterations.read_monotonic_s > 0, SOON_S, "the changed settings"
+        )
         at = session.state.telemetry_monotonic_s
-        await eventually(lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading")
+        await eventually(
+            lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading"
+        )
         assert session.state.host.link == "connected"
 
     on({}, tmp_path, work, max_sessions=2)
@@ -121,18 +139,23 @@ def test_two_sessions_are_enough_for_a_screen(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["host", "here"])
 def test_a_benchmark_over_two_sessions(tmp_path: Path, client: str) -> None:
-    """The readings, the measurement lock and the load client each hold a session, and commands need one too."""
+    """The readings, the measurement lock and the load client each hold a session, and commands need
+    one too."""
 
     async def main() -> None:
         async with far.session() as session:
             run_id = (await ready(session)).run_id
             shape = {"requests": 8, "concurrency": 2, "max_tokens": 8, "warmup": 2}
-            result = await session.results.get(await session.bench.run_on(run_id, client=client, **shape))
-            assert result.summary.requests_ok == 8 and result.conditions.client == {"here": "tunnel"}.get(
-                client, client
+            result = await session.results.get(
+                await session.bench.run_on(run_id, client=client, **shape)
             )
+            assert result.summary.requests_ok == 8 and result.conditions.client == {
+                "here": "tunnel"
+            }.get(client, client)
             at = session.state.telemetry_monotonic_s
-            await eventually(lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading")
+            await eventually(
+                lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading"
+            )
             assert session.state.host.link == "connected"
             await session.servers.end(run_id)
             assert far.processes() == []
@@ -153,12 +176,16 @@ def tools_without_python(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_host_without_python3_is_read_with_nvidia_smi(tmp_path: Path, tools_without_python: Path) -> None:
+def test_a_host_without_python3_is_read_with_nvidia_smi(
+    tmp_path: Path, tools_without_python: Path
+) -> None:
     async def work(session: Session) -> None:
         telemetry = session.state.telemetry
         assert telemetry is not None and telemetry.driver.status is DriverStatus.OK
         assert telemetry.driver.source == "nvidia-smi" and len(telemetry.gpus) == 4
-        await eventually(lambda: session.gpu.alterations.read_monotonic_s > 0, SOON_S, "the changed settings")
+        await eventually(
+            lambda: session.gpu.alterations.read_monotonic_s > 0, SOON_S, "the changed settings"
+        )
         assert "no python3" in (session.state.host.others_problem or "")
 
     path = driver_environment(tmp_path, "four-pcie")["PATH"].partition(":")[0]
@@ -173,7 +200,9 @@ def test_a_host_with_python_3_8_has_an_agent(tmp_path: Path) -> None:
 
     async def work(session: Session) -> None:
         telemetry = session.state.telemetry
-        assert telemetry is not None and telemetry.driver.source == "nvml" and len(telemetry.gpus) == 4
+        assert (
+            telemetry is not None and telemetry.driver.source == "nvml" and len(telemetry.gpus) == 4
+        )
         assert (await session.host.facts()).python3_version.startswith("3.8.")  # type: ignore[union-attr]
 
     path = driver_environment(tmp_path, "four-pcie")["PATH"]
@@ -198,13 +227,20 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_on_the_host_is_said_and_readings_go_on(tmp_path: Path, full_disk: Path) -> None:
+def test_a_full_disk_on_the_host_is_said_and_readings_go_on(
+    tmp_path: Path, full_disk: Path
+) -> None:
     async def work(session: Session) -> None:
         at = session.state.telemetry_monotonic_s
-        await eventually(lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading")
+        await eventually(
+            lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading"
+        )
         with pytest.raises(HostError) as refused:
             await session.host.write_file(f"{await session.host.state_dir()}/file", bytes(100_000))
-        assert "No space left on device" in refused.value.message and refused.value.next_step is not None
+        assert (
+            "No space left on device" in refused.value.message
+            and refused.value.next_step is not None
+        )
         assert [p.name for p in full_disk.rglob("*") if p.is_file()] == ["filler"]
 
     on({"XDG_STATE_HOME": str(full_disk)}, tmp_path, work)

@@ -1,6 +1,7 @@
 """The whole loop over a real sshd, with the link cut in the middle of each step and restored.
 
-Everything but the GPU is real: OpenSSH's sshd, its sessions and forwards, a detached server process behind it.
+Everything but the GPU is real: OpenSSH's sshd, its sessions and forwards, a detached server process
+behind it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def log_of(session: Session) -> list[str]:
 
 @pytest.mark.slow
 def test_start_cut_while_it_loads(tmp_path: Path) -> None:
-    """It becomes READY with nobody watching; then that is seen, the log is whole, the benchmark that waited runs."""
+    """It becomes READY with nobody watching; then that is seen, the log is whole, the benchmark
+    that waited runs."""
 
     async def scenario(session: Session) -> None:
         run_id = await started(session)
@@ -88,7 +90,11 @@ def test_start_cut_while_it_loads(tmp_path: Path) -> None:
         assert session.state.server is not None
         assert "lost (last seen" in (session.state.server.reason or "")
         assert "starting)" in (session.state.server.reason or "")
-        await eventually(lambda: any("startup complete" in line for line in far.lines(run_id)), SOON_S, "its start")
+        await eventually(
+            lambda: any("startup complete" in line for line in far.lines(run_id)),
+            SOON_S,
+            "its start",
+        )
         assert state_of(session) is ServerState.UNKNOWN
         await eventually(lambda: session.state.host.retries > 1, SOON_S, "retries that show")
         assert session.state.host.lost_since_unix_s == since
@@ -96,7 +102,9 @@ def test_start_cut_while_it_loads(tmp_path: Path) -> None:
         status = await session.servers.wait_ready(run_id, SOON_S)
         assert (status.state, status.reason) == (ServerState.READY, None)
         await eventually(lambda: session.state.bench.last_id, SOON_S, "the benchmark that waited")
-        assert (await session.results.get(session.state.bench.last_id or 0)).summary.requests_ok == 8
+        assert (
+            await session.results.get(session.state.bench.last_id or 0)
+        ).summary.requests_ok == 8
         await eventually(lambda: log_of(session) == far.lines(run_id), what="the same log")
 
     with box(tmp_path, start_s=3.0) as far:
@@ -162,12 +170,18 @@ def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
             await far.cut(session)  # while it lists what runs there
             assert state_of(session) is not ServerState.READY
             await far.restore(session)
-            await eventually(lambda: state_of(session) is ServerState.READY, SOON_S, "the adopted server")
+            await eventually(
+                lambda: state_of(session) is ServerState.READY, SOON_S, "the adopted server"
+            )
             status = session.state.server
             assert status is not None and (status.run_id, status.adopted) == (run_id, True)
             assert status.pid is not None and psutil.Process(status.pid).is_running()
-            await eventually(lambda: log_of(session) == far.lines(run_id), SOON_S, "its log from byte 0")
-            await eventually(lambda: session.state.plan is not None, SOON_S, "what runs as the plan")
+            await eventually(
+                lambda: log_of(session) == far.lines(run_id), SOON_S, "its log from byte 0"
+            )
+            await eventually(
+                lambda: session.state.plan is not None, SOON_S, "what runs as the plan"
+            )
             assert await session.bench.run(requests=4, concurrency=1, max_tokens=16, warmup=0)
             await session.servers.stop()
             assert far.processes() == []
@@ -193,8 +207,8 @@ def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
         first = await session.results.get(await asyncio.wait_for(running, SOON_S) or 0)
         summary = first.summary
         assert summary.requests_ok + summary.requests_failed == 28
-        # Those in flight failed; one that had no byte of its answer yet was asked again, and what came during the
-        # outage waited for the link.
+        # Those in flight failed; one that had no byte of its answer yet was asked again, and what
+        # came during the outage waited for the link.
         assert 2 <= summary.requests_failed < 10 and set(summary.errors) == {"reset"}
         assert (first.conditions.client, first.conditions.host) == ("tunnel", f"box/sim:{PROFILE}")
         assert first.conditions.simulated
@@ -225,8 +239,11 @@ def test_a_benchmark_whose_link_does_not_come_back_ends(far: Box) -> None:
     run(far, scenario)
 
 
-def cut_at(far: Box, session: Session, word: str, *, reached: bool, outage_s: float = 0.5) -> list[asyncio.Task[Any]]:
-    """Cut the link at the first command that has `word`: before it is sent, or (`reached`) when its answer is due."""
+def cut_at(
+    far: Box, session: Session, word: str, *, reached: bool, outage_s: float = 0.5
+) -> list[asyncio.Task[Any]]:
+    """Cut the link at the first command that has `word`: before it is sent, or (`reached`) when its
+    answer is due."""
     inner = session.host.inner  # type: ignore[attr-defined]
     real = inner.run
     restoring: list[asyncio.Task[Any]] = []
@@ -266,14 +283,19 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
         in_force = far.settings()
         by_setting = {o.command.setting: o for o in report.outcomes}
         hit = by_setting["power_limit_w" if word == "-pl" else "gpu_clocks"]
-        assert not report.ok and hit.in_force is InForce.NOT_CHECKED, "a plan is made whole or not at all"
-        if word == "-pl":  # the driver tells what the lost answer would have: 450 until it was given back
+        assert not report.ok and hit.in_force is InForce.NOT_CHECKED, (
+            "a plan is made whole or not at all"
+        )
+        # the driver tells what the lost answer would have: 450 until it was given back
+        if word == "-pl":
             assert hit.read_back == (450.0 if reached else 600.0)
         else:  # a lock cannot be read back: said, not guessed
             assert "connection" in hit.message and hit.read_back is None
         assert in_force == AT_FIRST and all(o.ok for o in report.rolled_back)
         given_back = {"power_limit_w"} if word == "-pl" else {"gpu_clocks", "power_limit_w"}
-        assert {o.command.setting for o in report.rolled_back} == given_back, "also where only the answer may be lost"
+        assert {o.command.setting for o in report.rolled_back} == given_back, (
+            "also where only the answer may be lost"
+        )
         assert (await journal.read(session.host)).entries == () == session.state.alterations
         assert (await asyncio.wait_for(session.gpu.revert(), SOON_S)).ok
         assert far.settings() == AT_FIRST
@@ -333,19 +355,27 @@ def test_stop_cut_in_the_middle(far: Box) -> None:
 def test_readings_get_old_and_come_back(far: Box) -> None:
     async def scenario(session: Session) -> None:
         await eventually(lambda: session.state.host.latency_ms is not None, SOON_S, "the latency")
-        assert 0 < (session.state.host.latency_ms or 0) < 1000  # a round trip, not the time that a login takes
+        # a round trip, not the time that a login takes
+        assert 0 < (session.state.host.latency_ms or 0) < 1000
         pid = (await ready(session)).pid
         await far.cut(session)
         at = session.state.telemetry_monotonic_s
-        await eventually(lambda: session.state.host.telemetry_problem, SOON_S, "a word about stale readings")
+        await eventually(
+            lambda: session.state.host.telemetry_problem, SOON_S, "a word about stale readings"
+        )
         assert "connect" in (session.state.host.telemetry_problem or "")
-        assert session.state.telemetry is not None and session.state.telemetry_monotonic_s == at  # kept, with its age
+        # kept, with its age
+        assert session.state.telemetry is not None and session.state.telemetry_monotonic_s == at
         await far.restore(session)
         began = time.monotonic()
         await eventually(lambda: session.state.telemetry_monotonic_s != at, SOON_S, "new readings")
         assert time.monotonic() - began < 20
-        await eventually(lambda: session.state.host.telemetry_problem is None, SOON_S, "no problem any more")
-        await eventually(lambda: state_of(session) is ServerState.READY, SOON_S, "the server as it was")
+        await eventually(
+            lambda: session.state.host.telemetry_problem is None, SOON_S, "no problem any more"
+        )
+        await eventually(
+            lambda: state_of(session) is ServerState.READY, SOON_S, "the server as it was"
+        )
         assert session.state.server is not None and session.state.server.pid == pid
 
     run(far, scenario)
@@ -390,7 +420,9 @@ def test_an_outage_longer_than_an_apply_waits(far: Box) -> None:
     async def scenario(session: Session) -> None:
         restoring = cut_at(far, session, "--lock-gpu", reached=True, outage_s=45)
         report = await asyncio.wait_for(session.gpu.apply(WANTED), 60)
-        assert not report.ok and any("still holds the previous values" in o.message for o in report.outcomes)
+        assert not report.ok and any(
+            "still holds the previous values" in o.message for o in report.outcomes
+        )
         await asyncio.gather(*restoring)
         await eventually(lambda: len(session.state.alterations) == 2, SOON_S, "what is altered")
         assert (await session.gpu.revert()).ok
@@ -432,7 +464,9 @@ def test_ten_cuts_while_it_serves(far: Box) -> None:
         status = await ready(session)
         chance = random.Random(1)
         for _ in range(10):
-            running = asyncio.create_task(session.bench.run(requests=60, concurrency=4, max_tokens=32, warmup=0))
+            running = asyncio.create_task(
+                session.bench.run(requests=60, concurrency=4, max_tokens=32, warmup=0)
+            )
             await asyncio.sleep(chance.uniform(0, 2))
             await far.cut(session)
             await asyncio.sleep(chance.uniform(0, 3))

@@ -24,7 +24,19 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
 
 def inside(box: Box, *words: str, **env: str) -> None:
     """Run tests of systemd_inside.py in the box."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", str(INSIDE), *words]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        str(INSIDE),
+        *words,
+    ]
     home = str(box.directory)
     try:
         box(*argv, f"--basetemp={home}/inside", HOME=home, PYTHONDONTWRITEBYTECODE="1", **env)
@@ -52,20 +64,46 @@ def test_fifty_killed_keepers(box: Box) -> None:
 
 @pytest.mark.parametrize("installed", ["no", "boot"])
 def test_a_reboot(box: Box, installed: str) -> None:
-    """A transient unit is gone after a reboot, and its run says so. An installed one runs again, as the same run."""
+    """A transient unit is gone after a reboot, and its run says so. An installed one runs again, as
+    the same run."""
     home, port = box.directory, str(free_port())
-    env = {name: f"{home}/{name}" for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")}
+    env = {
+        name: f"{home}/{name}"
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")
+    }
     program = fake_engine.install(home / "bin")
 
     def workbench(*words: str) -> dict[str, object]:
         out = box(
-            sys.executable, "-m", "workbench", *words, "--json", PYTHONPATH=str(REPOSITORY), HOME=str(home), **env
+            sys.executable,
+            "-m",
+            "workbench",
+            *words,
+            "--json",
+            PYTHONPATH=str(REPOSITORY),
+            HOME=str(home),
+            **env,
         )
         document: dict[str, object] = json.loads(out)
         return document
 
-    options = ["--as", "systemd", "--run-option", "scope=system", "--run-option", f"installed={installed}"]
-    plan = ["vllm-any", "--var", "model=org/model", "--set", f"port={port}", "--executable", str(program)]
+    options = [
+        "--as",
+        "systemd",
+        "--run-option",
+        "scope=system",
+        "--run-option",
+        f"installed={installed}",
+    ]
+    plan = [
+        "vllm-any",
+        "--var",
+        "model=org/model",
+        "--set",
+        f"port={port}",
+        "--executable",
+        str(program),
+    ]
     started = workbench("start", *plan, *options, "--wait", "--timeout", "60")
     assert started["state"] == "ready"
     if installed == "boot":  # the box boots to this target and no further
@@ -80,7 +118,9 @@ def test_a_reboot(box: Box, installed: str) -> None:
     after = run()
     if installed == "no":
         assert (after["state"], after["alive"]) == ("crashed", False)
-        assert "is gone: it was stopped from outside, or the host was restarted" in str(after["reason"])
+        assert ("is gone: it was stopped from outside, or the host was restarted") in str(
+            after["reason"]
+        )
         return
     for _ in range(20):
         if after["state"] == "ready":

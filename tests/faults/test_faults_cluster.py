@@ -1,4 +1,5 @@
-"""A server on two nodes behind two real sshds: links cut, ranks killed at any moment, nodes that cannot be reached."""
+"""A server on two nodes behind two real sshds: links cut, ranks killed at any moment, nodes that
+cannot be reached."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from workbench.session.session import Session
 
 pytestmark = pytest.mark.slow
 Scenario = Callable[[ClusterSupervisor, list[Event]], Awaitable[None]]
-NEVER = {"WORKBENCH_SIM_PEER_LOST_S": "never"}  # a rank that hangs when another has gone, as vLLM's do
+# a rank that hangs when another has gone, as vLLM's do
+NEVER = {"WORKBENCH_SIM_PEER_LOST_S": "never"}
 
 
 @pytest.fixture
@@ -49,15 +51,23 @@ def gone(every: list[int]) -> bool:
     return not any(psutil.pid_exists(pid) for pid in every)
 
 
-async def settled(supervisor: ClusterSupervisor, run_id: str, seconds: float = 15.0) -> ServerStatus:
+async def settled(
+    supervisor: ClusterSupervisor, run_id: str, seconds: float = 15.0
+) -> ServerStatus:
     """Wait until no process of the server is alive, and return its status."""
-    await eventually(lambda: not any(r.alive for r in supervisor.status(run_id).ranks), seconds, "the end of all ranks")
+    await eventually(
+        lambda: not any(r.alive for r in supervisor.status(run_id).ranks),
+        seconds,
+        "the end of all ranks",
+    )
     await supervisor.settle()
     return supervisor.status(run_id)
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_a_cut_link_is_unknown_and_ends_nothing(boxes: list[Sshd], tmp_path: Path, cut: int) -> None:
+def test_a_cut_link_is_unknown_and_ends_nothing(
+    boxes: list[Sshd], tmp_path: Path, cut: int
+) -> None:
     host = behind(boxes, tmp_path)
 
     async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
@@ -76,7 +86,9 @@ def test_a_cut_link_is_unknown_and_ends_nothing(boxes: list[Sshd], tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_stop_without_one_node_says_so_and_is_finished_later(boxes: list[Sshd], tmp_path: Path) -> None:
+def test_a_stop_without_one_node_says_so_and_is_finished_later(
+    boxes: list[Sshd], tmp_path: Path
+) -> None:
     host = behind(boxes, tmp_path)
 
     async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
@@ -85,7 +97,9 @@ def test_a_stop_without_one_node_says_so_and_is_finished_later(boxes: list[Sshd]
         boxes[1].cut()
         stopped = await supervisor.stop(status.run_id)
         assert stopped.state is ServerState.STOPPING
-        assert stopped.reason is not None and stopped.reason.startswith("rank 1 on spark-02 cannot be reached")
+        assert stopped.reason is not None and stopped.reason.startswith(
+            "rank 1 on spark-02 cannot be reached"
+        )
         assert gone([head]) and psutil.pid_exists(worker)
         boxes[1].restore()
         await eventually(lambda: supervisor.status(status.run_id).state is ServerState.STOPPED, 40)
@@ -95,7 +109,9 @@ def test_a_stop_without_one_node_says_so_and_is_finished_later(boxes: list[Sshd]
 
 
 @pytest.mark.long
-def test_a_stop_without_the_head_is_finished_by_the_next_workbench(boxes: list[Sshd], tmp_path: Path) -> None:
+def test_a_stop_without_the_head_is_finished_by_the_next_workbench(
+    boxes: list[Sshd], tmp_path: Path
+) -> None:
     host = behind(boxes, tmp_path)
 
     async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
@@ -136,7 +152,9 @@ def test_a_node_that_cannot_be_reached_starts_nothing(boxes: list[Sshd], tmp_pat
 
 
 @pytest.mark.long
-def test_a_node_that_is_lost_during_the_start_leaves_nothing(boxes: list[Sshd], tmp_path: Path) -> None:
+def test_a_node_that_is_lost_during_the_start_leaves_nothing(
+    boxes: list[Sshd], tmp_path: Path
+) -> None:
     host = behind(boxes, tmp_path)
 
     async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
@@ -150,7 +168,11 @@ def test_a_node_that_is_lost_during_the_start_leaves_nothing(boxes: list[Sshd], 
             for status in await supervisor.runs():
                 await supervisor.stop(status.run_id, grace_s=2)
             found = await supervisor.runs()
-            await eventually(lambda: not any(s.alive or s.outlived for s in supervisor.statuses()), 30, str(found))
+            await eventually(
+                lambda: not any(s.alive or s.outlived for s in supervisor.statuses()),
+                30,
+                str(found),
+            )
 
     clustered(host, scenario)
 
@@ -159,8 +181,9 @@ def test_a_node_that_is_lost_during_the_start_leaves_nothing(boxes: list[Sshd], 
 def test_a_node_lost_between_the_files_and_the_process_of_its_rank_is_read_again(
     boxes: list[Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """The start fails with that node's error, the rank of the head is stopped, the head is read all the time, and the
-    other node again once its link is back: in the session in which the start has failed, and in the next one."""
+    """The start fails with that node's error, the rank of the head is stopped, the head is read all
+    the time, and the other node again once its link is back: in the session in which the start has
+    failed, and in the next one."""
     host = behind(boxes, tmp_path)
     lost, write_file = host.nodes[1].host, host.nodes[1].host.write_file
 
@@ -170,7 +193,11 @@ def test_a_node_lost_between_the_files_and_the_process_of_its_rank_is_read_again
             getattr(boxes[1], how)()
 
     def read(session: Session) -> list[bool]:
-        return [sample.live for sample in session.state.telemetry.gpus] if session.state.telemetry else []
+        return (
+            [sample.live for sample in session.state.telemetry.gpus]
+            if session.state.telemetry
+            else []
+        )
 
     async def scenario() -> None:
         session = Session(host)
@@ -181,12 +208,16 @@ def test_a_node_lost_between_the_files_and_the_process_of_its_rank_is_read_again
         with pytest.raises(HostError, match="connection"):
             await session.servers.start()
         monkeypatch.undo()
-        await eventually(lambda: read(session) == [True, False], 30, "a reading without the node that is lost")
+        await eventually(
+            lambda: read(session) == [True, False], 30, "a reading without the node that is lost"
+        )
         assert (session.state.host.telemetry_problem or "").startswith(NAMES[1])
         if how == "silence":
             boxes[1].cut()
         boxes[1].restore()
-        await eventually(lambda: read(session) == [True, True], 30, "a reading of both nodes after the cut")
+        await eventually(
+            lambda: read(session) == [True, True], 30, "a reading of both nodes after the cut"
+        )
         (status,) = await session.servers.supervisor.runs()
         assert not status.alive and not status.outlived and gone(pids(status)), status
         await session.close()
@@ -205,8 +236,8 @@ def _kill(every: list[int], victim: int, rng: random.Random) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ranks_killed_at_thirty_random_moments(boxes: list[Sshd], tmp_path: Path) -> None:
-    """A rank, or its worker, is killed while it starts or serves. All ranks are gone within 10 s, and its error is the
-    reason."""
+    """A rank, or its worker, is killed while it starts or serves. All ranks are gone within 10 s,
+    and its error is the reason."""
     host = behind(boxes, tmp_path)
     rng = random.Random(int(os.environ.get("WORKBENCH_SEED", "12")))
     slowest: list[float] = []
@@ -233,7 +264,9 @@ def test_ranks_killed_at_thirty_random_moments(boxes: list[Sshd], tmp_path: Path
             slowest.append(took)
             assert took < 10, f"turn {turn}: {took:.1f} s"
             assert gone(every), f"turn {turn}"
-            assert ended.state in (ServerState.CRASHED, ServerState.FAILED), f"turn {turn}: {ended.state}"
+            assert ended.state in (ServerState.CRASHED, ServerState.FAILED), (
+                f"turn {turn}: {ended.state}"
+            )
             wanted = f"rank {victim} on {NAMES[victim]}: "
             assert ended.reason is not None and ended.reason.startswith(wanted), (
                 f"turn {turn} ({lost_s}): {ended.reason}"

@@ -1,5 +1,6 @@
-"""SIGKILL at any moment while GPU settings are changed, kept in force or reverted, and while the guard reverts them.
-The guard or the next start always restores the previous values, and the next start says so."""
+"""SIGKILL at any moment while GPU settings are changed, kept in force or reverted, and while the
+guard reverts them. The guard or the next start always restores the previous values, and the next
+start says so."""
 
 from __future__ import annotations
 
@@ -28,8 +29,15 @@ def test_killed_anywhere_a_thousand_times(tmp_path: Path) -> None:
     found = kills(tmp_path, 1000, 1, 2, 7000)
     judged(found, 1000)
     phases = Counter(kill["phase"] for kill in found)
-    assert all(phases[phase] >= 30 for phase in ("apply", "hold", "revert", "guard's revert")), phases
-    steps = Counter((kill["phase"], kill["step"]) for kill in found if kill["phase"] in ("apply", "revert"))
+    assert all(phases[phase] >= 30 for phase in ("apply", "hold", "revert", "guard's revert")), (
+        phases
+    )
+    steps = Counter(
+        (kill["phase"], kill["step"]) for kill in found if kill["phase"] in ("apply", "revert")
+    )
     assert len(steps) >= 15 and min(steps.values()) >= 10, steps
-    assert sum(kill["by_guard"] for kill in found) >= 100 and sum(kill["reported"] for kill in found) >= 100
+    assert (
+        sum(kill["by_guard"] for kill in found) >= 100
+        and sum(kill["reported"] for kill in found) >= 100
+    )
     assert Counter(kill["what"] for kill in found).keys() == {"process", "all", "guard"}

@@ -1,5 +1,6 @@
-"""Servers that launchers, a container host and a cluster run, cut at random moments (random_cuts.py): the next
-Workbench reports the state that they have, its log is whole, and a stop leaves nothing."""
+"""Servers that launchers, a container host and a cluster run, cut at random moments
+(random_cuts.py): the next Workbench reports the state that they have, its log is whole, and a stop
+leaves nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ SEED = os.environ.get("WORKBENCH_SEED", "8")
 def judged(lines: Sequence[str], count: int) -> None:
     cuts: list[dict[str, Any]] = [json.loads(line) for line in lines]
     for cut in cuts:
-        print(f"{cut['number']:>3} {cut['what']:<24}{cut['moment']:<7}{cut['state']:<10}{cut['took_s']:.1f} s")
+        print(
+            f"{cut['number']:>3} "
+            f"{cut['what']:<24}{cut['moment']:<7}{cut['state']:<10}{cut['took_s']:.1f} s"
+        )
     assert [cut for cut in cuts if cut["problem"]] == []
     assert len(cuts) == count
 

@@ -1,4 +1,4 @@
-"""Print, as JSON, the functions with their lengths and the imports of the Python files given as arguments."""
+"""Print, as JSON, the imports of the Python files given as arguments."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import ast
 import json
 import sys
 from pathlib import Path
-
-
-def functions(tree: ast.AST) -> list[tuple[str, int]]:
-    return [
-        (node.name, node.end_lineno - node.lineno + 1)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None
-    ]
 
 
 def imports(tree: ast.AST) -> list[str]:
@@ -37,5 +29,5 @@ def imports(tree: ast.AST) -> list[str]:
 found = {}
 for path in sys.argv[1:]:
     tree = ast.parse(Path(path).read_text())
-    found[path] = {"functions": functions(tree), "imports": imports(tree)}
+    found[path] = {"imports": imports(tree)}
 print(json.dumps(found))

@@ -31,7 +31,9 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_path_and_link_of_a_page_exists(page: Path) -> None:
     text = page.read_text()
-    absent = [name for name in REPOSITORY_PATH.findall(text) if not list(ROOT.glob(name.rstrip("/")))]
+    absent = [
+        name for name in REPOSITORY_PATH.findall(text) if not list(ROOT.glob(name.rstrip("/")))
+    ]
     absent += [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     assert not absent
 
@@ -49,8 +51,14 @@ def test_every_command_line_of_a_page_is_valid(page: Path) -> None:
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """Yield each `workbench …` command of the shell blocks and between backticks, with numbers for its placeholders."""
-    lines = [line for language, block in FENCE.findall(text) if language == "sh" for line in block.splitlines()]
+    """Yield each `workbench …` command of the shell blocks and between backticks, with numbers for
+    its placeholders."""
+    lines = [
+        line
+        for language, block in FENCE.findall(text)
+        if language == "sh"
+        for line in block.splitlines()
+    ]
     lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
     known = {name.split()[0] for name, _ in accepted(tree())}
     for line in lines:
@@ -78,7 +86,10 @@ def test_the_reference_lists_every_choice_of_an_option() -> None:
 
 def documented() -> Iterator[tuple[str, set[str]]]:
     """Yield each command of the reference's synopsis with its options."""
-    groups = {"PLAN OPTIONS": options_of("PLAN OPTIONS, which"), "LOAD OPTIONS": options_of("LOAD OPTIONS, which")}
+    groups = {
+        "PLAN OPTIONS": options_of("PLAN OPTIONS, which"),
+        "LOAD OPTIONS": options_of("LOAD OPTIONS, which"),
+    }
     for name, entry in entries():
         shared = [options for group, options in groups.items() if group in entry]
         yield name, set(OPTION.findall(entry)).union(*shared)
@@ -89,14 +100,24 @@ def entries() -> Iterator[tuple[str, str]]:
     known = dict(commands_of(tree()))
     for language, block in FENCE.findall(REFERENCE):
         for entry in re.split(r"\n(?=workbench )", block) if language == "text" else ():
-            words = list(takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), entry.split()[1:]))
-            name = next((" ".join(words[:n]) for n in range(len(words), 0, -1) if " ".join(words[:n]) in known), None)
+            words = list(
+                takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), entry.split()[1:])
+            )
+            name = next(
+                (
+                    " ".join(words[:n])
+                    for n in range(len(words), 0, -1)
+                    if " ".join(words[:n]) in known
+                ),
+                None,
+            )
             if name is not None:
                 yield name, entry
 
 
 def options_of(start: str) -> set[str]:
-    """Return the options in the paragraph that begins with `start`, and in the table that it announces."""
+    """Return the options in the paragraph that begins with `start`, and in the table that it
+    announces."""
     paragraph, following = REFERENCE[REFERENCE.index(start) :].split("\n\n")[:2]
     return set(OPTION.findall(paragraph + following * paragraph.endswith(":")))
 
@@ -104,13 +125,25 @@ def options_of(start: str) -> set[str]:
 def accepted(parser: argparse.ArgumentParser) -> Iterator[tuple[str, set[str]]]:
     """Yield each command of the parser with its own options."""
     for name, command in commands_of(parser):
-        options = {option for action in command._actions for option in action.option_strings if option.startswith("--")}
-        yield name, options - {"--help", "--host", "--container", "--cluster", "--simulate", "--json"}
+        options = {
+            option
+            for action in command._actions
+            for option in action.option_strings
+            if option.startswith("--")
+        }
+        yield (
+            name,
+            options - {"--help", "--host", "--container", "--cluster", "--simulate", "--json"},
+        )
 
 
-def commands_of(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def commands_of(
+    parser: argparse.ArgumentParser, name: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield the name and the parser of each command."""
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    groups = [
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    ]
     for group in groups:
         for word, child in group.choices.items():
             yield from commands_of(child, f"{name} {word}".strip())
@@ -119,16 +152,28 @@ def commands_of(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tup
 
 
 def test_the_reference_lists_every_setting_of_the_configuration_file() -> None:
-    section = REFERENCE[REFERENCE.index("## Configuration file") : REFERENCE.index("## Environment variables")]
+    section = REFERENCE[
+        REFERENCE.index("## Configuration file") : REFERENCE.index("## Environment variables")
+    ]
     defaults = [(name, getattr(Config(), name)) for name in Config.__dataclass_fields__]
-    names = [inner for name, value in defaults for inner in getattr(value, "__dataclass_fields__", (name,))]
+    names = [
+        inner
+        for name, value in defaults
+        for inner in getattr(value, "__dataclass_fields__", (name,))
+    ]
     assert len(names) > 4 and not [name for name in names if name not in section]
 
 
 def test_the_reference_lists_every_key() -> None:
     section = REFERENCE[REFERENCE.index("## Keys") : REFERENCE.index("## Configuration file")]
-    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and "`" in line]
-    listed = {("" if len(row) == 2 else row[0].strip("| "), key) for row in rows for key in keys_in(row[len(row) - 2])}
+    rows = [
+        line.split(" | ") for line in section.splitlines() if line.startswith("| ") and "`" in line
+    ]
+    listed = {
+        ("" if len(row) == 2 else row[0].strip("| "), key)
+        for row in rows
+        for key in keys_in(row[len(row) - 2])
+    }
     assert listed == {(key.where, key.shown) for key in ALL_KEYS}
 
 
@@ -137,5 +182,9 @@ def keys_in(cell: str) -> list[str]:
 
 
 def test_the_glossary_page_has_the_terms_of_the_program() -> None:
-    page = re.findall(r"^\| (.+?) \| (.+) \|$", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.MULTILINE)
-    assert [row for row in page if row[0] not in ("term", "---")] == [(t.term, t.means) for t in terms()]
+    page = re.findall(
+        r"^\| (.+?) \| (.+) \|$", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.MULTILINE
+    )
+    assert [row for row in page if row[0] not in ("term", "---")] == [
+        (t.term, t.means) for t in terms()
+    ]

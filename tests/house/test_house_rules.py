@@ -1,4 +1,4 @@
-"""Rules about the code: sizes, names, layers, and the modules that a start may import."""
+"""Rules about the code: names, layers, and the modules that a start may import."""
 
 from __future__ import annotations
 
@@ -26,40 +26,32 @@ HEAVY = {"asyncssh", "textual", "pydantic", "httpx", "plotext", "sqlite3", "toml
 def loaded_after(code: str) -> set[str]:
     """Return the top-level modules in `sys.modules` after `code` ran in a fresh interpreter."""
     script = f"import sys\n{code}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
-
-
-def test_files_stay_readable_in_one_sitting() -> None:
-    """A product file has at most 600 lines, a test file at most 800."""
-    limits = [(path, 600) for path in SOURCES] + [(path, 800) for path in TESTS]
-    lengths = ((path, len(path.read_text().splitlines()), limit) for path, limit in limits)
-    assert not [f"{path.relative_to(ROOT)}: {lines}" for path, lines, limit in lengths if lines > limit]
-
-
-def test_functions_stay_short() -> None:
-    """A product function has at most 60 lines."""
-    assert not [
-        f"{path.relative_to(ROOT)}: {name} has {lines} lines"
-        for path in SOURCES
-        for name, lines in parsed()[path].functions
-        if lines > 60
-    ]
 
 
 def test_no_vague_file_names_and_nothing_left_unfinished() -> None:
     vague = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
     assert not [str(path.relative_to(ROOT)) for path in SOURCES if path.stem in vague]
     marks = ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error", "fmt: " + "skip")
-    assert not [(str(path.relative_to(ROOT)), m) for path in SOURCES for m in marks if m in path.read_text()]
+    assert not [
+        (str(path.relative_to(ROOT)), m) for path in SOURCES for m in marks if m in path.read_text()
+    ]
 
 
 def test_only_the_engines_rooms_compare_engine_names() -> None:
-    """What differs between engines is an attribute of an engine, so no other code compares names or keys by them."""
+    """What differs between engines is an attribute of an engine, so no other code compares names or
+    keys by them."""
     rooms = (ROOT / "workbench" / "engines", ROOT / "workbench" / "sim" / "engines")
     others = [path for path in SOURCES if not any(path.is_relative_to(room) for room in rooms)]
-    found = [f"{path.relative_to(ROOT)}: {', '.join(names)}" for path in others if (names := compared_engines(path))]
+    found = [
+        f"{path.relative_to(ROOT)}: {', '.join(names)}"
+        for path in others
+        if (names := compared_engines(path))
+    ]
     assert not found
 
 
@@ -76,7 +68,9 @@ def compared_engines(path: Path) -> list[str]:
             texts += [key for key in node.keys if key is not None]
         elif isinstance(node, ast.match_case):
             texts.append(node.pattern)
-    constants = (part for node in texts for part in ast.walk(node) if isinstance(part, ast.Constant))
+    constants = (
+        part for node in texts for part in ast.walk(node) if isinstance(part, ast.Constant)
+    )
     return [str(part.value) for part in constants if part.value in registry.names()]
 
 
@@ -85,33 +79,20 @@ def test_a_gpu_setting_is_known_in_few_places() -> None:
     assert len([path for path in SOURCES if "power_limit_w" in path.read_text()]) < 8
 
 
-def test_no_class_of_the_session_is_large() -> None:
-    """A class has at most 30 public names: methods, properties and fields."""
-    large = {}
-    for path in (ROOT / "workbench/session").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                large[f"{path.name}: {node.name}"] = len(public_names(node))
-    assert not {name: count for name, count in large.items() if count > 30}
-
-
-def public_names(node: ast.ClassDef) -> set[str]:
-    names = {n.name for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    names |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
-    own = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
-    names |= {n.attr for n in own if isinstance(n.value, ast.Name) and n.value.id == "self"}
-    return {name for name in names if not name.startswith("_")}
-
-
 def test_digits_are_those_that_int_reads() -> None:
     """`"²".isdigit()` is True, and `int("²")` raises ValueError. `isdecimal` and `int` agree."""
-    assert not [str(path.relative_to(ROOT)) for path in SOURCES if ".isdig" + "it()" in path.read_text()]
+    assert not [
+        str(path.relative_to(ROOT)) for path in SOURCES if ".isdig" + "it()" in path.read_text()
+    ]
 
 
 def test_few_tests_may_run_again() -> None:
     """At most 10 tests carry the `flaky` mark, each with one rerun."""
     marks = [
-        line.strip() for path in TESTS for line in path.read_text().splitlines() if "pytest.mark." + "flaky" in line
+        line.strip()
+        for path in TESTS
+        for line in path.read_text().splitlines()
+        if "pytest.mark." + "flaky" in line
     ]
     assert len(marks) <= 10
     assert not [mark for mark in marks if "reruns=1" not in mark]
@@ -136,8 +117,9 @@ def test_a_local_session_never_loads_asyncssh() -> None:
 
 
 def test_the_first_frame_waits_for_nothing_heavy() -> None:
-    """Before `workbench demo` draws its first frame, Textual and the session are loaded, and no later module.
-    Generating the model's dataclasses alone takes a tenth of the time to the first frame."""
+    """Before `workbench demo` draws its first frame, Textual and the session are loaded, and no
+    later module. Generating the model's dataclasses alone takes a tenth of the time to the first
+    frame."""
     code = (
         "from workbench.cli import run\n"
         "from workbench.cli.parser import parse\n"
@@ -153,12 +135,9 @@ def test_the_first_frame_waits_for_nothing_heavy() -> None:
     assert loaded_after(code) & HEAVY == {"textual", "rich"}
 
 
-MOST_MODULES, MOST_OWN_MODULES = 503, 109  # 498 and 109 in November 2026
-
-
-def test_few_modules_are_loaded_before_the_first_frame() -> None:
-    """The telemetry agent is started meanwhile, and its first reading may come first. Whoever adds a module here makes
-    each start of the screen later."""
+def test_a_first_reading_loads_nothing_heavy() -> None:
+    """The telemetry agent is started meanwhile, and its first reading may come first. Whoever adds
+    a module here makes each start of the screen later."""
     code = (
         "import sys\n"
         "from workbench import __main__, tui\n"
@@ -178,15 +157,16 @@ def test_few_modules_are_loaded_before_the_first_frame() -> None:
         "    await session.close()\n"
         "asyncio.run(main())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
     loaded = done.stdout.split()
     assert {name.split(".")[0] for name in loaded} & HEAVY == {"textual", "rich"}
-    own = [name for name in loaded if name.startswith("workbench")]
-    assert (len(loaded) <= MOST_MODULES, len(own) <= MOST_OWN_MODULES) == (True, True), (len(loaded), len(own))
 
 
 def test_drawing_the_first_frame_loads_no_later_part() -> None:
-    """A pane that asks a part of the session for something, instead of the state, loads that part before the frame."""
+    """A pane that asks a part of the session for something, instead of the state, loads that part
+    before the frame."""
     code = (
         "import asyncio\n"
         "from textual.screen import Screen\n"
@@ -205,11 +185,22 @@ def test_drawing_the_first_frame_loads_no_later_part() -> None:
         "asyncio.run(main())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", f"import os, sys\n{code}"], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", f"import os, sys\n{code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
     )
     loaded = done.stdout.split()
     assert "workbench.tui.screen" in loaded, done.stderr
-    parts = ("session.results", "session.servers", "session.plans", "session.gpu_control", "bench", "store.database")
+    parts = (
+        "session.results",
+        "session.servers",
+        "session.plans",
+        "session.gpu_control",
+        "bench",
+        "store.database",
+    )
     assert not [part for part in parts if f"workbench.{part}" in loaded]
 
 
@@ -233,28 +224,41 @@ def test_programs_that_are_sent_to_hosts_import_only_one_another() -> None:
             path = ROOT / "workbench" / f"{module.replace('.', '/')}.py"
             names = imported(path)
             assert names - {"pynvml", "workbench"} <= set(sys.stdlib_module_names) | {"__future__"}
-            ours = re.findall(r"^(?:from|import) (workbench\S*) import ([\w, ]+)", path.read_text(), re.MULTILINE)
+            ours = re.findall(
+                r"^(?:from|import) (workbench\S*) import ([\w, ]+)",
+                path.read_text(),
+                re.MULTILINE,
+            )
             sent = {f"workbench.{name}" for name in program.modules}
             for package, members in ours:
-                assert package in sent or {f"{package}.{member.split()[0]}" for member in members.split(", ")} <= sent
+                assert (
+                    package in sent
+                    or {f"{package}.{member.split()[0]}" for member in members.split(", ")} <= sent
+                )
 
 
 def imported(path: Path) -> set[str]:
-    """Return the top-level names of every import in the file, deferred ones too, without those for type checkers."""
+    """Return the top-level names of every import in the file, deferred ones too, without those for
+    type checkers."""
     return set(parsed()[path].imports)
 
 
 @dataclass(frozen=True)
 class Parsed:
-    functions: list[tuple[str, int]]  # name, lines
     imports: list[str]
 
 
 @cache
 def parsed() -> dict[Path, Parsed]:
-    """Return the functions and imports of each source file. A process of its own parses: `ast.parse` of Python 3.11 may
-    raise SystemError in a process that has hit a recursion limit before (cpython issue 106905)."""
+    """Return the imports of each source file. A process of its own parses:
+    `ast.parse` of Python 3.11 may raise SystemError in a process that has hit a recursion limit
+    before (cpython issue 106905)."""
     script = Path(__file__).with_name("parse_sources.py")
-    done = subprocess.run([sys.executable, str(script), *map(str, SOURCES)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, SOURCES)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return {Path(path): Parsed(**found) for path, found in json.loads(done.stdout).items()}

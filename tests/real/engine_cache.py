@@ -20,8 +20,8 @@ MODEL = CACHE / "tiny-llama"
 
 
 def executable(engine: str) -> str:
-    """Return the installed engine's own command. Fails the test if the engine is not installed, since the user asked
-    for it."""
+    """Return the installed engine's own command. Fails the test if the engine is not installed,
+    since the user asked for it."""
     path = CACHE / engine / "bin" / engine
     if not path.exists() or not MODEL.exists():
         pytest.fail(f"{engine} is not in {CACHE}: run tests/real/install.sh {engine}")
@@ -38,12 +38,15 @@ class Counts:
 
 
 async def load(status: ServerStatus, lengths: list[int]) -> Counts:
-    """Send streamed requests with the given output lengths, all at the same time. Return the usage that the answers
-    report."""
+    """Send streamed requests with the given output lengths, all at the same time. Return the usage
+    that the answers report."""
     assert status.url is not None and status.served_model is not None
     prompts = [f"{n} def main(argument):\n    return argument" for n in range(len(lengths))]
     used = await asyncio.gather(
-        *(stream(status.url, status.served_model, n, p) for n, p in zip(lengths, prompts, strict=True))
+        *(
+            stream(status.url, status.served_model, n, p)
+            for n, p in zip(lengths, prompts, strict=True)
+        )
     )
     assert [completion for _, completion in used] == lengths
     return Counts(len(used), sum(prompt for prompt, _ in used), sum(lengths))

@@ -1,4 +1,5 @@
-"""A tiny Llama with random weights and a tokenizer trained on the spot. Run by install.sh in an engine's environment.
+"""A tiny Llama with random weights and a tokenizer trained on the spot. Run by install.sh in an
+engine's environment.
 
 usage: make_tiny_model.py DIRECTORY       about 2.2 million parameters, vocabulary of 2,048; no network
 """
@@ -25,15 +26,24 @@ SPECIAL = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|system|>"]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE trained on standard library source: the same on every machine with this Python."""
+    """Return a byte-level BPE trained on standard library source: the same on every machine with
+    this Python."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=2048, special_tokens=SPECIAL, initial_alphabet=alphabet)
-    bpe.train_from_iterator([inspect.getsource(m) for m in (os, argparse, tarfile, asyncio.base_events)], trainer)
+    trainer = trainers.BpeTrainer(
+        vocab_size=2048, special_tokens=SPECIAL, initial_alphabet=alphabet
+    )
+    bpe.train_from_iterator(
+        [inspect.getsource(m) for m in (os, argparse, tarfile, asyncio.base_events)], trainer
+    )
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token="<|bos|>", eos_token="<|eos|>", pad_token="<|eos|>", model_max_length=4096
+        tokenizer_object=bpe,
+        bos_token="<|bos|>",
+        eos_token="<|eos|>",
+        pad_token="<|eos|>",
+        model_max_length=4096,
     )
     fast.chat_template = CHAT
     return fast
@@ -60,7 +70,11 @@ def main() -> None:
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(out)
     words.save_pretrained(out)
-    print(out, f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, vocabulary {len(words)}")
+    print(
+        out,
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, vocabulary "
+        f"{len(words)}",
+    )
 
 
 if __name__ == "__main__":

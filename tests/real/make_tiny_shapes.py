@@ -1,4 +1,5 @@
-"""Tiny models with random weights, one for each shape of KV cache. Run by test_kv_size.py in vLLM's environment.
+"""Tiny models with random weights, one for each shape of KV cache. Run by test_kv_size.py in vLLM's
+environment.
 
 usage: make_tiny_shapes.py DIRECTORY      creates DIRECTORY/gqa, mla, sliding, quantized and tied; no network
 """
@@ -13,9 +14,21 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 from make_tiny_model import tokenizer
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, DeepseekV2Config, Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
-SMALL = {"hidden_size": 256, "intermediate_size": 512, "max_position_embeddings": 8192, "dtype": "bfloat16"}
+SMALL = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "max_position_embeddings": 8192,
+    "dtype": "bfloat16",
+}
 GROUP = 128  # weights that share a scale in the quantized model
 SHAPES = {
     "gqa": lambda **ids: LlamaConfig(
@@ -63,13 +76,18 @@ SHAPES = {
 
 
 def quantize(folder: Path) -> None:
-    """Replace the linear weights of the checkpoint with random 4-bit weights, in the format of GPTQ."""
+    """Replace the linear weights of the checkpoint with random 4-bit weights, in the format of
+    GPTQ."""
     tensors = load_file(folder / "model.safetensors")
     for name in [n for n in tensors if n.endswith("_proj.weight")]:
         rows, columns = tensors.pop(name).shape  # out, in
         stem = name.removesuffix(".weight")
-        tensors[f"{stem}.qweight"] = torch.randint(-(2**31), 2**31 - 1, (columns // 8, rows), dtype=torch.int32)
-        tensors[f"{stem}.qzeros"] = torch.full((columns // GROUP, rows // 8), 0x77777777, dtype=torch.int32)
+        tensors[f"{stem}.qweight"] = torch.randint(
+            -(2**31), 2**31 - 1, (columns // 8, rows), dtype=torch.int32
+        )
+        tensors[f"{stem}.qzeros"] = torch.full(
+            (columns // GROUP, rows // 8), 0x77777777, dtype=torch.int32
+        )
         tensors[f"{stem}.scales"] = torch.full((columns // GROUP, rows), 0.01, dtype=torch.bfloat16)
         tensors[f"{stem}.g_idx"] = torch.arange(columns, dtype=torch.int32) // GROUP
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,7 +1,8 @@
 """Copied into the SGLang environment as sitecustomize.py by install.sh.
 
-torchvision's CUDA build cannot load its operators beside the CPU build of torch, and then fails to import because
-two of them are unknown. Declaring those two just before torchvision is imported is enough: SGLang never calls them.
+torchvision's CUDA build cannot load its operators beside the CPU build of torch, and then fails to
+import because two of them are unknown. Declaring those two just before torchvision is imported is
+enough: SGLang never calls them.
 """
 
 import importlib.abc
@@ -18,7 +19,9 @@ class _DeclareOperators(importlib.abc.MetaPathFinder):
 
             library = torch.library.Library("torchvision", "DEF")
             for operator in ("nms", "qnms"):
-                library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+                library.define(
+                    f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                )
             _libraries.append(library)
 
 

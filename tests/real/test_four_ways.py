@@ -1,5 +1,6 @@
-"""Real vLLM as a process, a container of podman, a unit of systemd and a job of Slurm, each on a host behind a real
-sshd. It is the same plan and the same load each time, so the four results can be compared.
+"""Real vLLM as a process, a container of podman, a unit of systemd and a job of Slurm, each on a
+host behind a real sshd. It is the same plan and the same load each time, so the four results can be
+compared.
 
 The four hosts are one machine: they have the same cores and one name.
 """
@@ -29,7 +30,8 @@ from support.systemd_box import systemd_box
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(1500)]
 READY_S = 300.0
-# A job's node is not the host, so a client on the host is not the usual one for it: the load comes from here each time.
+# A job's node is not the host, so a client on the host is not the usual one for it: the load comes
+# from here each time.
 LOAD = (
     "--client",
     "here",
@@ -78,7 +80,10 @@ def short_directory() -> Iterator[Path]:
 
 
 def _login(**environment: str) -> dict[str, str]:
-    return {"PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", **environment}
+    return {
+        "PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        **environment,
+    }
 
 
 @contextmanager
@@ -101,7 +106,13 @@ def a_container(directory: Path) -> Iterator[Way]:
 def a_unit(directory: Path) -> Iterator[Way]:
     with systemd_box(directory, CACHE) as box:
         users = "root::0:0::/root:/bin/sh\nsshd:*:65533:65534::/run/sshd:/usr/sbin/nologin\n"
-        box("sh", "-c", 'rm -f /etc/shadow; printf %s "$1" >/etc/passwd; mkdir -p /run/sshd', "sh", users)
+        box(
+            "sh",
+            "-c",
+            'rm -f /etc/shadow; printf %s "$1" >/etc/passwd; mkdir -p /run/sshd',
+            "sh",
+            users,
+        )
         with sshd(directory / "ssh", environment=_login(), within=box.entering()) as server:
             listed = ("systemctl", "list-units", "--all", "--plain", "--no-legend", "workbench-*")
             try:
@@ -113,7 +124,10 @@ def a_unit(directory: Path) -> Iterator[Way]:
 @contextmanager
 def a_job(directory: Path) -> Iterator[Way]:
     login = _login(SLURM_CONF=str(directory / "slurm" / "slurm.conf"))
-    with slurm(directory / "slurm") as cluster, sshd(directory / "ssh", environment=login) as server:
+    with (
+        slurm(directory / "slurm") as cluster,
+        sshd(directory / "ssh", environment=login) as server,
+    ):
         yield Way(server, {"gpus": 0}, lambda: " ".join(cluster.jobs()))
 
 
@@ -121,7 +135,11 @@ WAYS = {"process": a_process, "podman": a_container, "systemd": a_unit, "slurm":
 
 
 def pairs(option: str, values: Mapping[str, object]) -> list[str]:
-    each = ((name, one) for name, value in values.items() for one in (value if isinstance(value, list) else [value]))
+    each = (
+        (name, one)
+        for name, value in values.items()
+        for one in (value if isinstance(value, list) else [value])
+    )
     return [word for name, one in each for word in (option, f"{name}={one}")]
 
 
@@ -139,8 +157,20 @@ def engines_of(port: int) -> list[psutil.Process]:
 
 def served(command: CommandLine, word: str, way: Way, port: int) -> dict[str, Any]:
     """Start the server, benchmark it and stop it. Return the result. Nothing may be left."""
-    words = ["vllm-any", "--var", f"model={MODEL}", "--executable", executable("vllm"), "--as", word]
-    words += [*pairs("--set", {"port": port, **FLAGS}), *pairs("--env", ENV), *pairs("--run-option", way.options)]
+    words = [
+        "vllm-any",
+        "--var",
+        f"model={MODEL}",
+        "--executable",
+        executable("vllm"),
+        "--as",
+        word,
+    ]
+    words += [
+        *pairs("--set", {"port": port, **FLAGS}),
+        *pairs("--env", ENV),
+        *pairs("--run-option", way.options),
+    ]
     try:
         status = command.ok("start", *words, "--wait", "--timeout", READY_S, timeout_s=READY_S + 60)
         assert (status["state"], status["run_as"], status["reason"]) == ("ready", word, None)
@@ -149,27 +179,36 @@ def served(command: CommandLine, word: str, way: Way, port: int) -> dict[str, An
         at = {**status, "url": f"http://127.0.0.1:{port}"}
         before = counts("vllm", at["url"], status["run_dir"])
         done = command("bench", status["run_id"], *LOAD, timeout_s=300)
-        assert done.code in (0, 3), (done.document, done.err)  # 3: others kept the machine busy, and the result says so
+        # 3: others kept the machine busy, and the result says so
+        assert done.code in (0, 3), (done.document, done.err)
         counted_alike("vllm", at, before, done.document)
     finally:
         began = time.monotonic()
         for run in command.ok("servers")["servers"]:
             command.ok("stop", run["run_id"], timeout_s=120)
         stop_s = time.monotonic() - began
-    wait_for(lambda: not any(p.is_running() and p.status() != "zombie" for p in processes), "the end of all", 20)
+    wait_for(
+        lambda: not any(p.is_running() and p.status() != "zombie" for p in processes),
+        "the end of all",
+        20,
+    )
     assert (engines_of(port), way.left().strip()) == ([], "")
     result = done.document
     _say(word, status, result, stop_s, len(processes))
     return result
 
 
-def _say(word: str, status: Mapping[str, Any], result: Mapping[str, Any], stop_s: float, processes: int) -> None:
+def _say(
+    word: str, status: Mapping[str, Any], result: Mapping[str, Any], stop_s: float, processes: int
+) -> None:
     load = os.getloadavg()[0]
     print(
         f"{word}: vLLM {status['engine_version']}, READY after {status['ready_after_s']:.1f} s;"
         f" {result['output_tok_s']:.1f} tok/s in {result['duration_s']:.1f} s, TTFT p50"
-        f" {result['ttft_ms']['p50']:.1f} ms, p99 {result['ttft_ms']['p99']:.1f} ms; {result['requests_ok']} requests;"
-        f" stop {stop_s:.1f} s, {processes} processes gone; load {load:.1f}; {result['conditions']['client']}"
+        f" {result['ttft_ms']['p50']:.1f} ms, p99 {result['ttft_ms']['p99']:.1f} ms; "
+        f"{result['requests_ok']} requests;"
+        f" stop {stop_s:.1f} s, {processes} processes gone; load {load:.1f}; "
+        f"{result['conditions']['client']}"
     )
 
 
@@ -184,8 +223,11 @@ def test_four_ways_have_comparable_results(tmp_path: Path) -> None:
         with short_directory() as directory, made(directory) as way:
             (home / ".ssh" / "config").write_text(way.server.ssh_config_path.read_text())
             results[word] = served(command, word, way, port)
-    # An engine's resource tracker removes semaphores a moment after the last process of the engine has ended.
-    wait_for(lambda: ownerless_shared_memory() <= shared_before, "no shared memory without an owner", 30)
+    # An engine's resource tracker removes semaphores a moment after the last process of the engine
+    # has ended.
+    wait_for(
+        lambda: ownerless_shared_memory() <= shared_before, "no shared memory without an owner", 30
+    )
 
     for a, b in itertools.combinations(results, 2):
         found = command.ok("compare", results[a]["id"], results[b]["id"])

@@ -41,11 +41,20 @@ def test_vllm() -> None:
     async def scenario(session: Session, status: ServerStatus) -> None:
         yield_cores(status)
         rows = await table(session)
-        assert (rows["max model length"].asked, rows["max model length"].in_force) == ("2048", "2048")
+        assert (rows["max model length"].asked, rows["max model length"].in_force) == (
+            "2048",
+            "2048",
+        )
         assert rows["version"].in_force and rows["version"].where == "/version"
-        assert int(rows["KV cache, tokens"].in_force or 0) > 2048 and rows["KV cache, tokens"].where == "/metrics"
+        assert (
+            int(rows["KV cache, tokens"].in_force or 0) > 2048
+            and rows["KV cache, tokens"].where == "/metrics"
+        )
         assert rows["KV block size"].in_force and rows["prefix caching"].in_force == "on"
-        assert rows["CUDA graphs"].in_force == "none: eager mode" and rows["enforce-eager"].in_force == "on"
+        assert (
+            rows["CUDA graphs"].in_force == ("none: eager mode")
+            and rows["enforce-eager"].in_force == "on"
+        )
         assert rows["model name"].in_force == "tiny" and rows["dtype"].in_force == "torch.bfloat16"
         assert rows["VLLM_BLOCK_SIZE"].differs and rows["VLLM_BLOCK_SIZE"].where == "log"
         assert rows["VLLM_CPU_KVCACHE_SPACE"].in_force == "1"
@@ -62,9 +71,18 @@ def test_sglang() -> None:
         yield_cores(status)
         rows = await table(session)
         assert rows["version"].in_force and rows["version"].where == "server's answer"
-        assert (rows["max model length"].asked, rows["max model length"].in_force) == ("2048", "2048")
-        assert (rows["KV cache, tokens"].in_force, rows["KV cache, tokens"].where) == ("65536", "server's answer")
-        assert rows["requests at once"].in_force == "16" and rows["attention backend"].in_force == "torch_native"
+        assert (rows["max model length"].asked, rows["max model length"].in_force) == (
+            "2048",
+            "2048",
+        )
+        assert (rows["KV cache, tokens"].in_force, rows["KV cache, tokens"].where) == (
+            "65536",
+            "server's answer",
+        )
+        assert (
+            rows["requests at once"].in_force == "16"
+            and rows["attention backend"].in_force == "torch_native"
+        )
         assert rows["weights, GiB"].in_force and rows["mem-fraction-static"].in_force == "0.05"
         assert [name for name, row in rows.items() if row.differs] == []
 
@@ -84,8 +102,15 @@ def test_llamacpp(tmp_path: Path) -> None:
 
     async def scenario(session: Session, status: ServerStatus) -> None:
         rows = await table(session)
-        assert (rows["slots"].asked, rows["slots"].in_force, rows["slots"].where) == ("2", "2", "/props")
-        assert rows["context of a slot, tokens"].in_force == "4096" and rows["model file"].in_force == model
+        assert (rows["slots"].asked, rows["slots"].in_force, rows["slots"].where) == (
+            "2",
+            "2",
+            "/props",
+        )
+        assert (
+            rows["context of a slot, tokens"].in_force == "4096"
+            and rows["model file"].in_force == model
+        )
         assert rows["threads"].in_force == "1" and rows["version"].in_force
         assert rows["OMP_NUM_THREADS"].in_force == "1"
         assert [name for name, row in rows.items() if row.differs] == []

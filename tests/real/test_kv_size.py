@@ -1,5 +1,5 @@
-"""The KV cache of real vLLM on the CPU is as large as Workbench estimates from the model's files, for five shapes of
-models with random weights.
+"""The KV cache of real vLLM on the CPU is as large as Workbench estimates from the model's files,
+for five shapes of models with random weights.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from workbench.server.supervisor import Event, Supervisor
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 CARD = GpuInfo(0, "GPU-0", "the CPU's memory", memory_total_bytes=16 * 2**30)
 LOGGED = re.compile(r"KV cache size: ([\d,]+) tokens")
-# As vLLM starts on the CPU: large blocks (of 16 tokens with latent attention), and one batch in flight.
-FLAGS = {"max-model-len": 8192, "max-num-batched-tokens": 1024, "block-size": 128, "async-scheduling": False}
+# As vLLM starts on the CPU: large blocks (of 16 tokens with latent attention), and one batch in
+# flight.
+FLAGS = {
+    "max-model-len": 8192,
+    "max-num-batched-tokens": 1024,
+    "block-size": 128,
+    "async-scheduling": False,
+}
 SHAPES = {
     "gqa": {},
     "mla": {"block-size": 16},
@@ -52,11 +58,15 @@ def test_the_estimate_is_within_5_percent_of_the_log(models: Path, shape: str) -
         facts = await read_facts(LocalHost(), made, ENV)
         assert facts.missing is None, facts.missing
         gib = f"{ENV['VLLM_CPU_KVCACHE_SPACE']}G"
-        guess = engines.fit(replace(made, model_facts=facts).with_flag("kv-cache-memory-bytes", gib), [CARD])
+        guess = engines.fit(
+            replace(made, model_facts=facts).with_flag("kv-cache-memory-bytes", gib), [CARD]
+        )
         assert isinstance(guess, MemoryFit), guess
         run_id = await start(supervisor, made)
         ring = supervisor.log(run_id)
-        await eventually(lambda: ring.find("KV cache size") is not None, READY_S, "the size of the cache")
+        await eventually(
+            lambda: ring.find("KV cache size") is not None, READY_S, "the size of the cache"
+        )
         line = next(line for line in ring.lines() if "KV cache size" in line)
         match = LOGGED.search(line)
         assert match, line

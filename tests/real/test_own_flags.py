@@ -27,7 +27,9 @@ ENGINES = ("vllm", "sglang")
 def asked(engine: str) -> tuple[InstalledEngine, FlagCatalog]:
     async def scenario() -> tuple[InstalledEngine, FlagCatalog]:
         found = await probe(LocalHost(), engines.get(engine), (engine_cache.executable(engine),))
-        return found, await EngineFlags(StateHolder(LocalHost()), ConfigStore()).ask(engines.get(engine), found)
+        return found, await EngineFlags(StateHolder(LocalHost()), ConfigStore()).ask(
+            engines.get(engine), found
+        )
 
     return asyncio.run(scenario())
 
@@ -35,7 +37,10 @@ def asked(engine: str) -> tuple[InstalledEngine, FlagCatalog]:
 def test_vllm_lists_every_flag_of_its_help() -> None:
     found, catalog = asked("vllm")
     help_all = subprocess.run(
-        [engine_cache.executable("vllm"), "serve", "--help=all"], capture_output=True, text=True, check=True
+        [engine_cache.executable("vllm"), "serve", "--help=all"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     named = set(re.findall(r"^  (?:-[\w-]+, )*(--[\w-]+)", help_all, re.MULTILINE)) - {"--help"}
     assert len(named) > 250

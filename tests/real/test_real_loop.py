@@ -1,5 +1,5 @@
-"""The whole loop by commands against real vLLM and SGLang on the CPU. The engine counts exactly what a benchmark
-reports, and `stop` leaves nothing behind."""
+"""The whole loop by commands against real vLLM and SGLang on the CPU. The engine counts exactly
+what a benchmark reports, and `stop` leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,9 +14,25 @@ from support.tuning_loop import Loop
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(1200)]
 READY_S = 300.0  # 30 s (vLLM) and 60 s (SGLang) on an idle machine with 2 cores
-SHAPE = ["--concurrency", 8, "--requests", 32, "--max-tokens", 64, "--input-tokens", 128, "--warmup", 8]
+SHAPE = [
+    "--concurrency",
+    8,
+    "--requests",
+    32,
+    "--max-tokens",
+    64,
+    "--input-tokens",
+    128,
+    "--warmup",
+    8,
+]
 VLLM = {"dtype": "bfloat16", "max-model-len": 2048, "max-num-seqs": 8, "enforce-eager": "true"}
-VLLM_ENV = {"HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1, "OMP_NUM_THREADS": 2}
+VLLM_ENV = {
+    "HF_HUB_OFFLINE": 1,
+    "VLLM_NO_USAGE_STATS": 1,
+    "VLLM_CPU_KVCACHE_SPACE": 1,
+    "OMP_NUM_THREADS": 2,
+}
 SGLANG = {
     "device": "cpu",
     "attention-backend": "torch_native",
@@ -37,7 +53,8 @@ def options(sets: dict[str, object], env: dict[str, object]) -> list[str]:
 
 @pytest.fixture
 def command(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CommandLine]:
-    """Return the command line with the engine's bin directory first on PATH, as after activating its environment."""
+    """Return the command line with the engine's bin directory first on PATH, as after activating
+    its environment."""
     one = CommandLine(tmp_path, path=[Path(engine_cache.executable(request.param)).parent])
     yield one
     one.stop_all()

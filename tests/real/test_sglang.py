@@ -1,4 +1,5 @@
-"""Real SGLang on the CPU through the supervisor: it becomes ready, counts agree, and nothing is left."""
+"""Real SGLang on the CPU through the supervisor: it becomes ready, counts agree, and nothing is
+left."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ async def start(supervisor: Supervisor) -> str:
 def nothing_left_in_shared_memory() -> object:
     before = set(os.listdir("/dev/shm"))
     yield
-    assert {name for name in os.listdir("/dev/shm") if name.startswith(("sglang", "psm_", "sem.mp-"))} - before == set()
+    assert {
+        name for name in os.listdir("/dev/shm") if name.startswith(("sglang", "psm_", "sem.mp-"))
+    } - before == set()
 
 
 def test_start_ready_stream_counts_agree_stop() -> None:
@@ -60,15 +63,21 @@ def test_start_ready_stream_counts_agree_stop() -> None:
         installed = await probe(supervisor.host, SGLANG, plan().executable)
         assert installed.version == "0.5.23"
         status = await supervisor.wait_ready(await start(supervisor), READY_S)
-        assert status.state is ServerState.READY, (status.reason, supervisor.log(status.run_id).lines()[-20:])
+        assert status.state is ServerState.READY, (
+            status.reason,
+            supervisor.log(status.run_id).lines()[-20:],
+        )
         assert status.served_model == "tiny"
         print(f"SGLang {installed.version}: ready after {status.ready_after_s:.1f} s")
 
         before = await engine_cache.counted(supervisor, status.run_id)
         ours = await engine_cache.load(status, [8, 16, 24, 32] * 2)
-        # It counts a request's tokens when the request has ended, a moment after the last byte was sent.
+        # It counts a request's tokens when the request has ended, a moment after the last byte was
+        # sent.
         for _ in range(50):
-            after = engine_cache.between(before, await engine_cache.counted(supervisor, status.run_id))
+            after = engine_cache.between(
+                before, await engine_cache.counted(supervisor, status.run_id)
+            )
             if after == ours:
                 break
         assert after == ours
@@ -88,7 +97,9 @@ def test_stop_while_the_scheduler_starts_leaves_nothing() -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor)
         ring = supervisor.log(run_id)
-        await eventually(lambda: ring.find("server_args=") is not None, READY_S, "its arguments in the log")
+        await eventually(
+            lambda: ring.find("server_args=") is not None, READY_S, "its arguments in the log"
+        )
         stopped = await supervisor.stop(run_id)
         assert stopped.state is ServerState.STOPPED
         assert processes_of(stopped.run_dir or "") == []

@@ -47,7 +47,12 @@ def plan() -> LaunchPlan:
         "distributed-executor-backend": "mp",
         "master-port": free_port(),
     }
-    env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+    env = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     for name, value in flags.items():
         made = made.with_flag(name, value)  # type: ignore[arg-type]
     for name, text in env.items():
@@ -78,10 +83,15 @@ def test_real_ranks_serve_are_benchmarked_and_end_together(boxes: list[Sshd]) ->
             status = await serving(session)
             print(f"READY after {time.monotonic() - began:.0f} s")
             result = await session.results.get(
-                await session.bench.run(requests=24, max_tokens=64, input_tokens=32, warmup=2, concurrency=4)
+                await session.bench.run(
+                    requests=24, max_tokens=64, input_tokens=32, warmup=2, concurrency=4
+                )
             )
             summary = result.summary
-            print(f"{summary.output_tok_s} tok/s, {summary.requests_ok} requests, {result.conditions.nodes}")
+            print(
+                f"{summary.output_tok_s} tok/s, {summary.requests_ok} requests, "
+                f"{result.conditions.nodes}"
+            )
             assert summary.requests_ok == 24 and summary.requests_failed == 0
             assert result.conditions.nodes == ("node-a (rank 0)", "node-b (rank 1)")
             began = time.monotonic()
@@ -99,17 +109,29 @@ def test_real_ranks_serve_are_benchmarked_and_end_together(boxes: list[Sshd]) ->
 
 
 async def killed(session: Session) -> None:
-    """Kill the second rank of a new server. The first one ends within 10 s, with the error of the second."""
+    """Kill the second rank of a new server. The first one ends within 10 s, with the error of the
+    second."""
     status = await serving(session)
     supervisor = session.servers.supervisor
     pids = [rank.pid for rank in status.ranks if rank.pid]
-    every = [p for pid in pids for p in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
+    every = [
+        p
+        for pid in pids
+        for p in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+    ]
     began = time.monotonic()
     os.kill(pids[1], signal.SIGKILL)
-    await eventually(lambda: not any(p.is_running() and p.status() != "zombie" for p in every), 30, "the end of all")
+    await eventually(
+        lambda: not any(p.is_running() and p.status() != "zombie" for p in every),
+        30,
+        "the end of all",
+    )
     took = time.monotonic() - began
     await eventually(lambda: not supervisor.status(status.run_id).outlived, 10)
     ended = supervisor.status(status.run_id)
-    print(f"all {len(every)} processes gone {took:.1f} s after the kill: {ended.state}: {ended.reason}")
+    print(
+        f"all {len(every)} processes gone {took:.1f} s after the kill: {ended.state}: "
+        f"{ended.reason}"
+    )
     assert took < 10 and ended.state is ServerState.CRASHED
     assert ended.reason == "rank 1 on node-b: the server's process was killed by SIGKILL"

@@ -1,4 +1,5 @@
-"""Real vLLM on the CPU through the supervisor: it becomes ready, counts agree, and nothing is left however it ends."""
+"""Real vLLM on the CPU through the supervisor: it becomes ready, counts agree, and nothing is left
+however it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from workbench.server.supervisor import Event, Supervisor
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 VLLM = engines.get("vllm")
 READY_S = 300.0  # 30 s on an idle machine with 2 cores
-ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2"}
+ENV = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "2",
+}
 
 
 def plan(**flags: object) -> LaunchPlan:
@@ -50,7 +56,9 @@ async def start(supervisor: Supervisor, made: LaunchPlan) -> str:
 def nothing_left_in_shared_memory() -> object:
     before = set(os.listdir("/dev/shm"))
     yield
-    left = {name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "sem.mp-", "torch_"))} - before
+    left = {
+        name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "sem.mp-", "torch_"))
+    } - before
     assert left == set()
 
 
@@ -60,13 +68,19 @@ def test_start_ready_stream_counts_agree_stop() -> None:
         installed = await probe(supervisor.host, VLLM, made.executable)
         assert installed.version == "0.32.0+cpu"
         status = await supervisor.wait_ready(await start(supervisor, made), READY_S)
-        assert status.state is ServerState.READY, (status.reason, supervisor.log(status.run_id).lines()[-20:])
+        assert status.state is ServerState.READY, (
+            status.reason,
+            supervisor.log(status.run_id).lines()[-20:],
+        )
         assert status.served_model == "tiny"
         print(f"vLLM {status.engine_version}: ready after {status.ready_after_s:.1f} s")
 
         before = await engine_cache.counted(supervisor, status.run_id)
         ours = await engine_cache.load(status, [8, 16, 24, 32, 40, 48] * 4)
-        assert engine_cache.between(before, await engine_cache.counted(supervisor, status.run_id)) == ours
+        assert (
+            engine_cache.between(before, await engine_cache.counted(supervisor, status.run_id))
+            == ours
+        )
         print(f"counted alike: {ours}")
 
         assert len(processes_of(status.run_dir or "")) >= 3
@@ -80,12 +94,15 @@ def test_start_ready_stream_counts_agree_stop() -> None:
 
 
 def test_stop_while_the_engine_core_starts_leaves_nothing() -> None:
-    """TERM then ends the engine core while the main process hangs, until KILL ends it after the grace period."""
+    """TERM then ends the engine core while the main process hangs, until KILL ends it after the
+    grace period."""
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor, plan())
         ring = supervisor.log(run_id)
-        await eventually(lambda: ring.find("(EngineCore") is not None, READY_S, "the engine core's first line")
+        await eventually(
+            lambda: ring.find("(EngineCore") is not None, READY_S, "the engine core's first line"
+        )
         stopped = await supervisor.stop(run_id, grace_s=5)
         assert stopped.state is ServerState.STOPPED
         print(f"stopped by {stopped.exit_signal}, exit code {stopped.exit_code}")
@@ -109,8 +126,13 @@ def test_orphans_of_a_killed_server_are_seen_and_ended() -> None:
 
 def test_an_unknown_flag_is_the_reason() -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await supervisor.wait_ready(await start(supervisor, plan(**{"no-such-flag": 1})), READY_S)
+        status = await supervisor.wait_ready(
+            await start(supervisor, plan(**{"no-such-flag": 1})), READY_S
+        )
         assert (status.state, status.exit_code) == (ServerState.FAILED, 2)
-        assert status.reason is not None and "unrecognized arguments: --no-such-flag" in status.reason
+        assert (
+            status.reason is not None
+            and ("unrecognized arguments: --no-such-flag") in status.reason
+        )
 
     supervised(scenario)

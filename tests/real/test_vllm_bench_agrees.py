@@ -1,9 +1,10 @@
-"""The same workload on real vLLM (CPU), measured in turns by Workbench and by `vllm bench serve`. Throughput, TTFT and
-ITL agree within the spread of the runs.
+"""The same workload on real vLLM (CPU), measured in turns by Workbench and by `vllm bench serve`.
+Throughput, TTFT and ITL agree within the spread of the runs.
 
-The requests are plain completions, because vLLM's client counts a chat's role chunk as content. Medians are compared,
-because client and engine share the cores of this machine and either waits for the other in a few requests. Of ITL the
-mean is compared, because the other client's median is 0.01 ms when it reads late and finds several chunks together.
+The requests are plain completions, because vLLM's client counts a chat's role chunk as content.
+Medians are compared, because client and engine share the cores of this machine and either waits for
+the other in a few requests. Of ITL the mean is compared, because the other client's median is 0.01
+ms when it reads late and finds several chunks together.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ ROUNDS, INPUT, OUTPUT, WARMUP = 5, 128, 64, 8
 class Shape:
     """A load that both clients support, and the metrics that must agree.
 
-    With a rate, throughput equals the rate. With a concurrency above one, only throughput is compared: Workbench
-    staggers its starts over one request, while the other client starts all requests together. Its requests have the
-    same length, so they continue in waves: prefills wait for each other (longer TTFT) and interrupt no decoding
-    (shorter ITL).
+    With a rate, throughput equals the rate. With a concurrency above one, only throughput is
+    compared: Workbench staggers its starts over one request, while the other client starts all
+    requests together. Its requests have the same length, so they continue in waves: prefills wait
+    for each other (longer TTFT) and interrupt no decoding (shorter ITL).
     """
 
     name: str
@@ -45,7 +46,9 @@ class Shape:
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms")
 SHAPES = (
-    Shape("one stream", 12, ("--concurrency", "1"), ("--max-concurrency", "1"), ("tok_s", *LATENCIES)),
+    Shape(
+        "one stream", 12, ("--concurrency", "1"), ("--max-concurrency", "1"), ("tok_s", *LATENCIES)
+    ),
     Shape("four streams", 32, ("--concurrency", "4"), ("--max-concurrency", "4"), ("tok_s",)),
     Shape(
         "at a rate",
@@ -82,7 +85,10 @@ def ours(command: CommandLine, run_id: str, shape: Shape) -> dict[str, float]:
         WARMUP,
         timeout_s=600,
     )
-    assert result["requests_ok"] == shape.requests and result["output_tokens"] == shape.requests * OUTPUT
+    assert (
+        result["requests_ok"] == shape.requests
+        and result["output_tokens"] == shape.requests * OUTPUT
+    )
     engine = result["engine"]
     assert engine["disagreements"] == []
     return {
@@ -93,7 +99,9 @@ def ours(command: CommandLine, run_id: str, shape: Shape) -> dict[str, float]:
     }
 
 
-def theirs(command: CommandLine, url: str, folder: Path, shape: Shape, seed: int) -> dict[str, float]:
+def theirs(
+    command: CommandLine, url: str, folder: Path, shape: Shape, seed: int
+) -> dict[str, float]:
     file = folder / f"{shape.name}-{seed}.json"
     argv = [
         engine_cache.executable("vllm"),
@@ -132,17 +140,32 @@ def theirs(command: CommandLine, url: str, folder: Path, shape: Shape, seed: int
         "--result-filename",
         file.name,
     ]
-    done = subprocess.run(argv, env={**command.env, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        argv,
+        env={**command.env, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, Any] = json.loads(file.read_text())
-    assert found["completed"] == shape.requests and found["total_output_tokens"] == shape.requests * OUTPUT
-    latencies = {"ttft_ms": found["median_ttft_ms"], "itl_ms": found["mean_itl_ms"], "tpot_ms": found["median_tpot_ms"]}
+    assert (
+        found["completed"] == shape.requests
+        and found["total_output_tokens"] == shape.requests * OUTPUT
+    )
+    latencies = {
+        "ttft_ms": found["median_ttft_ms"],
+        "itl_ms": found["mean_itl_ms"],
+        "tpot_ms": found["median_tpot_ms"],
+    }
     return {"tok_s": found["output_throughput"], **latencies}
 
 
-def in_turns(command: CommandLine, status: dict[str, Any], folder: Path, shape: Shape) -> list[list[dict[str, float]]]:
-    """Return [Workbench's, the other client's] result of each round. The first one changes from round to round, as in
-    an experiment."""
+def in_turns(
+    command: CommandLine, status: dict[str, Any], folder: Path, shape: Shape
+) -> list[list[dict[str, float]]]:
+    """Return [Workbench's, the other client's] result of each round. The first one changes from
+    round to round, as in an experiment."""
     pairs = []
     for turn in range(ROUNDS):
         found: list[dict[str, float]] = [{}, {}]
@@ -158,7 +181,9 @@ def in_turns(command: CommandLine, status: dict[str, Any], folder: Path, shape: 
 
 def test_the_two_clients_agree(command: CommandLine, tmp_path: Path) -> None:
     given = options({**VLLM, "enable-prefix-caching": "false"}, VLLM_ENV)
-    status = command.ok("start", "vllm-any", *given, "--wait", "--timeout", READY_S, timeout_s=READY_S + 30)
+    status = command.ok(
+        "start", "vllm-any", *given, "--wait", "--timeout", READY_S, timeout_s=READY_S + 30
+    )
     assert status["state"] == "ready", status["reason"]
     ours(command, status["run_id"], SHAPES[0])  # the first load compiles
     apart = []

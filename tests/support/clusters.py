@@ -34,19 +34,30 @@ def node(inner: Host, directory: Path, profile: str = "gb10") -> SimulatedHost:
 
 
 def cluster(
-    directory: Path, inner: Sequence[Host] = (), reserve_gib: float | None = None, addressed: bool = True
+    directory: Path,
+    inner: Sequence[Host] = (),
+    reserve_gib: float | None = None,
+    addressed: bool = True,
 ) -> ClusterHost:
-    """Return a cluster of two nodes. `inner` are the hosts on which they are, this machine without them."""
+    """Return a cluster of two nodes. `inner` are the hosts on which they are, this machine without
+    them."""
     hosts = inner or [LocalHost() for _ in NAMES]
     address = "127.0.0.1" if addressed else None
     nodes = tuple(ClusterNode(name, address, "lo" if addressed else None) for name in NAMES)
     entry = ClusterEntry("sparks", nodes, reserve_gib=reserve_gib)
-    return ClusterHost(entry, [node(host, directory / name) for host, name in zip(hosts, NAMES, strict=True)])
+    return ClusterHost(
+        entry, [node(host, directory / name) for host, name in zip(hosts, NAMES, strict=True)]
+    )
 
 
 def plan_of(host: ClusterHost, **env: str) -> LaunchPlan:
     """Return a plan of two ranks on free ports."""
-    flags = {"tensor-parallel-size": 2, "port": free_port(), "max-model-len": 8192, "gpu-memory-utilization": 0.8}
+    flags = {
+        "tensor-parallel-size": 2,
+        "port": free_port(),
+        "max-model-len": 8192,
+        "gpu-memory-utilization": 0.8,
+    }
     plan = LaunchPlan("vllm", "meta-llama/Llama-3.3-70B-Instruct")
     for name, value in flags.items():
         plan = plan.with_flag(name, value)
@@ -54,7 +65,10 @@ def plan_of(host: ClusterHost, **env: str) -> LaunchPlan:
         plan = plan.with_env(name, text)
     plan = spread(plan, VLLM, host.places)
     master = free_port()
-    nodes = (replace(n, flags={**n.flags, "master-port": master}) if not n.role else n for n in plan.nodes)
+    nodes = (
+        replace(n, flags={**n.flags, "master-port": master}) if not n.role else n
+        for n in plan.nodes
+    )
     return replace(plan, nodes=tuple(nodes))
 
 
@@ -72,7 +86,9 @@ async def loaded(session: Session, preset: str = PRESET, **env: str) -> None:
     sets += [f"master-port={free_port()}"] if editor.plan.flag("master-port") else []
     simulated = {"WORKBENCH_SIM_START_S": "0.2", "WORKBENCH_SIM_SPEEDUP": "100", **env}
     editor.assign(
-        sets, ["NCCL_NET"] if preset == PRESET else [], [f"{name}={text}" for name, text in simulated.items()]
+        sets,
+        ["NCCL_NET"] if preset == PRESET else [],
+        [f"{name}={text}" for name, text in simulated.items()],
     )
 
 
@@ -85,7 +101,9 @@ async def ready(supervisor: ClusterSupervisor, plan: LaunchPlan) -> ServerStatus
     return await supervisor.wait_ready(status.run_id, READY_S)
 
 
-def clustered(host: ClusterHost, scenario: Callable[[ClusterSupervisor, list[Event]], Awaitable[None]]) -> None:
+def clustered(
+    host: ClusterHost, scenario: Callable[[ClusterSupervisor, list[Event]], Awaitable[None]]
+) -> None:
     """Run `scenario` with the supervisor of a cluster and its events. Stop every server afterwards."""
 
     async def connected(supervisor: ClusterSupervisor, events: list[Event]) -> None:

@@ -1,6 +1,8 @@
-"""Run `python -m workbench … --json` as a script does, and read the engine's own counters from /metrics.
+"""Run `python -m workbench … --json` as a script does, and read the engine's own counters from
+/metrics.
 
-This module imports nothing from Workbench: tests compare Workbench's output with the engine's and the kernel's.
+This module imports nothing from Workbench: tests compare Workbench's output with the engine's and
+the kernel's.
 """
 
 from __future__ import annotations
@@ -33,9 +35,12 @@ class Done:
 
 
 class CommandLine:
-    """Run commands in `directory`. A mark in the environment identifies every process that comes from them."""
+    """Run commands in `directory`. A mark in the environment identifies every process that comes
+    from them."""
 
-    def __init__(self, directory: Path, *, before: Sequence[str] = (), path: Iterable[Path] = (), **env: str) -> None:
+    def __init__(
+        self, directory: Path, *, before: Sequence[str] = (), path: Iterable[Path] = (), **env: str
+    ) -> None:
         self.directory = directory
         self.before = tuple(before)  # options before the command, as --simulate
         self.mark = uuid.uuid4().hex
@@ -56,7 +61,8 @@ class CommandLine:
         )
 
     def __call__(self, *words: object, timeout_s: float = 60) -> Done:
-        """Run one command to its end. Asserts that it printed exactly one JSON document and no traceback."""
+        """Run one command to its end. Asserts that it printed exactly one JSON document and no
+        traceback."""
         with self.spawn(*words) as process:
             out, err = process.communicate(timeout=timeout_s)
         assert "Traceback" not in err and "a defect in Workbench" not in err, err
@@ -70,19 +76,27 @@ class CommandLine:
     def run_dirs(self) -> list[Path]:
         """Return the run directories of this machine and of simulated hosts, oldest first."""
         state = Path(self.env["XDG_STATE_HOME"], "workbench")
-        return sorted([*state.glob("runs/*"), *state.glob("sim/*/runs/*")], key=lambda run_dir: run_dir.name)
+        return sorted(
+            [*state.glob("runs/*"), *state.glob("sim/*/runs/*")], key=lambda run_dir: run_dir.name
+        )
 
     def left(self) -> list[psutil.Process]:
-        """Return the living processes that come from these commands: found by the mark, by their session (an engine may
-        overwrite its environment), or because a run's log is open in them."""
+        """Return the living processes that come from these commands: found by the mark, by their
+        session (an engine may overwrite its environment), or because a run's log is open in them.
+        """
         logs = {os.path.realpath(run_dir / "log") for run_dir in self.run_dirs()}
         sessions = {_session_of_run(run_dir) for run_dir in self.run_dirs()} - {None}
-        return [p for p in psutil.process_iter() if _lives(p) and self._is_ours(p.pid, logs, sessions)]
+        return [
+            p for p in psutil.process_iter() if _lives(p) and self._is_ours(p.pid, logs, sessions)
+        ]
 
     def _is_ours(self, pid: int, logs: set[str], sessions: set[int | None]) -> bool:
         try:
             proc = Path(f"/proc/{pid}")
-            if f"{MARK}={self.mark}".encode() in (proc / "environ").read_bytes() or os.getsid(pid) in sessions:
+            if (
+                f"{MARK}={self.mark}".encode() in (proc / "environ").read_bytes()
+                or os.getsid(pid) in sessions
+            ):
                 return True
             return any(os.path.realpath(fd) in logs for fd in (proc / "fd").iterdir())
         except OSError:
@@ -110,8 +124,9 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def ownerless_shared_memory() -> set[str]:
-    """Return the files of /dev/shm that no living process has mapped: leftovers of servers that have ended. Files of
-    the servers of other tests are mapped. Podman's lock outlives podman, and is none of them."""
+    """Return the files of /dev/shm that no living process has mapped: leftovers of servers that
+    have ended. Files of the servers of other tests are mapped. Podman's lock outlives podman, and
+    is none of them."""
     mapped: set[str] = set()
     names = set(os.listdir("/dev/shm"))
     for maps in Path("/proc").glob("[0-9]*/maps"):
@@ -137,10 +152,20 @@ class Counts:
         )
 
 
-SERIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {  # summed: requests, prompt, output
-    "vllm": (("vllm:request_success_total",), ("vllm:prompt_tokens_total",), ("vllm:generation_tokens_total",)),
-    "sglang": (("sglang:num_requests_total",), ("sglang:prompt_tokens_total",), ("sglang:generation_tokens_total",)),
-    # llama.cpp counts no requests (its log does), and leaves cached tokens out of the prompt tokens.
+# summed: requests, prompt, output
+SERIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "vllm": (
+        ("vllm:request_success_total",),
+        ("vllm:prompt_tokens_total",),
+        ("vllm:generation_tokens_total",),
+    ),
+    "sglang": (
+        ("sglang:num_requests_total",),
+        ("sglang:prompt_tokens_total",),
+        ("sglang:generation_tokens_total",),
+    ),
+    # llama.cpp counts no requests (its log does), and leaves cached tokens out of the prompt
+    # tokens.
     "llamacpp": (
         (),
         ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
@@ -154,7 +179,9 @@ def counts(engine: str, url: str, run_dir: str) -> Counts:
     """Return the engine's own counters since its start."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as reply:
         page = reply.read().decode()
-    requests, prompt, output = (sum(_value(page, name) for name in names) for names in SERIES[engine])
+    requests, prompt, output = (
+        sum(_value(page, name) for name in names) for names in SERIES[engine]
+    )
     if engine == "llamacpp":
         requests = len(_REQUEST_ENDED.findall(Path(run_dir, "log").read_bytes()))
     return Counts(requests, prompt, output)
@@ -176,9 +203,12 @@ def of_result(result: Mapping[str, Any]) -> Counts:
     )
 
 
-def counted_alike(engine: str, status: Mapping[str, Any], before: Counts, result: Mapping[str, Any]) -> Counts:
-    """Assert that the engine counted exactly the requests and tokens that the benchmark reports. Waits a moment: SGLang
-    counts a request after its last byte, and another process writes vLLM's page."""
+def counted_alike(
+    engine: str, status: Mapping[str, Any], before: Counts, result: Mapping[str, Any]
+) -> Counts:
+    """Assert that the engine counted exactly the requests and tokens that the benchmark reports.
+    Waits a moment: SGLang counts a request after its last byte, and another process writes vLLM's
+    page."""
     ours = of_result(result)
     deadline = time.monotonic() + 5
     while (theirs := counts(engine, status["url"], status["run_dir"]) - before) != ours:

@@ -1,9 +1,10 @@
-"""Stand-ins for the programs of containers that are not packaged or cannot run on a test machine: pct, LXC, Incus, LXD.
+"""Stand-ins for the programs of containers that are not packaged or cannot run on a test machine:
+pct, LXC, Incus, LXD.
 
-They take the same arguments, print the same lines and end with the same codes as the real ones (pct.pm of
-pve-container, lxc_attach.c and lxc_info.c of LXC, the manual pages of Incus), record each call, and run the command: in
-a podman container, entered as lxc-attach does (its namespaces, the caller's process group, no shell between), or right
-here.
+They take the same arguments, print the same lines and end with the same codes as the real ones
+(pct.pm of pve-container, lxc_attach.c and lxc_info.c of LXC, the manual pages of Incus), record
+each call, and run the command: in a podman container, entered as lxc-attach does (its namespaces,
+the caller's process group, no shell between), or right here.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ RUNNING = {"pct": "running", "docker": "running", "podman": "running"}  # others
 
 
 class ContainerPrograms:
-    """The stand-ins `names`, in the directory `bin`. The commands run in the containers of `podman`, the path of a
-    podman; without it, on this machine."""
+    """The stand-ins `names`, in the directory `bin`. The commands run in the containers of
+    `podman`, the path of a podman; without it, on this machine."""
 
     def __init__(self, directory: Path, *names: str, podman: str | None = None) -> None:
         self.bin = directory / "stand-ins"
@@ -126,7 +127,9 @@ class ContainerPrograms:
         common = _COMMON.format(states=self.states, calls=self.calls_file, enter=enter)
         for name in names:
             file = self.bin / name
-            file.write_text("#!/bin/sh" + common + _PROGRAMS[name].replace("STATES", str(self.states)))
+            file.write_text(
+                "#!/bin/sh" + common + _PROGRAMS[name].replace("STATES", str(self.states))
+            )
             file.chmod(0o755)
 
     def put(self, container: str, state: str = "running") -> None:
@@ -139,16 +142,24 @@ class ContainerPrograms:
     def hang_at_entering(self, program: str) -> None:
         """Make `program` never begin a command in a container."""
         file = self.bin / program
-        file.write_text(file.read_text().replace("    exec)", "    exec) exec sleep 76.75 ;;\n    exec)"))
+        file.write_text(
+            file.read_text().replace("    exec)", "    exec) exec sleep 76.75 ;;\n    exec)")
+        )
 
     def refuse_to_enter(self, program: str, message: str) -> None:
         """Make `program` say `message` whenever a command is to run in a container."""
         file = self.bin / program
         file.write_text(
-            file.read_text().replace("    exec)", f"    exec) echo '{message}' >&2; exit 127 ;;\n    exec)")
+            file.read_text().replace(
+                "    exec)", f"    exec) echo '{message}' >&2; exit 127 ;;\n    exec)"
+            )
         )
 
     def calls(self) -> list[list[str]]:
         """Return the recorded calls, each as a program's name and its arguments."""
-        text = self.calls_file.read_bytes().decode("utf-8", "surrogateescape") if self.calls_file.exists() else ""
+        text = (
+            self.calls_file.read_bytes().decode("utf-8", "surrogateescape")
+            if self.calls_file.exists()
+            else ""
+        )
         return [call.split("\0") for call in text.split("\0\0") if call]

@@ -1,7 +1,8 @@
 """Stand-ins and plans for tests of servers as containers.
 
-`install(directory)` puts a `podman` and a `docker` there that record the words and the environment of `run`, and tell
-of a container that has ended. `registry(…)` is a registry of images that can refuse, hang or send slowly.
+`install(directory)` puts a `podman` and a `docker` there that record the words and the environment
+of `run`, and tell of a container that has ended. `registry(…)` is a registry of images that can
+refuse, hang or send slowly.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def install(directory: Path, code: int = 0) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("podman", "docker"):
         file = directory / name
-        file.write_text(_RECORDER.format(digest=f"repo@{DIGEST}", directory=directory, code=code, id=ID))
+        file.write_text(
+            _RECORDER.format(digest=f"repo@{DIGEST}", directory=directory, code=code, id=ID)
+        )
         file.chmod(0o755)
     return directory
 
@@ -47,28 +50,39 @@ def install(directory: Path, code: int = 0) -> Path:
 def recorded(directory: Path) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment of the last `run`."""
     words = (directory / "words").read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
-    environ = (directory / "environ").read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
+    environ = (
+        (directory / "environ").read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
+    )
     return words, dict(pair.partition("=")[::2] for pair in environ)
 
 
 @dataclass
 class Registry:
-    """A registry of images on this machine. `status` refuses every manifest with that HTTP code; while `gate` is not
-    set, the second half of each blob is not sent."""
+    """A registry of images on this machine. `status` refuses every manifest with that HTTP code;
+    while `gate` is not set, the second half of each blob is not sent."""
 
     port: int = 0
     status: int = 200
     blobs: dict[str, bytes] = field(default_factory=dict)
-    manifests: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # "name:tag" or digest: (media type, bytes)
+    # "name:tag" or digest: (media type, bytes)
+    manifests: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     gate: threading.Event = field(default_factory=threading.Event)
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def add(self, name: str, tag: str, layers: list[bytes], machine: str = "amd64", *, index: bool = False) -> str:
-        """Add an image with these layers (tar files). Return its digest. With `index`, the tag names a list that has
-        the image for `machine` only."""
+    def add(
+        self,
+        name: str,
+        tag: str,
+        layers: list[bytes],
+        machine: str = "amd64",
+        *,
+        index: bool = False,
+    ) -> str:
+        """Add an image with these layers (tar files). Return its digest. With `index`, the tag
+        names a list that has the image for `machine` only."""
         zipped = [gzip.compress(layer, 0) for layer in layers]
         config = {
             "architecture": machine,
@@ -91,14 +105,21 @@ class Registry:
                 "size": len(self.manifests[f"{name}:{digest}"][1]),
                 "platform": {"architecture": machine, "os": "linux"},
             }
-            listed = {"schemaVersion": 2, "mediaType": f"{base}.index.v1+json", "manifests": [about]}
+            listed = {
+                "schemaVersion": 2,
+                "mediaType": f"{base}.index.v1+json",
+                "manifests": [about],
+            }
             digest = self._manifest(name, tag, listed)
         return digest
 
     def _manifest(self, name: str, tag: str, document: dict[str, object]) -> str:
         data = json.dumps(document).encode()
         digest = _digest(data)
-        self.manifests[f"{name}:{tag}"] = self.manifests[f"{name}:{digest}"] = (str(document["mediaType"]), data)
+        self.manifests[f"{name}:{tag}"] = self.manifests[f"{name}:{digest}"] = (
+            str(document["mediaType"]),
+            data,
+        )
         return digest
 
     def _blob(self, kind: str, data: bytes) -> dict[str, object]:
@@ -112,7 +133,8 @@ def _digest(data: bytes) -> str:
 
 
 def usr_image(**files: bytes) -> bytes:
-    """Return the layer of an image whose programs are links into /usr, which is mounted from this machine."""
+    """Return the layer of an image whose programs are links into /usr, which is mounted from this
+    machine."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("usr", "tmp", "proc", "dev", "sys", "etc", "run", "root"):
@@ -175,7 +197,9 @@ def registry(directory: Path) -> Iterator[tuple[Registry, Path]]:
                 else:
                     self._answer(data, Content_Type=kind, Docker_Content_Digest=_digest(data))
             elif "/blobs/" in rest:
-                self._answer(it.blobs[rest.rpartition("/")[2]], Content_Type="application/octet-stream")
+                self._answer(
+                    it.blobs[rest.rpartition("/")[2]], Content_Type="application/octet-stream"
+                )
             else:
                 self._answer(b"{}", Docker_Distribution_Api_Version="registry/2.0")
 

@@ -1,5 +1,6 @@
-"""Servers as containers of a real podman, and of Docker's own command line in front of it, for tests: plans of the fake
-engine, and the fixtures `engine` and `on_path`, which a test module imports."""
+"""Servers as containers of a real podman, and of Docker's own command line in front of it, for
+tests: plans of the fake engine, and the fixtures `engine` and `on_path`, which a test module
+imports."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ ENDS = ENDED | {ServerState.READY}
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Podman]:
     # Podman takes no path of more than 50 characters for its state.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory, podman(Path(directory)) as box:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
+        podman(Path(directory)) as box,
+    ):
         box.docker()
         yield box
 
@@ -43,19 +47,39 @@ def on_path(engine: Podman, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def seen(*more: Path) -> list[str]:
     """Return the options with which a container sees this machine's programs, and no GPU."""
-    places = dict.fromkeys(("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent), *map(str, more)))
-    return [f"image={IMAGE}", "gpus=none", "grace=1", *(f"mount={place}:{place}:ro" for place in places)]
+    places = dict.fromkeys(
+        ("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent), *map(str, more))
+    )
+    return [
+        f"image={IMAGE}",
+        "gpus=none",
+        "grace=1",
+        *(f"mount={place}:{place}:ro" for place in places),
+    ]
 
 
-def fake_plan(tmp_path: Path, word: str = "podman", behaviour: str = "", *options: str, **env: str) -> LaunchPlan:
+def fake_plan(
+    tmp_path: Path, word: str = "podman", behaviour: str = "", *options: str, **env: str
+) -> LaunchPlan:
     program = fake_engine.install(tmp_path / "bin")
-    settings = tuple(FlagSetting(name, value) for name, value in {"FAKE_ENGINE": behaviour, **env}.items())
+    settings = tuple(
+        FlagSetting(name, value) for name, value in {"FAKE_ENGINE": behaviour, **env}.items()
+    )
     flags = (FlagSetting("port", free_port()),)
     plan = LaunchPlan(
-        "vllm", "org/model", flags=flags, env=settings, executable=(str(program),), executable_from="given"
+        "vllm",
+        "org/model",
+        flags=flags,
+        env=settings,
+        executable=(str(program),),
+        executable_from="given",
     )
     named = {option.partition("=")[0] for option in options}
-    usual = (option for option in [*seen(tmp_path), "hub-cache=none"] if option.partition("=")[0] not in named)
+    usual = (
+        option
+        for option in [*seen(tmp_path), "hub-cache=none"]
+        if option.partition("=")[0] not in named
+    )
     return with_assignments(plan, word, [*usual, *options])
 
 
@@ -75,7 +99,9 @@ def failed(plan: LaunchPlan) -> tuple[ServerStatus, list[str]]:
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await started(supervisor, plan)
-        ended = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.FAILED, READY_S)
+        ended = await supervisor.wait(
+            status.run_id, lambda s: s.state is ServerState.FAILED, READY_S
+        )
         assert ended.state is ServerState.FAILED
         found.append((ended, list((await supervisor.load_log(status.run_id)).lines())))
 

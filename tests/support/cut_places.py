@@ -1,4 +1,5 @@
-"""The places in which servers are cut (random_cuts.py): how they start there, what can be cut, and what may be left."""
+"""The places in which servers are cut (random_cuts.py): how they start there, what can be cut, and
+what may be left."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ START_S = 1.5  # that the simulated engine needs
 
 
 class Place:
-    """Where servers run. A round has a state directory of its own, whose path no process contains after it."""
+    """Where servers run. A round has a state directory of its own, whose path no process contains
+    after it."""
 
     name = ""
     cuts: tuple[str, ...] = (
@@ -113,14 +115,23 @@ class Place:
         """Return what is left of the round: processes, and what else the place knows."""
         found = []
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid() or not alive(int(entry.name)):
+            if (
+                not entry.name.isdigit()
+                or int(entry.name) == os.getpid()
+                or not alive(int(entry.name))
+            ):
                 continue
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes()
                 seen = words + b"\0" + (entry / "environ").read_bytes()
                 if f"{self.state}".encode() in seen and b"random_cuts" not in words:
-                    found.append(f"{entry.name} {words.replace(bytes(1), b' ').decode('utf-8', 'replace')[:150]}")
-        return found + [f"{path} is left" for path in self.state.glob("**/runs/*/*") if path.name in SECRETS]
+                    found.append(
+                        f"{entry.name} "
+                        f"{words.replace(bytes(1), b' ').decode('utf-8', 'replace')[:150]}"
+                    )
+        return found + [
+            f"{path} is left" for path in self.state.glob("**/runs/*/*") if path.name in SECRETS
+        ]
 
     def left_of_server(self) -> list[str]:
         """Return what is left while a screen lives, which may have programs on the hosts."""
@@ -152,7 +163,9 @@ class PodmanPlace(Place):
         self.engine = engine
 
     def options(self) -> tuple[str, ...]:
-        places = dict.fromkeys(("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent), str(self.directory)))
+        places = dict.fromkeys(
+            ("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent), str(self.directory))
+        )
         mounts = [f"mount={place}:{place}" for place in places]
         return (f"image={IMAGE}", "gpus=none", "grace=2", "hub-cache=none", *mounts)
 
@@ -160,7 +173,9 @@ class PodmanPlace(Place):
         host = self.host()
         assert isinstance(host, SimulatedHost)
         plan = super().plan()
-        env = [FlagSetting(name, value) for name, value in host.environment().items() if name != "PATH"]
+        env = [
+            FlagSetting(name, value) for name, value in host.environment().items() if name != "PATH"
+        ]
         env.append(FlagSetting("PATH", f"{BIN}:{Path(sys.executable).parent}:/usr/bin:/bin"))
         made = LaunchPlan(
             plan.engine,
@@ -173,7 +188,9 @@ class PodmanPlace(Place):
         return with_assignments(made, self.name, self.options())
 
     def containers(self) -> list[str]:
-        return self.engine("ps", "--all", "--filter", "label=workbench.run", "--format", "{{.Names}}").split()
+        return self.engine(
+            "ps", "--all", "--filter", "label=workbench.run", "--format", "{{.Names}}"
+        ).split()
 
     def own_log(self, status: ServerStatus) -> list[str] | None:
         words = [str(self.engine.bin / "podman"), "logs", status.handle or ""]
@@ -186,12 +203,20 @@ class PodmanPlace(Place):
                 if _words(pid, "conmon") and any(_words(pid, name) for name in self.containers()):
                     os.kill(pid, signal.SIGKILL)
             return
-        words = {"podman rm -f": ("rm", "-f", "-t", "0"), "podman stop": ("stop", "-t", "1"), "podman kill": ("kill",)}
+        words = {
+            "podman rm -f": ("rm", "-f", "-t", "0"),
+            "podman stop": ("stop", "-t", "1"),
+            "podman kill": ("kill",),
+        }
         for name in self.containers():
             self.engine(*words[what], name, check=False)
 
     def left(self) -> list[str]:
-        pulls = [str(path) for path in Path("/var/tmp").glob("workbench-pull-*") if self.run_dir() is not None]
+        pulls = [
+            str(path)
+            for path in Path("/var/tmp").glob("workbench-pull-*")
+            if self.run_dir() is not None
+        ]
         mine = [path for path in pulls if str(self.run_dir()).rpartition("/")[2] in path]
         return [*super().left(), *(f"container {name}" for name in self.containers()), *mine]
 
@@ -208,11 +233,15 @@ class SystemdPlace(Place):
         return ("scope=system",)
 
     def units(self) -> list[str]:
-        listed = _output("systemctl", "list-units", "--all", "--plain", "--no-legend", "workbench-*")
+        listed = _output(
+            "systemctl", "list-units", "--all", "--plain", "--no-legend", "workbench-*"
+        )
         return [line.split()[0] for line in listed.splitlines() if line.strip()]
 
     def own_log(self, status: ServerStatus) -> list[str] | None:
-        return _output("journalctl", "-q", "--no-pager", "-o", "cat", "-u", status.handle or "").splitlines()
+        return _output(
+            "journalctl", "-q", "--no-pager", "-o", "cat", "-u", status.handle or ""
+        ).splitlines()
 
     def outside(self, what: str, dice: random.Random) -> None:
         for unit in self.units():
@@ -223,7 +252,9 @@ class SystemdPlace(Place):
 
     def clear(self) -> None:
         for unit in self.units():
-            subprocess.run(["systemctl", "kill", "-s", "KILL", unit], capture_output=True, check=False)
+            subprocess.run(
+                ["systemctl", "kill", "-s", "KILL", unit], capture_output=True, check=False
+            )
             subprocess.run(["systemctl", "stop", unit], capture_output=True, check=False)
             subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
         super().clear()
@@ -270,7 +301,15 @@ class SlurmPlace(Place):
 class ContainerPlace(Place):
     name = "container"
     telemetry = True
-    cuts = ("screen", "screen and its children", "exec", "server", "pause", "stop and start", "rm and run")
+    cuts = (
+        "screen",
+        "screen and its children",
+        "exec",
+        "server",
+        "pause",
+        "stop and start",
+        "rm and run",
+    )
 
     def __init__(self, directory: Path, engine: Podman) -> None:
         super().__init__(directory)
@@ -281,7 +320,9 @@ class ContainerPlace(Place):
         self.engine.start(self.box, "-v", f"{self.directory}:{self.directory}")
 
     def host(self) -> Host:
-        return SimulatedHost(open_container(LocalHost(), "podman", self.box), PROFILE, str(self.state))
+        return SimulatedHost(
+            open_container(LocalHost(), "podman", self.box), PROFILE, str(self.state)
+        )
 
     def outside(self, what: str, dice: random.Random) -> None:
         if what == "exec":
@@ -295,7 +336,10 @@ class ContainerPlace(Place):
             time.sleep(dice.uniform(0, 2))
             self.run_box()
             return
-        first, then = {"pause": (("pause",), ("unpause",)), "stop and start": (("stop", "-t", "0"), ("start",))}[what]
+        first, then = {
+            "pause": (("pause",), ("unpause",)),
+            "stop and start": (("stop", "-t", "0"), ("start",)),
+        }[what]
         self.engine(*first, self.box, check=False)
         time.sleep(dice.uniform(0, 6))
         self.engine(*then, self.box)
@@ -326,14 +370,20 @@ class ClusterPlace(Place):
         self.made: LaunchPlan | None = None
 
     def host(self) -> ClusterHost:
-        return cluster_of(self.state, [SshHost("box", ssh_config=box.ssh_config_path) for box in self.boxes])
+        return cluster_of(
+            self.state, [SshHost("box", ssh_config=box.ssh_config_path) for box in self.boxes]
+        )
 
     def supervisor(self, on_event: Callable[[Any], None] = lambda event: None) -> Supervisor:
         return ClusterSupervisor(self.host(), on_event)
 
     async def start(self, supervisor: Supervisor) -> ServerStatus:
-        assert isinstance(supervisor, ClusterSupervisor) and isinstance(supervisor.host, ClusterHost)
-        plan = plan_of(supervisor.host, WORKBENCH_SIM_START_S=str(START_S), WORKBENCH_SIM_PEER_LOST_S="never")
+        assert isinstance(supervisor, ClusterSupervisor) and isinstance(
+            supervisor.host, ClusterHost
+        )
+        plan = plan_of(
+            supervisor.host, WORKBENCH_SIM_START_S=str(START_S), WORKBENCH_SIM_PEER_LOST_S="never"
+        )
         plan = plan.with_flag("port", self.port)
         return await supervisor.start_ranks(plan, commands_of(plan), VLLM, simulated=True)
 
@@ -357,7 +407,8 @@ class ClusterPlace(Place):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         elif kind == "sshd":
-            for pid in descendants(box._process.pid):  # the listener lives: inetd and systemd would start it again
+            # the listener lives: inetd and systemd would start it again
+            for pid in descendants(box._process.pid):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         else:
@@ -369,7 +420,9 @@ class ClusterPlace(Place):
 
 
 def _output(*argv: str) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=60).stdout
+    return subprocess.run(
+        argv, capture_output=True, text=True, errors="replace", check=False, timeout=60
+    ).stdout
 
 
 @contextlib.contextmanager

@@ -11,14 +11,24 @@ from workbench.server.run_directory import RunRecord, encode_record
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def make_ended(root: Path, count: int, *, exit_code: int = 0, stopped: bool = True, days_ago: float = 0.0) -> list[str]:
-    """Write `count` run directories into `root`, each with a log of 40 KiB, and return their ids, oldest first."""
+def make_ended(
+    root: Path, count: int, *, exit_code: int = 0, stopped: bool = True, days_ago: float = 0.0
+) -> list[str]:
+    """Write `count` run directories into `root`, each with a log of 40 KiB, and return their ids,
+    oldest first."""
     ids = []
     for number in range(count):
         started_unix_s = time.time() - days_ago * 86400 - 60.0 * (count - number)
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started_unix_s))}-vllm-{number:04x}"
         plan = LaunchPlan("vllm", "org/model").with_flag("port", 8000)
-        argv = ("vllm", "serve", "org/model", "--port", "8000", *(f"--flag-{n}=value" for n in range(30)))
+        argv = (
+            "vllm",
+            "serve",
+            "org/model",
+            "--port",
+            "8000",
+            *(f"--flag-{n}=value" for n in range(30)),
+        )
         record = RunRecord(run_id, "local", plan, Command(argv), started_unix_s, 60.0)
         texts = {
             "log": "a line of the log\n" * 2300,

@@ -1,4 +1,5 @@
-"""The log lines with which each engine reports that it is ready, and its address, as real servers wrote them."""
+"""The log lines with which each engine reports that it is ready, and its address, as real servers
+wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Content of the scripted session: a comparison, a result, and experiments and sweeps at several stages."""
+"""Content of the scripted session: a comparison, a result, and experiments and sweeps at several
+stages."""
 
 from __future__ import annotations
 
@@ -89,7 +90,10 @@ def canned_result(number: int, **fields: Any) -> BenchResult:
 
 def guard(**fields: Any) -> GuardView:
     return replace(
-        GuardView(True, 5151, NOW, 60.0, 1.2, log="guard.log", temperature_limits_c={"GPU-0000": 85.0}), **fields
+        GuardView(
+            True, 5151, NOW, 60.0, 1.2, log="guard.log", temperature_limits_c={"GPU-0000": 85.0}
+        ),
+        **fields,
     )
 
 
@@ -119,7 +123,8 @@ def _experiment_comparison(pairs: int) -> Comparison:
 
 
 def canned_experiment(done: int = 6, *, state: str | None = None, number: int = 7) -> Experiment:
-    """Return an experiment with `done` of its six runs; while it runs, the next one is being measured."""
+    """Return an experiment with `done` of its six runs; while it runs, the next one is being
+    measured."""
     runs = []
     seen = {"A": 0, "B": 0}
     for place, arm in enumerate(_ORDER):
@@ -141,7 +146,11 @@ def canned_experiment(done: int = 6, *, state: str | None = None, number: int = 
         3,
     )
     over = done == len(runs)
-    verdict = ("B is better: output_tok_s +15.4 % ± 1.7 (95 %, 3 pairs)" if over else "") if state != "failed" else ""
+    verdict = (
+        ("B is better: output_tok_s +15.4 % ± 1.7 (95 %, 3 pairs)" if over else "")
+        if state != "failed"
+        else ""
+    )
     return Experiment(
         number,
         NOW,

@@ -1,7 +1,8 @@
-"""A stand-in server with the ways a real one fails, for tests: a real process, real HTTP, real signals.
+"""A stand-in server with the ways a real one fails, for tests: a real process, real HTTP, real
+signals.
 
-`install(directory)` puts an executable `vllm` there. It takes `serve MODEL --host H --port P` and ignores other flags;
-how it behaves is in FAKE_ENGINE, words separated by spaces:
+`install(directory)` puts an executable `vllm` there. It takes `serve MODEL --host H --port P` and
+ignores other flags; how it behaves is in FAKE_ENGINE, words separated by spaces:
 
     exit=CODE          print an error and exit at once
     never              stay alive, never listen
@@ -15,7 +16,8 @@ how it behaves is in FAKE_ENGINE, words separated by spaces:
     bar                draw a progress bar without a newline while waiting
     moved=PORT         listen on that port instead, and say so as TabbyAPI does
     key=KEY            ask for that API key
-POST /exit?CODE, /signal?NAME and /hang make it do that when it is ready; POST /log writes the body to its log.
+POST /exit?CODE, /signal?NAME and /hang make it do that when it is ready; POST /log writes the body
+to its log.
 """
 
 from __future__ import annotations
@@ -36,14 +38,16 @@ def install(directory):
     """Install an executable `vllm` in `directory` (a pathlib.Path)."""
     directory.mkdir(parents=True, exist_ok=True)
     launcher = directory / "vllm"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{os.path.abspath(__file__)}" "$@"\n')
+    launcher.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -S -E "{os.path.abspath(__file__)}" "$@"\n'
+    )
     launcher.chmod(0o755)
     return launcher
 
 
 def by_hand(directory, *arguments):
-    """Return the command line that starts the server as a venv's `vllm` does: the interpreter, the script, "serve",
-    then `arguments`."""
+    """Return the command line that starts the server as a venv's `vllm` does: the interpreter, the
+    script, "serve", then `arguments`."""
     script = directory / "vllm"
     script.symlink_to(os.path.abspath(__file__))
     return [sys.executable, "-S", "-E", str(script), "serve", *arguments]
@@ -62,7 +66,10 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(3600)
         if self.path == "/health":
             return self.reply(200, "")
-        if self.modes.get("key") and self.headers.get("authorization") != f"Bearer {self.modes['key']}":
+        if (
+            self.modes.get("key")
+            and self.headers.get("authorization") != f"Bearer {self.modes['key']}"
+        ):
             return self.reply(401, {"error": "Unauthorized"})
         if self.path == "/v1/models":
             return self.reply(200, {"object": "list", "data": [{"id": SERVED}]})
@@ -136,8 +143,13 @@ def main():
 
         shared.append(SemLock(1, 1, 1, f"/{modes['semaphore']}", False))
     for number in range(int(modes.get("flood", "0"))):
-        sys.stdout.write(f"(EngineCore pid=2) INFO 11-21 00:00:00 [flood.py:1] line {number} of a flood of them\n")
-    say("(EngineCore pid=2) INFO 11-21 00:00:00 [model_runner.py:68] Starting to load model fake...")
+        sys.stdout.write(
+            f"(EngineCore pid=2) INFO 11-21 00:00:00 [flood.py:1] line {number} of a "
+            "flood of them\n"
+        )
+    say(
+        "(EngineCore pid=2) INFO 11-21 00:00:00 [model_runner.py:68] Starting to load model fake..."
+    )
     if "bar" in modes:
         for percent in (0, 40):
             say(f"\rLoading safetensors checkpoint shards: {percent:3}% Completed | 1/2", end="")

@@ -1,4 +1,5 @@
-"""A `Host` whose answers a function gives, for tests of code that uses hosts: no process, no file, no network."""
+"""A `Host` whose answers a function gives, for tests of code that uses hosts: no process, no file,
+no network."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ class FakeStream:
             self.finish(self._code, self._errors)
 
 
-# What a handler answers: a whole result, its stdout, its exit code, a stream or its pieces, or an error to raise.
+# What a handler answers: a whole result, its stdout, its exit code, a stream or its pieces, or an
+# error to raise.
 Answer = Completed | str | bytes | int | FakeStream | Iterable[bytes] | Exception
 Handler = Callable[[Call], Answer | Awaitable[Answer]]
 
@@ -94,8 +96,8 @@ def _no_command(call: Call) -> Answer:
 
 
 class FakeHost(BaseHost):
-    """A host whose commands `handler` answers. `files` are the host's files by path; `calls` and `streams` record the
-    calls. `link(False)` cuts the host off; `link(True)` restores the link."""
+    """A host whose commands `handler` answers. `files` are the host's files by path; `calls` and
+    `streams` record the calls. `link(False)` cuts the host off; `link(True)` restores the link."""
 
     def __init__(
         self,
@@ -150,15 +152,27 @@ class FakeHost(BaseHost):
         return "/state/workbench"
 
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
-        return _completed(tuple(argv), await self._answer(Call(tuple(argv), input, dict(env or {}))))
+        return _completed(
+            tuple(argv), await self._answer(Call(tuple(argv), input, dict(env or {})))
+        )
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> FakeStream:
         answer = await self._answer(Call(tuple(argv), input, dict(env or {})))
-        stream = answer if isinstance(answer, FakeStream) else FakeStream(_pieces(tuple(argv), answer))
+        stream = (
+            answer if isinstance(answer, FakeStream) else FakeStream(_pieces(tuple(argv), answer))
+        )
         self.streams.append(stream)
         return stream
 

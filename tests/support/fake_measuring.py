@@ -24,40 +24,72 @@ SUDOERS = "you ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-0000 -pl 500"
 
 
 class FakeMeasuring:
-    """The measuring parts of the scripted session. `processes`, `right` and `in_force` are the answers of the next
-    calls."""
+    """The measuring parts of the scripted session. `processes`, `right` and `in_force` are the
+    answers of the next calls."""
 
-    processes: tuple[tuple[int, int, str, bool], ...] = ((0, 4242, "vllm", True), (0, 991, "python3 train.py", False))
+    processes: tuple[tuple[int, int, str, bool], ...] = (
+        (0, 4242, "vllm", True),
+        (0, 991, "python3 train.py", False),
+    )
     right: str | None = None  # what every command lacks
     carried: tuple[tuple[str, GpuSettings, str], ...] = ()  # by the loaded preset
     in_force = InForce.YES
 
     def _wanted(self, wanted: GpuSettings) -> list[tuple[str, Any, tuple[str, ...]]]:
-        options = {"persistence": "-pm", "power_limit_w": "-pl", "gpu_clocks": "-lgc", "memory_clocks": "-lmc"}
+        options = {
+            "persistence": "-pm",
+            "power_limit_w": "-pl",
+            "gpu_clocks": "-lgc",
+            "memory_clocks": "-lmc",
+        }
         return [
-            (key, wanted[key], (option, f"{wanted[key]:g}" if isinstance(wanted[key], float) else str(wanted[key])))
+            (
+                key,
+                wanted[key],
+                (
+                    option,
+                    f"{wanted[key]:g}" if isinstance(wanted[key], float) else str(wanted[key]),
+                ),
+            )
             for key, option in options.items()
             if key in wanted
         ]
 
-    def preset_gpu_settings(self, preset_id: str | None = None) -> Sequence[tuple[str, GpuSettings, str]]:
+    def preset_gpu_settings(
+        self, preset_id: str | None = None
+    ) -> Sequence[tuple[str, GpuSettings, str]]:
         return self.carried
 
     def bench_profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
         return {
-            "quick": ("8 streams of 128 tokens", {"concurrency": 8, "requests": 64, "until_steady": False}),
-            "single-stream": ("one request after the other", {"concurrency": 1, "requests": 8, "until_steady": True}),
+            "quick": (
+                "8 streams of 128 tokens",
+                {"concurrency": 8, "requests": 64, "until_steady": False},
+            ),
+            "single-stream": (
+                "one request after the other",
+                {"concurrency": 1, "requests": 8, "until_steady": True},
+            ),
             "batch": (
                 "32 streams of mixed lengths",
                 {"concurrency": 32, "requests": 256, "until_steady": True, "length_spread": 0.2},
             ),
         }
 
-    async def plan_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> Sequence[SettingCommand]:
+    async def plan_gpu(
+        self, wanted: GpuSettings, gpu: int | None = None
+    ) -> Sequence[SettingCommand]:
         self._called("plan_gpu", wanted, gpu)
         which = range(self.gpu_count) if gpu is None else [gpu]
         return [
-            SettingCommand(i, f"GPU-{i:04d}", name, ("nvidia-smi", "-i", f"GPU-{i:04d}", *words), self.right, value)
+            SettingCommand(
+                i,
+                f"GPU-{i:04d}",
+                name,
+                ("nvidia-smi", "-i", f"GPU-{i:04d}", *words),
+                self.right,
+                value,
+            )
             for i in which
             for name, value, words in self._wanted(wanted)
         ]
@@ -89,10 +121,15 @@ class FakeMeasuring:
             )
         self._called("apply_gpu", wanted, gpu, trial_s, password)
         self.push(
-            alterations=tuple(Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, c.value, NOW) for c in commands),
+            alterations=tuple(
+                Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, c.value, NOW)
+                for c in commands
+            ),
             guard=guard(trial_left_s=trial_s),
         )
-        outcomes = tuple(SettingOutcome(c, True, 600.0, c.value, c.value, self.in_force) for c in commands)
+        outcomes = tuple(
+            SettingOutcome(c, True, 600.0, c.value, c.value, self.in_force) for c in commands
+        )
         return SettingsReport(outcomes, journal="journal.json", guard=self.state.guard)
 
     async def cautions(self) -> Sequence[str]:
@@ -130,9 +167,14 @@ class FakeMeasuring:
     ) -> Sequence[str]:
         self._called("verify_gpu", seconds)
         self.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),))
-        return ("GPU0 SM lock: no effect: requested 3000-3090 MHz, observed 2790 MHz for 98 % of the samples",)
+        return (
+            "GPU0 SM lock: no effect: requested 3000-3090 MHz, observed 2790 MHz for 98 % of "
+            "the samples",
+        )
 
-    async def gpu_sweep(self, setting: str, values: Sequence[str], gpu: int | None = None, **bench: Any) -> Sweep:
+    async def gpu_sweep(
+        self, setting: str, values: Sequence[str], gpu: int | None = None, **bench: Any
+    ) -> Sweep:
         self._called("gpu_sweep", setting, list(values), gpu, bench)
         return self._swept()
 
@@ -163,7 +205,9 @@ class FakeMeasuring:
         self.push(experiment=made)
         return made
 
-    async def resume_experiment(self, experiment_id: int, *, pairs: int | None = None) -> Experiment:
+    async def resume_experiment(
+        self, experiment_id: int, *, pairs: int | None = None
+    ) -> Experiment:
         self._called("resume_experiment", experiment_id, pairs)
         made = canned_experiment(4)
         self.push(experiment=made)
@@ -174,7 +218,13 @@ class FakeMeasuring:
         self.push(experiment=canned_experiment(4, state="stopped"))
 
     def bench_shape(self) -> Mapping[str, Any]:
-        return {"concurrency": 8, "requests": 64, "max_tokens": 128, "input_tokens": 128, "warmup": 8}
+        return {
+            "concurrency": 8,
+            "requests": 64,
+            "max_tokens": 128,
+            "input_tokens": 128,
+            "warmup": 8,
+        }
 
     def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         return 62.0 * 2 * int(options.get("pairs", 3))
@@ -196,7 +246,11 @@ class FakeMeasuring:
 
     async def note_result(self, result_id: int, note: str) -> None:
         self._called("note_result", result_id, note)
-        self.push(results=tuple(replace(r, note=note) if r.id == result_id else r for r in self.state.results))
+        self.push(
+            results=tuple(
+                replace(r, note=note) if r.id == result_id else r for r in self.state.results
+            )
+        )
 
     async def tag_result(self, result_id: int, tags: Sequence[str]) -> None:
         self._called("tag_result", result_id, list(tags))

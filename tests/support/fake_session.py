@@ -1,4 +1,5 @@
-"""A scripted Session: canned states, every call recorded, telemetry made from a fixed formula. No host, no files."""
+"""A scripted Session: canned states, every call recorded, telemetry made from a fixed formula. No
+host, no files."""
 
 from __future__ import annotations
 
@@ -56,14 +57,16 @@ SPECS = {
             ("-dp",),
             default=1,
             minimum=1,
-            help="Number of data parallel groups. MoE layers are sharded by tensor times data parallel size.",
+            help="Number of data parallel groups. MoE layers are sharded by tensor times data "
+            "parallel size.",
         ),
         FlagSpec(
             "max-num-seqs",
             FlagKind.INT,
             default=256,
             minimum=1,
-            help="Maximum number of sequences per iteration. More raises throughput and KV cache use; "
+            help="Maximum number of sequences per iteration. More raises throughput and KV cache "
+            "use; "
             "time to first token may rise.",
         ),
         FlagSpec(
@@ -96,9 +99,24 @@ SPECS = {
             default=False,
             help="Always use eager mode: no CUDA graphs.",
         ),
-        FlagSpec("max-model-len", FlagKind.INT, default=None, human_readable_int=True, help="Model context length."),
-        FlagSpec("speculative-config", FlagKind.JSON, json_fields=("method", "model"), help="JSON."),
-        FlagSpec("tensor-parallel-size", FlagKind.INT, ("-tp",), default=1, minimum=1, help="Tensor parallel groups."),
+        FlagSpec(
+            "max-model-len",
+            FlagKind.INT,
+            default=None,
+            human_readable_int=True,
+            help="Model context length.",
+        ),
+        FlagSpec(
+            "speculative-config", FlagKind.JSON, json_fields=("method", "model"), help="JSON."
+        ),
+        FlagSpec(
+            "tensor-parallel-size",
+            FlagKind.INT,
+            ("-tp",),
+            default=1,
+            minimum=1,
+            help="Tensor parallel groups.",
+        ),
         FlagSpec("port", FlagKind.INT, default=8000, minimum=1, maximum=65535, help="Port."),
     )
 }
@@ -110,7 +128,8 @@ PRESETS = (
         "vllm",
         "4 x PCIe GPU",
         "corrected",
-        summary="Four-way tensor parallel for a 2B model: every layer waits for the slowest PCIe link.",
+        summary="Four-way tensor parallel for a 2B model: every layer waits for the slowest PCIe "
+        "link.",
         caveats=3,
         fits=True,
     ),
@@ -125,7 +144,14 @@ PRESETS = (
         baseline="qwen3-vl-2b-tp4-eager",
         fits=True,
     ),
-    PresetEntry("qwen3-vl-2b-tp2-dp2", "Qwen3-VL-2B, TP=2 x DP=2", "vllm", "4 x PCIe GPU", "documented", fits=True),
+    PresetEntry(
+        "qwen3-vl-2b-tp2-dp2",
+        "Qwen3-VL-2B, TP=2 x DP=2",
+        "vllm",
+        "4 x PCIe GPU",
+        "documented",
+        fits=True,
+    ),
     PresetEntry(
         "llama-3.3-70b-2x-spark",
         "Llama-3.3-70B over two DGX Sparks",
@@ -152,7 +178,13 @@ PRESETS = (
         "corrected",
         fits=False,
     ),
-    PresetEntry("mistral-large-awq-tabby", "Mistral-Large on TabbyAPI", "tabbyapi", "RTX PRO 6000", "documented"),
+    PresetEntry(
+        "mistral-large-awq-tabby",
+        "Mistral-Large on TabbyAPI",
+        "tabbyapi",
+        "RTX PRO 6000",
+        "documented",
+    ),
     PresetEntry(
         "mine",
         "broken one",
@@ -195,13 +227,25 @@ class FakeLog:
 
     def level(self, line: str) -> str:
         head = line[:40]
-        return "error" if "ERROR" in head else "warn" if "WARN" in head else "info" if "INFO" in head else ""
+        return (
+            "error"
+            if "ERROR" in head
+            else "warn"
+            if "WARN" in head
+            else "info"
+            if "INFO" in head
+            else ""
+        )
 
     def explain(self, line: str, engine: str) -> Finding | None:
         return log_patterns.explain(line, engine)
 
     def find(self, text: str, start: int, backwards: bool = False) -> int | None:
-        order = range(min(start, len(self.kept) - 1), -1, -1) if backwards else range(start, len(self.kept))
+        order = (
+            range(min(start, len(self.kept) - 1), -1, -1)
+            if backwards
+            else range(start, len(self.kept))
+        )
         return next((i for i in order if text.lower() in self.kept[i].lower()), None)
 
 
@@ -215,18 +259,23 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
-    "servers": "start stop port_problem others=other_servers select=select_run search_log changes_against_running",
-    "results": "get=result delete=delete_result mark compare export=export_result find=find_results note=note_result"
+    "servers": "start stop port_problem others=other_servers select=select_run search_log "
+    "changes_against_running",
+    "results": "get=result delete=delete_result mark compare export=export_result "
+    "find=find_results note=note_result"
     " tag=tag_result",
-    "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles cancel=cancel_bench"
+    "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles "
+    "cancel=cancel_bench"
     " restart_and_compare=restart_bench_compare",
     "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes cautions",
     "guard": "confirm=confirm_gpu keep=keep_gpu screen_drawn=alive",
     "proof": "verify_lines=verify_gpu probe_commands",
-    "experiments": "run=experiment resume=resume_experiment stop=stop_experiment list=list_experiments"
+    "experiments": "run=experiment resume=resume_experiment stop=stop_experiment "
+    "list=list_experiments"
     " get=experiment_called estimate_s=experiment_estimate_s",
     "advisor": "of_result=advice_on",
-    "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep resume=resume_sweep"
+    "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep "
+    "resume=resume_sweep"
     " cancel=cancel_sweep",
     "memory": "read_activity last_form keep_form",
     "hosts": "known=known_hosts add=add_host",
@@ -234,8 +283,8 @@ PARTS = {
 
 
 class FakeSession(FakeMeasuring):
-    """A scripted session. `calls` records (method, arguments) in order. `push(field=value)` changes the state as the
-    real session would."""
+    """A scripted session. `calls` records (method, arguments) in order. `push(field=value)` changes
+    the state as the real session would."""
 
     def __init__(self, gpus: int = 1, simulated: bool = True, **fields: Any) -> None:
         self.gpu_count, self.ticks, self.interval_s = gpus, 100, 1.0
@@ -247,12 +296,15 @@ class FakeSession(FakeMeasuring):
         self.link = FakePart(ask=None)
         for name, methods in PARTS.items():
             pairs = (method.partition("=") for method in methods.split())
-            setattr(self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs}))
+            setattr(
+                self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs})
+            )
         self.gpu.guard, self.bench.asked = self.guard, None
         self.servers.supervisor = FakePart(installed=lambda run_id: None)
         self.results.has_older = False
         self.results.timelines = FakePart(get=self.no_timeline)
-        self.timeline = FakePart(history=History(clock=lambda: NOW + self.ticks))  # the time of the readings
+        # the time of the readings
+        self.timeline = FakePart(history=History(clock=lambda: NOW + self.ticks))
         self.missing: dict[str, Mapping[str, Any]] = {}
         self.past: list[LaunchPlan] = []
         self.future: list[LaunchPlan] = []
@@ -260,17 +312,24 @@ class FakeSession(FakeMeasuring):
         self.load = 1.0
         self.fail: dict[str, Exception] = {}
         host = HostView(
-            "four-pcie" if simulated else "box", link="connected", simulated="four-pcie" if simulated else None
+            "four-pcie" if simulated else "box",
+            link="connected",
+            simulated="four-pcie" if simulated else None,
         )
         self.state = SessionState(host=host, presets=PRESETS)
-        self.state = replace(self.state, telemetry=self.telemetry(), telemetry_monotonic_s=fresh(), **fields)
+        self.state = replace(
+            self.state, telemetry=self.telemetry(), telemetry_monotonic_s=fresh(), **fields
+        )
         for tick in range(self.ticks - 60, self.ticks + 1):
             self.remember(tick)
 
     def remember(self, tick: int) -> None:
         """Put the readings of a tick into the history, one tick per second from NOW on."""
         for sample in (self.sample(index, tick) for index in range(self.gpu_count)):
-            values = {(sample.index, name): getattr(sample, name) for name in (*READINGS, *MORE_GPU_FIELDS)}
+            values = {
+                (sample.index, name): getattr(sample, name)
+                for name in (*READINGS, *MORE_GPU_FIELDS)
+            }
             self.timeline.history.add_all(values, range(int(NOW) + tick, int(NOW) + tick + 1))
 
     # driving it
@@ -369,7 +428,9 @@ class FakeSession(FakeMeasuring):
         )
 
     # the API
-    def subscribe(self, listener: Callable[[SessionState, frozenset[str]], None]) -> Callable[[], None]:
+    def subscribe(
+        self, listener: Callable[[SessionState, frozenset[str]], None]
+    ) -> Callable[[], None]:
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
@@ -421,7 +482,12 @@ class FakeSession(FakeMeasuring):
 
     async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
         self._called("load_preset", preset_id, dict(variables) if variables else None)
-        plan = LaunchPlan("vllm", "Qwen/Qwen3-VL-2B-Instruct", preset_id=preset_id, variables=dict(variables or {}))
+        plan = LaunchPlan(
+            "vllm",
+            "Qwen/Qwen3-VL-2B-Instruct",
+            preset_id=preset_id,
+            variables=dict(variables or {}),
+        )
         for name, value in (
             ("data-parallel-size", 4),
             ("max-num-seqs", 512),
@@ -442,7 +508,9 @@ class FakeSession(FakeMeasuring):
                 SPECS[f.name].default if f.name in SPECS else None,
                 f.origin,
                 SPECS.get(f.name),
-                "est. KV cache fits 214 full-length sequences" if f.name == "max-num-seqs" else None,
+                "est. KV cache fits 214 full-length sequences"
+                if f.name == "max-num-seqs"
+                else None,
                 "warn" if f.name == "max-num-seqs" else None,
             )
             for f in plan.flags
@@ -494,7 +562,9 @@ class FakeSession(FakeMeasuring):
         value: Any = text
         if spec is not None and spec.kind is FlagKind.INT:
             if not text.isdigit():
-                raise InputError(f"{name}: expected a whole number, got “{text}”", next_step="type a number")
+                raise InputError(
+                    f"{name}: expected a whole number, got “{text}”", next_step="type a number"
+                )
             value = int(text)
         elif spec is not None and spec.kind is FlagKind.BOOL:
             value = text == "on"
@@ -537,7 +607,10 @@ class FakeSession(FakeMeasuring):
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         assert self.state.plan is not None
         present = {r.name: r for r in self.state.plan.rows}
-        rows = [present.get(n) or FlagRow(n, None, s.default, Origin.DEFAULT, s) for n, s in SPECS.items()]
+        rows = [
+            present.get(n) or FlagRow(n, None, s.default, Origin.DEFAULT, s)
+            for n, s in SPECS.items()
+        ]
         if query:
             letters = query.lower().replace(" ", "")
 
@@ -545,7 +618,9 @@ class FakeSession(FakeMeasuring):
                 rest = iter(name)
                 return all(c in rest for c in letters)
 
-            initials = [r for r in rows if "".join(w[0] for w in r.name.split("-")).startswith(letters)]
+            initials = [
+                r for r in rows if "".join(w[0] for w in r.name.split("-")).startswith(letters)
+            ]
             found = [r for r in rows if matches(r.name)]
             return [*initials, *(r for r in found if r not in initials)]
         return rows if view == "all" else self.state.plan.rows
@@ -569,7 +644,9 @@ class FakeSession(FakeMeasuring):
     def script(self) -> str:
         return "#!/bin/sh\nexec vllm serve\n"
 
-    def server(self, state: ServerState, run_id: str = "20261121-120300-vllm-3f2a", **fields: Any) -> ServerStatus:
+    def server(
+        self, state: ServerState, run_id: str = "20261121-120300-vllm-3f2a", **fields: Any
+    ) -> ServerStatus:
         base = ServerStatus(
             run_id,
             "vllm",
@@ -592,9 +669,13 @@ class FakeSession(FakeMeasuring):
         self.running_plan = self.plan
         run = f"20261121-1203{len(self.called('start')):02d}-vllm-3f2a"
         self.log.kept = list(LOG_LINES[:3])
-        self.show_server(ServerState.STARTING, run_id=run, phase="loading weights", started_unix_s=time.time())
+        self.show_server(
+            ServerState.STARTING, run_id=run, phase="loading weights", started_unix_s=time.time()
+        )
         self.log_lines(LOG_LINES[3:])
-        self.show_server(ServerState.READY, run_id=run, started_unix_s=time.time() - 58, ready_unix_s=time.time())
+        self.show_server(
+            ServerState.READY, run_id=run, started_unix_s=time.time() - 58, ready_unix_s=time.time()
+        )
         return run
 
     async def stop(self, run_id: str | None = None) -> None:
@@ -695,12 +776,17 @@ class FakeSession(FakeMeasuring):
         self._called("try_again")
 
     def known_hosts(self) -> Sequence[KnownHost]:
-        listed = [KnownHost(name) for name in ("local", "spark-01", "spark-02", "sim:four-pcie", "sim:gb10")]
+        listed = [
+            KnownHost(name)
+            for name in ("local", "spark-01", "spark-02", "sim:four-pcie", "sim:gb10")
+        ]
         return (*listed, *self.added_hosts)
 
     def add_host(self, name: str, ssh: str = "", container: str = "", label: str = "") -> None:
         self._called("add_host", name, ssh, container, label)
-        self.added_hosts.append(KnownHost(name, "hosts.toml", label, "/".join(filter(None, (ssh, container)))))
+        self.added_hosts.append(
+            KnownHost(name, "hosts.toml", label, "/".join(filter(None, (ssh, container))))
+        )
 
     async def switch_host(self, name: str) -> None:
         self._called("switch_host", name)
@@ -743,7 +829,14 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
     )
     await session.results.compare()
     session.push(
-        activity=(Activity(NOW, session.state.host.name, "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),)
+        activity=(
+            Activity(
+                NOW,
+                session.state.host.name,
+                "vllm serve Qwen/Qwen3-VL-2B-Instruct",
+                "started, pid 4242",
+            ),
+        )
     )
     if stage == "altered":
         await session.gpu.apply(GpuSettings(power_limit_w=500.0))

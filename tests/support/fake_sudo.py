@@ -1,12 +1,12 @@
-"""A program that behaves as sudo 1.9 does for one user, without root. Its rules, its password and a record of its calls
-are in a directory.
+"""A program that behaves as sudo 1.9 does for one user, without root. Its rules, its password and a
+record of its calls are in a directory.
 
-The program runs the command as the current user, with that user's SUDO_UID. A `stat` beside it reports that every file
-belongs to root, whoever runs the tests.
+The program runs the command as the current user, with that user's SUDO_UID. A `stat` beside it
+reports that every file belongs to root, whoever runs the tests.
 
-As in the real sudo (compared with 1.9.13), `-n -l` needs no password as soon as one rule has NOPASSWD, and then also
-lists rules that would ask. `-S` reads one line of stdin, byte by byte, and only if a password is needed; the rest is
-for the command. There are three tries.
+As in the real sudo (compared with 1.9.13), `-n -l` needs no password as soon as one rule has
+NOPASSWD, and then also lists rules that would ask. `-S` reads one line of stdin, byte by byte, and
+only if a password is needed; the rest is for the command. There are three tries.
 """
 
 from __future__ import annotations
@@ -92,11 +92,18 @@ class Sudo:
         self.allow(*rules)
 
     def allow(self, *rules: str) -> None:
-        """Set the rules, written as `sudo -l` prints them: "NOPASSWD: /usr/bin/nvidia-smi -i 0 -pm 1", "ALL"."""
-        (self.here / "sudo.json").write_text(json.dumps({"rules": rules, "password": self.password}))
+        """Set the rules, written as `sudo -l` prints them: "NOPASSWD: /usr/bin/nvidia-smi -i 0 -pm
+        1", "ALL"."""
+        (self.here / "sudo.json").write_text(
+            json.dumps({"rules": rules, "password": self.password})
+        )
 
     @property
     def calls(self) -> list[tuple[Sequence[str], Sequence[str]]]:
         """Return (options, command) of each call."""
         path = self.here / "sudo.calls"
-        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+        return (
+            [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+            if path.exists()
+            else []
+        )

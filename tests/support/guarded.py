@@ -1,5 +1,5 @@
-"""A simulated host whose settings are changed under a guard, for tests. It shows the settings in force, the journal and
-the guard's process, and leaves nothing behind at its end."""
+"""A simulated host whose settings are changed under a guard, for tests. It shows the settings in
+force, the journal and the guard's process, and leaves nothing behind at its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class GuardedHost:
-    def __init__(self, directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None) -> None:
+    def __init__(
+        self, directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None
+    ) -> None:
         self.host = SimulatedHost(inner or LocalHost(), profile, str(directory))
         self.profile = profiles.get(profile)
         self.gpu = directory / "gpu"
@@ -69,9 +71,12 @@ class GuardedHost:
             assert view.running or not needed, view
             return view
 
-        signs = asyncio.create_task(self.signs_of_life())  # a loaded machine may take long for the change itself
+        # a loaded machine may take long for the change itself
+        signs = asyncio.create_task(self.signs_of_life())
         try:
-            return await apply.apply(self.host, commands, rights=mine, guard=guard, watch=terms.watch)
+            return await apply.apply(
+                self.host, commands, rights=mine, guard=guard, watch=terms.watch
+            )
         finally:
             signs.cancel()
 
@@ -90,7 +95,8 @@ class GuardedHost:
 
     # ---- what is there
     def in_force(self, gpu: int = 0) -> tuple[float | None, tuple[int, int] | None]:
-        """Return (power limit, graphics clock lock) of the simulated driver; None means the driver's default."""
+        """Return (power limit, graphics clock lock) of the simulated driver; None means the
+        driver's default."""
         setting = self.sim.settings()[gpu]
         return setting.limit_w, setting.gpu_lock_mhz
 
@@ -115,7 +121,9 @@ class GuardedHost:
         """Seconds until the driver has its defaults again and the journal is empty."""
         began = time.monotonic()
         eventually(
-            lambda: self.in_force(gpu) == (None, None) and not self.altered, "settings to be given back", within_s
+            lambda: self.in_force(gpu) == (None, None) and not self.altered,
+            "settings to be given back",
+            within_s,
         )
         return time.monotonic() - began
 
@@ -142,11 +150,15 @@ class Bare(LocalHost):
     kind, is_local = "ssh", False
 
     async def run(self, argv: Any, **rest: Any) -> Any:
-        return await super().run(["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv, **rest)
+        return await super().run(
+            ["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv, **rest
+        )
 
 
 @contextmanager
-def guarded(directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None) -> Iterator[GuardedHost]:
+def guarded(
+    directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None
+) -> Iterator[GuardedHost]:
     box = GuardedHost(directory, profile, inner)
     try:
         yield box

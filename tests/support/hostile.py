@@ -46,6 +46,7 @@ def hostile_texts() -> st.SearchStrategy[str]:
 
 
 def assert_safe(text: str) -> None:
-    """Assert that `text` contains nothing that a terminal or a reader would obey. Its own line breaks are allowed."""
+    """Assert that `text` contains nothing that a terminal or a reader would obey. Its own line
+    breaks are allowed."""
     found = UNSAFE.search(text)
     assert found is None, f"{found[0]!r} in {text[max(0, found.start() - 60) : found.end() + 60]!r}"

@@ -12,7 +12,9 @@ from typing import Any
 SCRIPT = Path(__file__).with_name("killing.py")
 
 
-def kills(directory: Path, count: int, seed: int, processes: int, timeout_s: float) -> list[dict[str, Any]]:
+def kills(
+    directory: Path, count: int, seed: int, processes: int, timeout_s: float
+) -> list[dict[str, Any]]:
     share = -(-count // processes)
     running = [
         subprocess.Popen(
@@ -40,8 +42,8 @@ def kills(directory: Path, count: int, seed: int, processes: int, timeout_s: flo
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Return a table: for each step the number of kills, how many of them left settings altered, and who reverted
-    these."""
+    """Return a table: for each step the number of kills, how many of them left settings altered,
+    and who reverted these."""
     rows: dict[tuple[str, str], Counter[str]] = {}
     for kill in found:
         row = rows.setdefault((kill["phase"], kill["step"]), Counter())

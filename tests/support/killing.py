@@ -1,11 +1,12 @@
-"""Processes that change GPU settings on a simulated host and are killed at a random point of it: what is left, and what
-the next start makes of it.
+"""Processes that change GPU settings on a simulated host and are killed at a random point of it:
+what is left, and what the next start makes of it.
 
 python killing.py DIRECTORY FIRST COUNT SEED      one JSON line for each kill: see `Kill`
 
-A victim reports each thing that it asks of its host through a pipe. The point of the kill is one of these steps, each
-as likely as the others however short it is, and a moment within it. What is killed is the process alone ("process"),
-or with it whatever it started, its guard included ("all"), or the guard in the middle of giving back ("guard").
+A victim reports each thing that it asks of its host through a pipe. The point of the kill is one of
+these steps, each as likely as the others however short it is, and a moment within it. What is
+killed is the process alone ("process"), or with it whatever it started, its guard included ("all"),
+or the guard in the middle of giving back ("guard").
 """
 
 from __future__ import annotations
@@ -109,12 +110,18 @@ class Trial:
         self.directory, self.reading, self.chance = directory, reading, chance
         self.box = GuardedHost(directory)
         run(self.box.host.connect())
-        self.box.sim.change_setting(0, limit_w=chance.choice([None, 500.0]), persistence=chance.random() < 0.5)
+        self.box.sim.change_setting(
+            0, limit_w=chance.choice([None, 500.0]), persistence=chance.random() < 0.5
+        )
         self.before = self.now()
 
     def now(self) -> dict[str, Any]:
         """Read the driver and the cores directly."""
-        files = sorted(Path(self.box.host.driver_state).glob("sys/devices/system/cpu/*/cpufreq/scaling_governor"))
+        files = sorted(
+            Path(self.box.host.driver_state).glob(
+                "sys/devices/system/cpu/*/cpufreq/scaling_governor"
+            )
+        )
         governors = [file.read_text() for file in files]
         return {**asdict(self.box.sim.settings()[0]), "governor": governors}
 
@@ -147,7 +154,9 @@ class Trial:
         cores = await current_values.cores_on(box.host)
         commands = plan.plan({"0": wanted}, self.reading, mine, cores)
         terms = GuardTerms(
-            mine, HEARTBEAT_S if kill.terms == "heartbeat" else None, TRIAL_S if kill.terms == "trial" else None
+            mine,
+            HEARTBEAT_S if kill.terms == "heartbeat" else None,
+            TRIAL_S if kill.terms == "trial" else None,
         )
         signs = asyncio.create_task(box.signs_of_life())
         inner.tell("apply")
@@ -168,7 +177,8 @@ class Trial:
     # ---- the kill
 
     def shoot(self, kill: Kill, at: int, after_s: float) -> list[tuple[str, float]]:
-        """Kill `after_s` after step number `at` began. Return the steps until then and the time when each began."""
+        """Kill `after_s` after step number `at` began. Return the steps until then and the time
+        when each began."""
         pid, hears = self.begin(kill)
         steps: list[tuple[str, float]] = []
         text = b""
@@ -193,7 +203,11 @@ class Trial:
                 with suppress(OSError):
                     os.kill(child, signal.SIGKILL)
         os.waitpid(pid, 0)
-        eventually(lambda: not any(alive(child) for child in started), "what it had begun to end", PATIENCE_S)
+        eventually(
+            lambda: not any(alive(child) for child in started),
+            "what it had begun to end",
+            PATIENCE_S,
+        )
         kill.altered = self.altered()
 
     def shoot_guard(self, kill: Kill) -> None:
@@ -210,7 +224,9 @@ class Trial:
             for child in started:
                 with suppress(OSError):
                     os.kill(child, signal.SIGKILL)
-        eventually(lambda: not any(alive(p) for p in (pid, *started)), "the guard to be gone", PATIENCE_S)
+        eventually(
+            lambda: not any(alive(p) for p in (pid, *started)), "the guard to be gone", PATIENCE_S
+        )
         kill.altered, kill.phase = self.altered(), "guard's revert"
         kill.step = f"{kill.altered} left" if held else "journal written"
 
@@ -222,11 +238,17 @@ class Trial:
             json.loads(self.box.journal.read_text())
         if kill.what == "process" and kill.terms != "none" and self.guard_lives():
             eventually(lambda: not self.guard_lives(), "the guard to end", PATIENCE_S)
-            assert not self.altered(), f"the guard has ended and left {self.now()}, before {self.before}"
+            assert not self.altered(), (
+                f"the guard has ended and left {self.now()}, before {self.before}"
+            )
             kill.by_guard = kill.altered > 0
         run(self.next_start(kill))
         assert not self.altered(), f"reverted, and left {self.now()}, before {self.before}"
-        assert json.loads(self.box.journal.read_text())["entries"] == [] if self.box.journal.exists() else True
+        assert (
+            json.loads(self.box.journal.read_text())["entries"] == []
+            if self.box.journal.exists()
+            else True
+        )
 
     def guard_lives(self) -> bool:
         try:
@@ -237,7 +259,11 @@ class Trial:
     async def next_start(self, kill: Kill) -> None:
         found, _ = await alterations.records(self.box.host)
         altered = self.altered()
-        names = {"limit_w": "power_limit_w", "gpu_lock_mhz": "gpu_clocks", "memory_lock_mhz": "memory_clocks"}
+        names = {
+            "limit_w": "power_limit_w",
+            "gpu_lock_mhz": "gpu_clocks",
+            "memory_lock_mhz": "memory_clocks",
+        }
         off = {names.get(k, k) for k, v in self.now().items() if v != self.before[k]}
         told = {r.entry.setting for r in found}
         assert off <= told, f"{off - told} is altered, and the next start does not say so"
@@ -282,7 +308,9 @@ def rehearse(directory: Path, reading: Telemetry) -> list[tuple[str, float]]:
     return [(step, then - now) for (step, now), (_, then) in itertools.pairwise(steps)]
 
 
-def one(number: int, seed: int, directory: Path, reading: Telemetry, steps: Sequence[tuple[str, float]]) -> Kill:
+def one(
+    number: int, seed: int, directory: Path, reading: Telemetry, steps: Sequence[tuple[str, float]]
+) -> Kill:
     chance = random.Random(f"{seed}/{number}")
     kill = Kill(
         number,

@@ -1,7 +1,9 @@
-"""llama.cpp's own HTTP server behind llama-server's command line, for tests: the xllamacpp wheel brings no executable.
+"""llama.cpp's own HTTP server behind llama-server's command line, for tests: the xllamacpp wheel
+brings no executable.
 
-`install(directory)` puts an executable `llama-server` there that runs this file with this interpreter. It takes the
-part of llama-server's surface that presets and tests use; any other argument is an error, as it is there.
+`install(directory)` puts an executable `llama-server` there that runs this file with this
+interpreter. It takes the part of llama-server's surface that presets and tests use; any other
+argument is an error, as it is there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(prog="llama-server", allow_abbrev=False)
     wheel = version("xllamacpp")
     build = wheel.rpartition(".")[2]
-    arguments.add_argument("--version", action="version", version=f"version: {build} (xllamacpp {wheel})")
+    arguments.add_argument(
+        "--version", action="version", version=f"version: {build} (xllamacpp {wheel})"
+    )
     arguments.add_argument("-m", "--model", required=True)
     arguments.add_argument("-a", "--alias")
     arguments.add_argument("--host", default="127.0.0.1")

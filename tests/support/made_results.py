@@ -25,10 +25,14 @@ EVIL = '<script>alert("x")</script>'
 
 
 def samples(requests: int = 40, streams: int = 4, tokens: int = 32) -> tuple[dict[str, Any], ...]:
-    """Return requests that follow each other on each stream; every value is a function of the index."""
+    """Return requests that follow each other on each stream; every value is a function of the
+    index."""
     made, ends = [], [0.0] * streams
     for i in range(requests):
-        ttft, gaps = 80_000 + 1_000 * (i * 7 % 23), [9_000 + 10 * (i * j % 90) for j in range(tokens - 1)]
+        ttft, gaps = (
+            80_000 + 1_000 * (i * 7 % 23),
+            [9_000 + 10 * (i * j % 90) for j in range(tokens - 1)],
+        )
         end = ttft + sum(gaps)
         made.append(
             {
@@ -127,15 +131,31 @@ def experiment(**fields: Any) -> Experiment:
         ExperimentRun(i, i // 2, arm, "done", 7 + i, PAIRS[i // 2]["AB".index(arm)], 30.5)
         for i, arm in enumerate("ABBAAB")
     )
-    spec = ExperimentSpec(Arm(), Arm(sets=("max-num-seqs=512",)), {"model": "org/tiny"}, until_pct=1.0, pairs=3)
-    made = Experiment(3, 1_790_000_000.0, "box", spec, runs, "done", comparison(), "B is faster by 3.2 % ± 0.9")
+    spec = ExperimentSpec(
+        Arm(), Arm(sets=("max-num-seqs=512",)), {"model": "org/tiny"}, until_pct=1.0, pairs=3
+    )
+    made = Experiment(
+        3, 1_790_000_000.0, "box", spec, runs, "done", comparison(), "B is faster by 3.2 % ± 0.9"
+    )
     return replace(made, smallest_pct=1.4, restarts=True, **fields)
 
 
 def sweep(levels: Mapping[str, float | None] | None = None, **fields: Any) -> Sweep:
     levels = levels or {f"c={n}": float(n) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
     points = tuple(
-        SweepPoint(label, x, "done", (7,), 5800 * n / (n + 3), 2 + n / 9, 400.0, 2400, 66, 100 + 9 * n, 160 + 30 * n)
+        SweepPoint(
+            label,
+            x,
+            "done",
+            (7,),
+            5800 * n / (n + 3),
+            2 + n / 9,
+            400.0,
+            2400,
+            66,
+            100 + 9 * n,
+            160 + 30 * n,
+        )
         for n, (label, x) in enumerate(levels.items(), start=1)
     )
     made = Sweep(4, 1_790_000_000.0, "box", "concurrency", "concurrency", "", points, "done", 3)
@@ -143,9 +163,14 @@ def sweep(levels: Mapping[str, float | None] | None = None, **fields: Any) -> Sw
 
 
 def multiply(path: Path, count: int) -> None:
-    """Store the first result of a database `count` times more, with the word "copyN", as quickly as SQLite can."""
+    """Store the first result of a database `count` times more, with the word "copyN", as quickly as
+    SQLite can."""
     with sqlite3.connect(path) as db:
-        names = [row[1] for row in db.execute("PRAGMA table_info(results)") if row[1] not in ("id", "uid", "note")]
+        names = [
+            row[1]
+            for row in db.execute("PRAGMA table_info(results)")
+            if row[1] not in ("id", "uid", "note")
+        ]
         columns = ", ".join(names)
         db.execute(
             f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"

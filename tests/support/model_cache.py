@@ -1,4 +1,5 @@
-"""Models as the Hugging Face hub's cache and directories have them: weights with real headers, index, configuration."""
+"""Models as the Hugging Face hub's cache and directories have them: weights with real headers,
+index, configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def model_files(shards: int = 2, size: int = 300_000, seed: int = 0) -> dict[str
     """Return the files of a model, by name."""
     names = [f"model-{n:05}-of-{shards:05}.safetensors" for n in range(1, shards + 1)]
     files = {name: safetensors(size, seed + number) for number, name in enumerate(names)}
-    index = {"metadata": {"total_size": shards * size}, "weight_map": {f"w{n}": name for n, name in enumerate(names)}}
+    index = {
+        "metadata": {"total_size": shards * size},
+        "weight_map": {f"w{n}": name for n, name in enumerate(names)},
+    }
     files["model.safetensors.index.json"] = json.dumps(index, indent=1).encode()
     files["config.json"] = json.dumps(CONFIG).encode()
     files["original/tokenizer.model"] = b"words and \xff bytes"
@@ -37,8 +41,8 @@ def in_directory(directory: Path, **how: int) -> Path:
 
 
 def in_hub(hub: Path, model: str = "org/tiny", **how: int) -> Path:
-    """Write a model into a cache of the hub, and return its snapshot directory. Large files are named by their SHA-256,
-    others by a hash of git."""
+    """Write a model into a cache of the hub, and return its snapshot directory. Large files are
+    named by their SHA-256, others by a hash of git."""
     folder = hub / f"models--{model.replace('/', '--')}"
     snapshot = folder / "snapshots" / COMMIT
     (folder / "blobs").mkdir(parents=True)

@@ -17,4 +17,6 @@ def natural_host(entry: ListedPreset) -> str:
         (None, 1): "rtx-pro-6000",
     }
     passed_through = "passthrough" in entry.hardware
-    return hosts[next(iter(entry.gpu_names), None), entry.gpu_count] + ("-passthrough" if passed_through else "")
+    return hosts[next(iter(entry.gpu_names), None), entry.gpu_count] + (
+        "-passthrough" if passed_through else ""
+    )

@@ -1,9 +1,11 @@
-"""qsub, qstat, qselect, qdel and pbsnodes as PBS Pro and Torque have them, with one node that is this machine.
+"""qsub, qstat, qselect, qdel and pbsnodes as PBS Pro and Torque have them, with one node that is
+this machine.
 
-`install(directory)` puts the programs into `directory`/bin and returns a `Pbs`. A job is a process that reads its
-script from stdin, as a MOM runs it, in a clean environment; its output is in a spool file until the job has ended. The
-arguments of each program are recorded. Files in the directory change what the programs do: `hold` keeps jobs in the
-queue, `down` makes the server unreachable, `torque` makes it Torque, `no-history` forgets ended jobs.
+`install(directory)` puts the programs into `directory`/bin and returns a `Pbs`. A job is a process
+that reads its script from stdin, as a MOM runs it, in a clean environment; its output is in a spool
+file until the job has ended. The arguments of each program are recorded. Files in the directory
+change what the programs do: `hold` keeps jobs in the queue, `down` makes the server unreachable,
+`torque` makes it Torque, `no-history` forgets ended jobs.
 
 This module imports nothing from Workbench, and runs under `python3 -S`.
 """
@@ -46,14 +48,17 @@ class Pbs:
         """Return the arguments of all calls of this program, in their order."""
         with contextlib.suppress(FileNotFoundError):
             lines = (self.directory / "calls").read_text().splitlines()
-            return [call["argv"][1:] for call in map(json.loads, lines) if call["argv"][0] == program]
+            return [
+                call["argv"][1:] for call in map(json.loads, lines) if call["argv"][0] == program
+            ]
         return []
 
     def jobs(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.directory.glob("job-*.json"))]
 
     def preempt(self, job_id: str) -> None:
-        """Take the place of a running job: its processes are ended, and it waits in the queue again."""
+        """Take the place of a running job: its processes are ended, and it waits in the queue
+        again."""
         Server(self.directory).change(job_id, requeue=True)
         end((Server(self.directory).read(job_id) or {})["sid"])
 
@@ -67,7 +72,9 @@ def install(directory: Path) -> Pbs:
     found = Pbs(directory)
     found.bin.mkdir(parents=True)
     for name in PROGRAMS:
-        words = shlex.join([sys.executable, "-S", str(Path(__file__).resolve()), str(directory), name])
+        words = shlex.join(
+            [sys.executable, "-S", str(Path(__file__).resolve()), str(directory), name]
+        )
         (found.bin / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         (found.bin / name).chmod(0o755)
     return found
@@ -113,12 +120,20 @@ def fail(kind: str, text: str) -> int:
 
 
 def qsub(server: Server, words: list[str]) -> int:
-    job: dict[str, Any] = {"resources": {}, "name": "STDIN", "queue": "workq", "shell": "/bin/sh", "out": None}
+    job: dict[str, Any] = {
+        "resources": {},
+        "name": "STDIN",
+        "queue": "workq",
+        "shell": "/bin/sh",
+        "out": None,
+    }
     variables: dict[str, str] = {}
     while words and words[0].startswith("-"):
         option = words.pop(0)
         if option not in _OPTIONS or not words:
-            return fail("option", f"qsub: invalid option -- '{option}'\nusage: qsub [-a date_time] …")
+            return fail(
+                "option", f"qsub: invalid option -- '{option}'\nusage: qsub [-a date_time] …"
+            )
         value = words.pop(0)
         if option == "-l":
             resources = dict(part.partition("=")[::2] for part in value.split(","))
@@ -131,14 +146,23 @@ def qsub(server: Server, words: list[str]) -> int:
             job["name"] = value
         elif option == "-v":
             variables.update(
-                (n, v or os.environ.get(n, "")) for n, _, v in (w.partition("=") for w in value.split(","))
+                (n, v or os.environ.get(n, ""))
+                for n, _, v in (w.partition("=") for w in value.split(","))
             )
         else:
-            job[{"-q": "queue", "-S": "shell", "-o": "out", "-A": "account"}.get(option, option)] = value
+            job[
+                {"-q": "queue", "-S": "shell", "-o": "out", "-A": "account"}.get(option, option)
+            ] = value
     script = Path(words[0]).read_text() if words else sys.stdin.read()
     workdir = os.getcwd()
     out = os.path.join(workdir, job["out"] or f"{job['name']}.o")
-    job |= {"id": server.new_id(), "state": "Q", "owner": getpass.getuser(), "workdir": workdir, "out": out}
+    job |= {
+        "id": server.new_id(),
+        "state": "Q",
+        "owner": getpass.getuser(),
+        "workdir": workdir,
+        "out": out,
+    }
     job |= {"script": script, "variables": variables, "arguments": words[1:]}
     server.write(job)
     none = subprocess.DEVNULL
@@ -156,8 +180,8 @@ def mom(server: Server, words: list[str]) -> int:
 
 
 def ran(server: Server, job_id: str) -> bool:
-    """Wait for the turn of a job, run its script, end it at its walltime, and deliver its output. Return whether it was
-    put back into the queue."""
+    """Wait for the turn of a job, run its script, end it at its walltime, and deliver its output.
+    Return whether it was put back into the queue."""
     job = server.read(job_id)
     assert job is not None
     while (server.directory / "hold").exists():
@@ -165,15 +189,32 @@ def ran(server: Server, job_id: str) -> bool:
             return False
         time.sleep(0.02)
     home = os.environ.get("HOME", "/")
-    env = {"PATH": "/usr/bin:/bin", "HOME": home, "USER": job["owner"], "SHELL": "/bin/sh", "PBS_JOBID": job["id"]}
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": home,
+        "USER": job["owner"],
+        "SHELL": "/bin/sh",
+        "PBS_JOBID": job["id"],
+    }
     env |= {"PBS_O_WORKDIR": job["workdir"], "PBS_ENVIRONMENT": "PBS_BATCH", **job["variables"]}
     script, spool = server.directory / f"{job['id']}.SC", server.directory / f"{job['id']}.OU"
     script.write_text(job["script"])
     with script.open() as stdin, spool.open("w") as out:
         process = subprocess.Popen(
-            [job["shell"]], stdin=stdin, stdout=out, stderr=out, env=env, cwd=home, start_new_session=True
+            [job["shell"]],
+            stdin=stdin,
+            stdout=out,
+            stderr=out,
+            env=env,
+            cwd=home,
+            start_new_session=True,
         )
-        job |= {"state": "R", "began": time.time(), "sid": process.pid, "runs": job.get("runs", 0) + 1}
+        job |= {
+            "state": "R",
+            "began": time.time(),
+            "sid": process.pid,
+            "runs": job.get("runs", 0) + 1,
+        }
         server.write(job)
         limit = _seconds(job["resources"].get("walltime"))
         killed = None
@@ -190,7 +231,10 @@ def ran(server: Server, job_id: str) -> bool:
         server.write(job | {"state": "Q"})
         return True
     status = 256 - code if code < 0 else code
-    job |= {"state": "C" if server.torque else "F", "exit": -29 if killed and not server.torque else status}
+    job |= {
+        "state": "C" if server.torque else "F",
+        "exit": -29 if killed and not server.torque else status,
+    }
     with contextlib.suppress(OSError):
         Path(job["out"]).write_bytes(spool.read_bytes())
     if (server.directory / "no-history").exists():
@@ -232,7 +276,10 @@ def _seconds(text: str | None) -> float | None:
 
 def qstat(server: Server, words: list[str]) -> int:
     if words == ["--version"]:
-        print("Version: 6.1.3\nCommit: 22b0fc1" if server.torque else "pbs_version = 22.05.11", file=sys.stderr)
+        print(
+            "Version: 6.1.3\nCommit: 22b0fc1" if server.torque else "pbs_version = 22.05.11",
+            file=sys.stderr,
+        )
         return 0
     history = "-x" in words
     if history and server.torque:
@@ -244,7 +291,10 @@ def qstat(server: Server, words: list[str]) -> int:
         if job is None:
             code = fail("unknown", f"qstat: Unknown Job Id {job_id}")
         elif job["state"] == "F" and not history:
-            said = f"qstat: {job_id} Job has finished, use -x or -H to obtain historical job information"
+            said = (
+                f"qstat: {job_id} Job has finished, use -x or -H to obtain historical job "
+                "information"
+            )
             code = fail("finished", said)
         else:
             print(shown(server, job))
@@ -253,20 +303,31 @@ def qstat(server: Server, words: list[str]) -> int:
 
 def shown(server: Server, job: dict[str, Any]) -> str:
     """Return a job as `qstat -f` prints it: long values continue on lines that begin with a tab."""
-    values = {"Job_Name": job["name"], "Job_Owner": f"{job['owner']}@login", "job_state": job["state"]}
+    values = {
+        "Job_Name": job["name"],
+        "Job_Owner": f"{job['owner']}@login",
+        "job_state": job["state"],
+    }
     if "began" in job:
         used = int(time.time() - job["began"])
         values["resources_used.walltime"] = f"{used // 3600:02}:{used // 60 % 60:02}:{used % 60:02}"
         values["exec_host"] = f"{NODE}/0*2" if not server.torque else f"{NODE}/0-1"
     if "runs" in job and not server.torque:
         values["run_count"] = str(job["runs"])
-    values |= {"queue": job["queue"], "server": SERVER, "Join_Path": "oe", "Output_Path": f"login:{job['out']}"}
+    values |= {
+        "queue": job["queue"],
+        "server": SERVER,
+        "Join_Path": "oe",
+        "Output_Path": f"login:{job['out']}",
+    }
     values |= {f"Resource_List.{name}": value for name, value in job["resources"].items()}
     if "exit" in job:
         values["exit_status" if server.torque else "Exit_status"] = str(job["exit"])
     if job["state"] == "Q":
         values["comment"] = "Not Running: Insufficient amount of resource: ngpus (R: 2 A: 0 T: 4)"
-    values["Variable_List"] = f"PBS_O_WORKDIR={job['workdir']},PBS_O_SHELL=/bin/bash," + "PBS_O_PATH=/x" * 9
+    values["Variable_List"] = (
+        f"PBS_O_WORKDIR={job['workdir']},PBS_O_SHELL=/bin/bash," + "PBS_O_PATH=/x" * 9
+    )
     lines = [f"Job Id: {job['id']}"]
     for name, value in values.items():
         line = f"    {name} = {value}"
@@ -309,7 +370,10 @@ def qdel(server: Server, words: list[str]) -> int:
 
 
 def pbsnodes(server: Server, words: list[str]) -> int:
-    print(f"{NODE}\n     Mom = {NODE}.cluster\n     state = free\n     resources_available.ngpus = 4\n")
+    print(
+        f"{NODE}\n     Mom = {NODE}.cluster\n     state = free\n     resources_available.ngpus = "
+        "4\n"
+    )
     return 0
 
 
@@ -318,10 +382,21 @@ def main() -> int:
     if name != "mom":
         stdin = "" if sys.stdin is None or sys.stdin.isatty() else None
         with (server.directory / "calls").open("a") as calls:
-            calls.write(json.dumps({"argv": [name, *words], "stdin": stdin, "cwd": str(Path.cwd())}) + "\n")
+            calls.write(
+                json.dumps({"argv": [name, *words], "stdin": stdin, "cwd": str(Path.cwd())}) + "\n"
+            )
         if (server.directory / "down").exists():
-            return fail("down", f"Connection refused\n{name}: cannot connect to server {SERVER} (errno=111)")
-    programs = {"qsub": qsub, "qstat": qstat, "qselect": qselect, "qdel": qdel, "pbsnodes": pbsnodes, "mom": mom}
+            return fail(
+                "down", f"Connection refused\n{name}: cannot connect to server {SERVER} (errno=111)"
+            )
+    programs = {
+        "qsub": qsub,
+        "qstat": qstat,
+        "qselect": qselect,
+        "qdel": qdel,
+        "pbsnodes": pbsnodes,
+        "mom": mom,
+    }
     return programs[name](server, words)
 
 

@@ -4,8 +4,9 @@
         engine.start("box")                       # a container with this machine's programs, on the host's network
         monkeypatch.setenv("PATH", engine.path)   # `podman` and `docker` are those of `engine`
 
-It needs root, podman and runc. Some test machines lack the right to raise resource limits and mix both versions of
-cgroups, which crun refuses: a small program in front of runc takes the limits out of each container's configuration.
+It needs root, podman and runc. Some test machines lack the right to raise resource limits and mix
+both versions of cgroups, which crun refuses: a small program in front of runc takes the limits out
+of each container's configuration.
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ class Podman:
         self.bin.mkdir(parents=True)
         runtime = directory / "oci" / "runc"
         runtime.parent.mkdir()
-        self.hold = directory / "hold"  # while it exists, no container is created; then "holding" is there, too
+        # while it exists, no container is created; then "holding" is there, too
+        self.hold = directory / "hold"
         runtime.write_text(_RUNTIME.format(runc=shutil.which("runc"), hold=str(self.hold)))
         runtime.chmod(0o755)
         # The driver overlay leaves mounts, with which no test directory can be removed.
-        self._run = tempfile.mkdtemp(prefix="podman-")  # podman refuses a path of more than 50 characters
+        # podman refuses a path of more than 50 characters
+        self._run = tempfile.mkdtemp(prefix="podman-")
         options = f"--root {directory}/root --runroot {self._run} --storage-driver vfs"
         options += " --cgroup-manager cgroupfs --events-backend file"
         self.program("podman", f'exec {shutil.which("podman")} {options} --runtime {runtime} "$@"')
@@ -84,17 +87,33 @@ class Podman:
         file.chmod(0o755)
 
     def __call__(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
-        done = subprocess.run([str(self.bin / "podman"), *words], input=input, capture_output=True, check=False)
+        done = subprocess.run(
+            [str(self.bin / "podman"), *words], input=input, capture_output=True, check=False
+        )
         said = f"{done.stdout.decode()}{done.stderr.decode()}"
         assert not check or done.returncode == 0, f"podman {' '.join(words)}: {said}"
         return done.stdout.decode().strip()
 
-    def start(self, name: str, *options: str, network: str = "host", command: tuple[str, ...] = ()) -> None:
-        """Run a container with this machine's programs, Python and Workbench. Its main process does nothing."""
+    def start(
+        self, name: str, *options: str, network: str = "host", command: tuple[str, ...] = ()
+    ) -> None:
+        """Run a container with this machine's programs, Python and Workbench. Its main process does
+        nothing."""
         seen = ("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent))
         mounts = [word for place in dict.fromkeys(seen) for word in ("-v", f"{place}:{place}:ro")]
         main = command or ("/usr/bin/sleep", "infinity")
-        self("run", "-d", "--init=false", "--name", name, f"--network={network}", *mounts, *options, IMAGE, *main)
+        self(
+            "run",
+            "-d",
+            "--init=false",
+            "--name",
+            name,
+            f"--network={network}",
+            *mounts,
+            *options,
+            IMAGE,
+            *main,
+        )
 
     def processes(self, name: str) -> list[str]:
         """Return the command lines of the processes in a container, without the main one."""
@@ -111,11 +130,17 @@ class Podman:
         if self._service is not None:
             return
         client = shutil.which("docker", path=os.environ["PATH"].replace(f"{self.bin}:", ""))
-        if client is None or "podman" in subprocess.run([client, "--version"], capture_output=True, text=True).stdout:
+        if (
+            client is None
+            or "podman"
+            in subprocess.run([client, "--version"], capture_output=True, text=True).stdout
+        ):
             pytest.skip("needs Docker's command line (apt-get install docker.io)")
         socket = self.directory / "docker.sock"
         command = [str(self.bin / "podman"), "system", "service", "-t", "0", f"unix://{socket}"]
-        self._service = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._service = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         wait_for(socket.exists, "podman's socket")
         self.program("docker", f'exec {client} -H unix://{socket} "$@"')
 
@@ -128,7 +153,8 @@ class Podman:
 
 
 def _image() -> bytes:
-    """Return an image as a tar file. It has directories, and links into /usr, which is mounted from this machine."""
+    """Return an image as a tar file. It has directories, and links into /usr, which is mounted from
+    this machine."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("usr", "tmp", "proc", "dev", "sys", "etc", "run", "root", "var", "var/tmp"):
@@ -144,7 +170,8 @@ def _image() -> bytes:
 
 @contextlib.contextmanager
 def podman(directory: Path) -> Iterator[Podman]:
-    """Set up podman with all of its files in `directory`, which is created. Skips the test where podman cannot run."""
+    """Set up podman with all of its files in `directory`, which is created. Skips the test where
+    podman cannot run."""
     if why := missing():
         pytest.skip(why)
     engine = Podman(directory)

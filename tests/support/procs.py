@@ -44,7 +44,8 @@ def eventually(condition: Callable[[], object], what: str, deadline_s: float = 1
 
 
 class Watched:
-    """A record of the command line and environment of every process that starts while the record is open."""
+    """A record of the command line and environment of every process that starts while the record is
+    open."""
 
     def __init__(self, every_s: float = 0.01) -> None:
         self.every_s = every_s

@@ -1,10 +1,12 @@
-"""Servers that launchers, containers and clusters run, cut at random moments: what the next Workbench makes of it.
+"""Servers that launchers, containers and clusters run, cut at random moments: what the next
+Workbench makes of it.
 
 python random_cuts.py PLACE DIRECTORY FIRST COUNT SEED      one JSON line for each cut: see `Cut`
 
-A screen (another process) starts a server in a PLACE, follows it, and perhaps stops it. At a random moment of that,
-something is killed or cut. Then a new Workbench has `SOON_S` to report the state that the server has: READY if it
-answers, else why it has ended. It stops the server, and nothing may be left. The log must have each line once.
+A screen (another process) starts a server in a PLACE, follows it, and perhaps stops it. At a random
+moment of that, something is killed or cut. Then a new Workbench has `SOON_S` to report the state
+that the server has: READY if it answers, else why it has ended. It stops the server, and nothing
+may be left. The log must have each line once.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ class Cut:
 
 
 class Screen:
-    """A process that starts a server, follows it, and stops it if it is to. It reports what it does in a pipe."""
+    """A process that starts a server, follows it, and stops it if it is to. It reports what it does
+    in a pipe."""
 
     def __init__(self, place: Place, stops: bool) -> None:
         self.heard: list[str] = []
@@ -141,7 +144,9 @@ class Screen:
         return False
 
     def last_state(self) -> str:
-        return next((line.split()[1] for line in reversed(self.hear()) if line.startswith("state ")), "")
+        return next(
+            (line.split()[1] for line in reversed(self.hear()) if line.startswith("state ")), ""
+        )
 
     def kill(self, children: bool = False) -> None:
         below = descendants(self.pid) if children else []
@@ -198,7 +203,12 @@ async def judge(place: Place, cut: Cut, screen: Screen) -> None:
                 await asyncio.sleep(0.5)
         found = await supervisor.runs()
         end = time.monotonic() + SOON_S
-        while not found and not cut.screen_dies and time.monotonic() < end and not screen_failed(screen):
+        while (
+            not found
+            and not cut.screen_dies
+            and time.monotonic() < end
+            and not screen_failed(screen)
+        ):
             await asyncio.sleep(0.3)
             found = await supervisor.runs()
         if found:
@@ -216,37 +226,57 @@ def screen_failed(screen: Screen) -> bool:
     return any(line.startswith("failed") for line in screen.hear())
 
 
-async def settled(place: Place, cut: Cut, supervisor: Supervisor, run_id: str, began: float) -> None:
+async def settled(
+    place: Place, cut: Cut, supervisor: Supervisor, run_id: str, began: float
+) -> None:
     """Wait until the state is right, and has been for a second."""
     right_since: float | None = None
     while True:
         status = supervisor.status(run_id)
-        serves, servers = await asyncio.to_thread(place.serves), await asyncio.to_thread(place.servers)
+        serves, servers = (
+            await asyncio.to_thread(place.serves),
+            await asyncio.to_thread(place.servers),
+        )
         now = time.monotonic()
         right = (
             (status.state is ServerState.READY and serves)
-            or (status.state in ENDED and not servers and bool(status.reason or status.state is ServerState.STOPPED))
+            or (
+                status.state in ENDED
+                and not servers
+                and bool(status.reason or status.state is ServerState.STOPPED)
+            )
             or (status.state is ServerState.STOPPING and cut.moment == "stop" and now - began > 5)
-            or (status.state is ServerState.STARTING and "PENDING" in (status.launcher_state or "") and not servers)
+            or (
+                status.state is ServerState.STARTING
+                and "PENDING" in (status.launcher_state or "")
+                and not servers
+            )
         )
         if not right:
             right_since = None
         elif right_since is None:
             right_since = now
         elif now - right_since > 1.0:
-            cut.state, cut.reason, cut.exit_code = status.state.value, status.reason, status.exit_code
+            cut.state, cut.reason, cut.exit_code = (
+                status.state.value,
+                status.reason,
+                status.exit_code,
+            )
             cut.took_s = right_since - began
             return
         limit = SOON_S + (START_S + 10 if servers else 0)
         limit += NEVER_STARTED_S if any(rank.state == NOT_STARTED for rank in status.ranks) else 0
         assert now - began < limit, (
-            f"after {limit:.0f} s: reported {status.state.value} ({status.reason}; {status.launcher_state}; alive="
+            f"after {limit:.0f} s: reported {status.state.value} ({status.reason}; "
+            f"{status.launcher_state}; alive="
             f"{status.alive}), serves={serves}, server processes={servers}"
         )
         await asyncio.sleep(0.2)
 
 
-async def end_of(place: Place, cut: Cut, supervisor: Supervisor, run_id: str, screen: Screen) -> None:
+async def end_of(
+    place: Place, cut: Cut, supervisor: Supervisor, run_id: str, screen: Screen
+) -> None:
     status = supervisor.status(run_id)
     if status.state is ServerState.READY:
         await whole_log(place, status)
@@ -255,7 +285,9 @@ async def end_of(place: Place, cut: Cut, supervisor: Supervisor, run_id: str, sc
     if status.state in ENDED:
         with suppress(AssertionError):
             await asyncio.to_thread(eventually, lambda: not place.left_of_server(), "", 12.0)
-        assert not (left := place.left_of_server()), f"{status.state.value} ({status.reason}), and left: {left}"
+        assert not (left := place.left_of_server()), (
+            f"{status.state.value} ({status.reason}), and left: {left}"
+        )
     stopped = await supervisor.stop(run_id)
     assert stopped.state in ENDED, f"a stop ended in {stopped.state.value}: {stopped.reason}"
     if not cut.screen_dies:
@@ -263,7 +295,9 @@ async def end_of(place: Place, cut: Cut, supervisor: Supervisor, run_id: str, sc
         with suppress(AssertionError):
             await asyncio.to_thread(eventually, lambda: screen.last_state() in wanted, "", SOON_S)
         failed = [line for line in screen.hear() if line.startswith("failed")]
-        assert failed or screen.last_state() in wanted, f"the screen says {screen.last_state()} after the stop"
+        assert failed or screen.last_state() in wanted, (
+            f"the screen says {screen.last_state()} after the stop"
+        )
 
 
 async def whole_log(place: Place, status: ServerStatus) -> None:
@@ -277,7 +311,10 @@ async def whole_log(place: Place, status: ServerStatus) -> None:
         engines_own = [line for line in lines if line in set(own)]
         if own == engines_own[-len(own) :] and len(engines_own) == len(own):
             return
-        assert not last, f"the log has {len(engines_own)} lines of the server, the launcher {len(own)}: {lines[-3:]}"
+        assert not last, (
+            f"the log has {len(engines_own)} lines of the server, the launcher "
+            f"{len(own)}: {lines[-3:]}"
+        )
         await asyncio.sleep(0.25)
 
 
@@ -287,7 +324,9 @@ async def telemetry_back(cut: Cut, screen: Screen) -> None:
     screen.heard = [line for line in screen.heard if not line.startswith("telemetry")]
     while not hosts <= set(screen.hear()):
         why = [line for line in screen.hear() if line.startswith("unread")]
-        assert time.monotonic() - began < SOON_S, f"no reading of {hosts - set(screen.hear())}: {why}"
+        assert time.monotonic() - began < SOON_S, (
+            f"no reading of {hosts - set(screen.hear())}: {why}"
+        )
         await asyncio.sleep(0.1)
     cut.telemetry_s = time.monotonic() - began
 
@@ -296,13 +335,17 @@ def one(place: Place, number: int, seed: int) -> Cut:
     dice = random.Random(f"{seed}/{place.name}/{number}")
     what, moment = place.cuts[number % len(place.cuts)], dice.choice(MOMENTS)
     longest = {"start": START_S + 2.0, "serve": 0.5, "stop": 1.5}[moment]
-    cut = Cut(number, place.name, what, moment, round(dice.uniform(0, longest), 3), dice.random() < 0.4)
+    cut = Cut(
+        number, place.name, what, moment, round(dice.uniform(0, longest), 3), dice.random() < 0.4
+    )
     cut.screen_dies = cut.screen_dies or what.startswith("screen")
     place.begin(number)
     screen = Screen(place, moment == "stop")
     try:
         word = {"start": "starting", "serve": "serving", "stop": "stopping"}[moment]
-        assert screen.wait(word, PATIENCE_S + SOON_S), f"the screen never said {word}: {screen.heard}"
+        assert screen.wait(word, PATIENCE_S + SOON_S), (
+            f"the screen never said {word}: {screen.heard}"
+        )
         assert not screen_failed(screen), screen.heard
         time.sleep(cut.after_s)
         cut_now(place, screen, cut, dice)
@@ -310,7 +353,9 @@ def one(place: Place, number: int, seed: int) -> Cut:
         screen.close()
         with suppress(AssertionError):
             eventually(lambda: not place.left(), "", 20.0)
-        assert not (left := place.left()), f"{cut.state} ({cut.reason}): left after the stop: {left}"
+        assert not (left := place.left()), (
+            f"{cut.state} ({cut.reason}): left after the stop: {left}"
+        )
     except Exception as error:  # it is told, and the next one tried
         where = "" if isinstance(error, AssertionError) else traceback.format_exc()[-1500:]
         cut.problem = f"{type(error).__name__}: {error} {where}".strip()

@@ -1,4 +1,5 @@
-"""The screen with the real session of a simulated host, in the process of the test: keys in, rows of text out."""
+"""The screen with the real session of a simulated host, in the process of the test: keys in, rows
+of text out."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class RealScreen:
         await self.until(lambda: len(self.text.splitlines()) == rows)
 
     async def until(self, *wanted: str | Callable[[], Any], seconds: float = 20.0) -> str:
-        """Wait until the screen shows each text and each condition is true. Return the text of the screen."""
+        """Wait until the screen shows each text and each condition is true. Return the text of the
+        screen."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             text = self.text
@@ -90,7 +92,8 @@ def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None
 
 
 def on_free_port(preset: str = PRESET) -> None:
-    """Save a copy of the preset with a free port as one of the user's presets, so that tests can run side by side."""
+    """Save a copy of the preset with a free port as one of the user's presets, so that tests can
+    run side by side."""
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", f"{preset}.toml")
     own.parent.mkdir(parents=True, exist_ok=True)
     shipped = (ROOT / "presets" / own.name).read_text()

@@ -1,4 +1,5 @@
-"""A TCP relay on loopback, in a thread with an event loop of its own, for tests that disturb a connection."""
+"""A TCP relay on loopback, in a thread with an event loop of its own, for tests that disturb a
+connection."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ Pump = Callable[[asyncio.StreamReader, asyncio.StreamWriter, bool], Awaitable[No
 
 
 class Relay:
-    """Accepts connections on `port` and passes their data to and from `target_port` with `pump(reader, writer, up)`,
-    where `up` is True towards the target. A pump that returns ends its connection. The relay connects to the target
-    `connect_s` after it accepted a connection."""
+    """Accepts connections on `port` and passes their data to and from `target_port` with
+    `pump(reader, writer, up)`, where `up` is True towards the target. A pump that returns ends its
+    connection. The relay connects to the target `connect_s` after it accepted a connection."""
 
     def __init__(self, target_port: int, pump: Pump, connect_s: float = 0.0) -> None:
         self._target_port, self._pump, self._connect_s = target_port, pump, connect_s

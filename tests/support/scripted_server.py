@@ -1,8 +1,9 @@
-"""An HTTP server that answers with given bytes, cut and ended as a test says: for what real servers do wrong.
+"""An HTTP server that answers with given bytes, cut and ended as a test says: for what real servers
+do wrong.
 
-One thread per connection. An answer is a list of steps: bytes are sent as one segment, FIN and RST end the
-connection, SILENCE leaves it open without a word until the server is closed; after the last step the connection waits
-for the next request.
+One thread per connection. An answer is a list of steps: bytes are sent as one segment, FIN and RST
+end the connection, SILENCE leaves it open without a word until the server is closed; after the last
+step the connection waits for the next request.
 """
 
 from __future__ import annotations
@@ -24,16 +25,20 @@ Step = bytes | str
 class Request:
     def __init__(self, head: str, body: bytes, connection: int) -> None:
         self.line, _, rest = head.partition("\r\n")
-        self.headers = {k.lower(): v.strip() for k, _, v in (h.partition(":") for h in rest.split("\r\n")) if k}
+        self.headers = {
+            k.lower(): v.strip() for k, _, v in (h.partition(":") for h in rest.split("\r\n")) if k
+        }
         self.body: dict[str, Any] = json.loads(body or b"{}")
         self.connection = connection  # number of the connection it came on, from 0
 
 
 class ScriptedServer:
-    """A server for use as a context manager. `answer(request, n)` returns the steps for the n-th request, counted from
-    0."""
+    """A server for use as a context manager. `answer(request, n)` returns the steps for the n-th
+    request, counted from 0."""
 
-    def __init__(self, answer: Callable[[Request, int], Iterable[Step]], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, answer: Callable[[Request, int], Iterable[Step]], tls: ssl.SSLContext | None = None
+    ) -> None:
         self.requests: list[Request] = []
         self.connections = 0
         self._answer = answer
@@ -126,33 +131,56 @@ def _read_request(reader: Any, number: int) -> Request | None:
             return None
         head += line
     text = head[:-4].decode("latin-1")
-    lengths = (int(h.split(":")[1]) for h in text.split("\r\n") if h.lower().startswith("content-length:"))
+    lengths = (
+        int(h.split(":")[1]) for h in text.split("\r\n") if h.lower().startswith("content-length:")
+    )
     length = next(lengths, 0)
     return Request(text, reader.read(length), number)
 
 
-# -- answers as engines give them ------------------------------------------------------------------------------------
+# -- answers as engines give them ------------------------------------------------------------------
 
 
 def event(data: Any, end: bytes = b"\n\n") -> bytes:
-    text = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    text = (
+        data
+        if isinstance(data, bytes)
+        else json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    )
     return b"data: " + text + end
 
 
-def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **extra: Any) -> dict[str, Any]:
+def chunk(
+    delta: dict[str, Any] | None = None, finish: str | None = None, **extra: Any
+) -> dict[str, Any]:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
-    return {**head, "choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}], **extra}
+    return {
+        **head,
+        "choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}],
+        **extra,
+    }
 
 
 def usage(prompt: int, output: int, cached: int | None = None) -> dict[str, Any]:
     details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output, **details}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        **details,
+    }
 
 
-def chat_events(tokens: int, *, prompt: int = 20, done: bool = True, with_usage: bool = True) -> list[bytes]:
-    """Return the events of a chat in vLLM's form: role chunk, one content chunk per token, finish, usage, [DONE]."""
+def chat_events(
+    tokens: int, *, prompt: int = 20, done: bool = True, with_usage: bool = True
+) -> list[bytes]:
+    """Return the events of a chat in vLLM's form: role chunk, one content chunk per token, finish,
+    usage, [DONE]."""
     events = [event(chunk({"role": "assistant", "content": ""}))]
-    events += [event(chunk({"content": f" t{i}"}, "length" if i == tokens - 1 else None)) for i in range(tokens)]
+    events += [
+        event(chunk({"content": f" t{i}"}, "length" if i == tokens - 1 else None))
+        for i in range(tokens)
+    ]
     if with_usage:
         events.append(event({**chunk(), "choices": [], "usage": usage(prompt, tokens)}))
     return [*events, event(b"[DONE]")] if done else events
@@ -163,7 +191,13 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
 
 def chunked(events: Iterable[bytes], *, end: bool = True, extra: bytes = b"") -> bytes:
     body = b"".join(b"%x\r\n%b\r\n" % (len(e), e) for e in events)
-    return HEAD + extra + b"Transfer-Encoding: chunked\r\n\r\n" + body + (b"0\r\n\r\n" if end else b"")
+    return (
+        HEAD
+        + extra
+        + (b"Transfer-Encoding: chunked\r\n\r\n")
+        + body
+        + (b"0\r\n\r\n" if end else b"")
+    )
 
 
 def sized(events: Iterable[bytes]) -> bytes:
@@ -177,13 +211,17 @@ def until_close(events: Iterable[bytes]) -> list[Step]:
 
 def plain(status: str, body: Any, *, headers: bytes = b"") -> bytes:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n".encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n"
+    ).encode()
     return head + headers + b"\r\n" + text
 
 
-def openai(answer: Callable[[Request, int], Iterable[Step]]) -> Callable[[Request, int], Iterable[Step]]:
-    """Return an `answer` function for completions (`n` counts only these) of a server with one model. Every other GET
-    gets 404."""
+def openai(
+    answer: Callable[[Request, int], Iterable[Step]],
+) -> Callable[[Request, int], Iterable[Step]]:
+    """Return an `answer` function for completions (`n` counts only these) of a server with one
+    model. Every other GET gets 404."""
     numbers = itertools.count()
 
     def answered(request: Request, _: int) -> Iterable[Step]:

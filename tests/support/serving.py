@@ -1,5 +1,5 @@
-"""Helpers for tests of servers: free ports, a Supervisor that leaves nothing behind, and the processes that have a
-run's log open."""
+"""Helpers for tests of servers: free ports, a Supervisor that leaves nothing behind, and the
+processes that have a run's log open."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ def free_port() -> int:
 
 
 def supervised(
-    scenario: Callable[[Any, list[Event]], Awaitable[None]], host: Host | None = None, supervise: Any = Supervisor
+    scenario: Callable[[Any, list[Event]], Awaitable[None]],
+    host: Host | None = None,
+    supervise: Any = Supervisor,
 ) -> None:
-    """Run `scenario` with the host's supervisor, of the class `supervise`, and the list of its events. Stop every run
-    afterwards, also after a failure."""
+    """Run `scenario` with the host's supervisor, of the class `supervise`, and the list of its
+    events. Stop every run afterwards, also after a failure."""
 
     async def go() -> None:
         events: list[Event] = []
@@ -47,8 +49,8 @@ def supervised(
 
 
 def processes_of(run_dir: str) -> list[psutil.Process]:
-    """Return the processes that have the run's log open and are still alive a second later: every process of the run
-    that did not close its output."""
+    """Return the processes that have the run's log open and are still alive a second later: every
+    process of the run that did not close its output."""
     log = os.path.realpath(f"{run_dir}/log")
     found = []
     for process in psutil.process_iter():
@@ -61,7 +63,9 @@ def processes_of(run_dir: str) -> list[psutil.Process]:
     return psutil.wait_procs(found, timeout=1)[1]
 
 
-async def eventually(condition: Callable[[], object], timeout_s: float = 20.0, what: str = "condition") -> None:
+async def eventually(
+    condition: Callable[[], object], timeout_s: float = 20.0, what: str = "condition"
+) -> None:
     """Wait until `condition()` is true; AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -69,8 +73,11 @@ async def eventually(condition: Callable[[], object], timeout_s: float = 20.0, w
         await asyncio.sleep(0.02)
 
 
-async def stream(url: str, model: str, max_tokens: int, prompt: str = "one two three") -> tuple[int, int]:
-    """Return (prompt tokens, completion tokens) of one streamed completion, from the server's last chunk."""
+async def stream(
+    url: str, model: str, max_tokens: int, prompt: str = "one two three"
+) -> tuple[int, int]:
+    """Return (prompt tokens, completion tokens) of one streamed completion, from the server's last
+    chunk."""
     body = {
         "model": model,
         "prompt": prompt,
@@ -80,7 +87,10 @@ async def stream(url: str, model: str, max_tokens: int, prompt: str = "one two t
         "stream_options": {"include_usage": True},
     }
     usage = None
-    async with httpx.AsyncClient(timeout=300) as http, http.stream("POST", f"{url}/v1/completions", json=body) as reply:
+    async with (
+        httpx.AsyncClient(timeout=300) as http,
+        http.stream("POST", f"{url}/v1/completions", json=body) as reply,
+    ):
         assert reply.status_code == 200
         async for line in reply.aiter_lines():
             if line.startswith("data: {"):

@@ -1,10 +1,12 @@
-"""Runs of an experiment without servers: what the simulated engine's speed model gives, with the noise of machines.
+"""Runs of an experiment without servers: what the simulated engine's speed model gives, with the
+noise of machines.
 
-    log speed of run i = log model + effect (B) + AR(1) over runs + drift i + this server's own + mean of the requests
+    log speed of run i = log model + effect (B) + AR(1) over runs + drift i + this server's own +
+    mean of the requests
                          + a wave + what is drawn once per arm + what disturbs single runs
 
-Defaults: run to run 0.7 % with correlation 0.5 between neighbours, drift 0.3 % per run, 6 % from request to request at
-128 requests.
+Defaults: run to run 0.7 % with correlation 0.5 between neighbours, drift 0.3 % per run, 6 % from
+request to request at 128 requests.
 """
 
 from __future__ import annotations
@@ -22,29 +24,36 @@ from workbench.sim.profiles import PROFILES
 REQUESTS, TOKENS, STREAMS = 128, 128, 8
 TWINS = ("one", "two")  # hosts of an experiment on twins
 SERVING = step_time.ModelReplica(
-    PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, model_sizes.describe("Qwen/Qwen3-32B-AWQ")
+    PROFILES["rtx-pro-6000"].gpu,
+    PROFILES["rtx-pro-6000"].interconnect,
+    model_sizes.describe("Qwen/Qwen3-32B-AWQ"),
 )
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Relative noise, as standard deviations; `drift` is per run, and `correlation` is between neighbouring runs."""
+    """Relative noise, as standard deviations; `drift` is per run, and `correlation` is between
+    neighbouring runs."""
 
     run: float = 0.007
     correlation: float = 0.5
     drift: float = 0.003
     request: float = 0.06
     start: float = 0.0  # from server to server
-    warm_up: float = 0.0  # how much slower a warm machine is than the cold one of the first run, reached within 5 runs
+    # how much slower a warm machine is than the cold one of the first run, reached within 5 runs
+    warm_up: float = 0.0
     second: float = 0.0  # how much faster the second run of a pair is than its first
     outliers: float = 0.0  # share of runs that somebody disturbs: slower by 2 to 8 %
-    wave: float = 0.0  # amplitude of a disturbance that returns every fourth run (a cron job, a fan's cycle)
+    # amplitude of a disturbance that returns every fourth run (a cron job, a fan's cycle)
+    wave: float = 0.0
     cold: float = 0.0  # how much slower the very first run is
-    arm: float = 0.0  # drawn once per arm and kept by all its runs: what its compile cache happened to hold
+    # drawn once per arm and kept by all its runs: what its compile cache happened to hold
+    arm: float = 0.0
     two_speeds: float = 0.0  # a server is slower or faster by this, by chance at its start
     step: float = 0.0  # how much slower all is from one of the first ten runs on
     b_noise: float = 0.0  # of B's runs alone, on top
-    apart: float = 0.0  # of each other metric by itself, on top of what it has in common with the speed
+    # of each other metric by itself, on top of what it has in common with the speed
+    apart: float = 0.0
     machine: float = 0.0  # how much faster the second of the TWINS is
 
 
@@ -52,12 +61,18 @@ REALISTIC = Noise()
 
 
 class SimulatedRuns:
-    """A replacement for session/experiment_arms.py: an experiment gets its servers and measurements from here. `effect`
-    is the true advantage of B (0.03 = 3 %). `shared_starts` uses one server for neighbouring runs of an arm, which
-    the product does not do."""
+    """A replacement for session/experiment_arms.py: an experiment gets its servers and measurements
+    from here. `effect` is the true advantage of B (0.03 = 3 %). `shared_starts` uses one server for
+    neighbouring runs of an arm, which the product does not do."""
 
     def __init__(
-        self, effect: float, seed: int, noise: Noise = REALISTIC, *, restarts: bool = True, shared_starts: bool = False
+        self,
+        effect: float,
+        seed: int,
+        noise: Noise = REALISTIC,
+        *,
+        restarts: bool = True,
+        shared_starts: bool = False,
     ) -> None:
         self.seed, self.random = seed, random.Random(seed)
         self.noise = noise
@@ -66,7 +81,9 @@ class SimulatedRuns:
         self.started: str | None = None
         self.starts = 0
         self.results: list[BenchResult] = []
-        self.spoil: Callable[[ExperimentRun, BenchSummary], BenchSummary] = lambda run, summary: summary
+        self.spoil: Callable[[ExperimentRun, BenchSummary], BenchSummary] = lambda run, summary: (
+            summary
+        )
         self._arm = ""
         self._start_effect = 0.0
         self._wander = self.random.gauss(0, noise.run)
@@ -92,14 +109,17 @@ class SimulatedRuns:
     async def clear(self) -> None:
         self.started = None
 
-    async def settle(self, target_c: float | None, within_c: float, tell: Callable[[str], None]) -> float | None:
+    async def settle(
+        self, target_c: float | None, within_c: float, tell: Callable[[str], None]
+    ) -> float | None:
         return None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         return self.result(run, self._factor(run.arm, len(self.results)), seed)
 
     def result(self, run: ExperimentRun, factor: float, seed: int) -> BenchResult:
-        """Return the result of a run that is `factor` times as fast as the model, on the host of the run."""
+        """Return the result of a run that is `factor` times as fast as the model, on the host of
+        the run."""
         machine = self.noise.machine if run.host == TWINS[1] else 0.0
         result = result_of(len(self.results) + 1, run.arm, factor * (1 + machine), seed)
         summary = self._apart(result.summary) if self.noise.apart else result.summary
@@ -113,7 +133,8 @@ class SimulatedRuns:
         return ()
 
     def speed(self, arm: str, place: int) -> float:
-        """Return the speed of the run at this position on a server of its own, without the noise of its requests."""
+        """Return the speed of the run at this position on a server of its own, without the noise of
+        its requests."""
         self._start_effect = self._start_noise()
         return self._factor(arm, place)
 
@@ -128,7 +149,9 @@ class SimulatedRuns:
             self._wander = noise.correlation * self._wander + fresh
         requests = gauss(0, noise.request / math.sqrt(REQUESTS))
         truth = math.log1p(self.effect) if arm == "B" else 0.0
-        around = noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * (place % 2)
+        around = (
+            noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * (place % 2)
+        )
         if noise.outliers and self.random.random() < noise.outliers:
             around -= self.random.uniform(0.02, 0.08)
         around += noise.wave * math.sin(self._phase + math.pi / 2 * place)
@@ -140,7 +163,10 @@ class SimulatedRuns:
         def moved(of: Distribution | None) -> Distribution | None:
             return of and _spread(of.mean * math.exp(self.random.gauss(0, self.noise.apart)))
 
-        changed = {name: moved(getattr(summary, name)) for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")}
+        changed = {
+            name: moved(getattr(summary, name))
+            for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+        }
         return replace(summary, **changed)  # type: ignore[arg-type]
 
 
@@ -148,7 +174,13 @@ def _spec(seed: int) -> BenchSpec:
     return BenchSpec("", "m", concurrency=STREAMS, requests=REQUESTS, max_tokens=TOKENS, seed=seed)
 
 
-_CONDITION = {"host": "sim", "engine": "vllm", "engine_version": "0.33.0", "model": SERVING.model.id, "simulated": True}
+_CONDITION = {
+    "host": "sim",
+    "engine": "vllm",
+    "engine_version": "0.33.0",
+    "model": SERVING.model.id,
+    "simulated": True,
+}
 CONDITIONS = {arm: Conditions(**_CONDITION, flags={"knob": arm}) for arm in "AB"}  # type: ignore[arg-type]
 
 
@@ -161,8 +193,16 @@ def _summary(factor: float) -> BenchSummary:
     """Return the summary of a run whose steps are `factor` times as fast as the model's."""
     gpu = SERVING.gpu
     clocks = {"sm_mhz": gpu.sm_compute_mhz, "memory_mhz": gpu.memory_compute_mhz}
-    step_s = step_time.step(SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS).total_s / factor
-    prefill_s = step_time.step(SERVING, **clocks, sequences=1, context_tokens=128, prefill_tokens=128).total_s / factor
+    step_s = (
+        step_time.step(SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS).total_s
+        / factor
+    )
+    prefill_s = (
+        step_time.step(
+            SERVING, **clocks, sequences=1, context_tokens=128, prefill_tokens=128
+        ).total_s
+        / factor
+    )
     request_s = prefill_s + step_s * (TOKENS - 1)
     tok_s = STREAMS * TOKENS / request_s
     itl, ttft, e2e = (_spread(1000 * s) for s in (step_s, prefill_s, request_s))

@@ -1,8 +1,10 @@
 """A TCP relay that delays, limits and loses, as a long link does, and counts what passes.
 
-    with SlowLink(sshd_port, round_trip_s=0.15) as link: …connect to link.port…; link.turns, link.up_bytes
+    with SlowLink(sshd_port, round_trip_s=0.15) as link: …connect to link.port…; link.turns,
+    link.up_bytes
 
-Loss is seen as a reader of TCP sees it: a lost segment and all that follows arrive one retransmission later.
+Loss is seen as a reader of TCP sees it: a lost segment and all that follows arrive one
+retransmission later.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ RETRANSMIT_S = 0.2  # the least that Linux waits, beside the round trip
 
 class SlowLink:
     def __init__(
-        self, target_port: int, round_trip_s: float, bytes_per_s: float | None = None, loss: float = 0.0
+        self,
+        target_port: int,
+        round_trip_s: float,
+        bytes_per_s: float | None = None,
+        loss: float = 0.0,
     ) -> None:
         self._half_s = round_trip_s / 2
         self._per_byte_s = 1 / bytes_per_s if bytes_per_s else 0.0
@@ -39,10 +45,17 @@ class SlowLink:
     def __enter__(self) -> SlowLink:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._relay.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool
+    ) -> None:
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def deliver() -> None:

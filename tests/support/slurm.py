@@ -1,10 +1,12 @@
-"""A real Slurm with one node: munged, slurmctld and slurmd of this machine, on loopback, with ports of their own.
+"""A real Slurm with one node: munged, slurmctld and slurmd of this machine, on loopback, with ports
+of their own.
 
     with slurm(tmp_path) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.conf)
 
-The node is called c01 and has the address 127.0.0.2 and a host name of its own, as a node behind a login host has. Its
-four GPUs are files. There is no accounting, so sacct answers nothing, as on many small clusters.
+The node is called c01 and has the address 127.0.0.2 and a host name of its own, as a node behind a
+login host has. Its four GPUs are files. There is no accounting, so sacct answers nothing, as on
+many small clusters.
 """
 
 from __future__ import annotations
@@ -22,7 +24,17 @@ import pytest
 from support.sshd import free_port, wait_for
 
 NODE, ADDRESS = "c01", "127.0.0.2"
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "unshare")
+PROGRAMS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "squeue",
+    "scancel",
+    "scontrol",
+    "sinfo",
+    "unshare",
+)
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _CONF = """\
 ClusterName=one
@@ -80,9 +92,19 @@ class Slurm:
         self._start("munged", ["munged", "--foreground", "--force", *words])
         wait_for(lambda: (directory / "munge.socket").exists(), "munged")
         self.start_controller()
-        in_node = ["unshare", "--uts", "sh", "-c", 'hostname "$1" && shift && exec "$@"', "sh", NODE]
+        in_node = [
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            'hostname "$1" && shift && exec "$@"',
+            "sh",
+            NODE,
+        ]
         self._start("slurmd", [*in_node, "slurmd", "-D"])
-        wait_for(lambda: "idle" in self.run("sinfo", "-h", "-o", "%T"), f"slurmd; see {directory}", 30)
+        wait_for(
+            lambda: "idle" in self.run("sinfo", "-h", "-o", "%T"), f"slurmd; see {directory}", 30
+        )
 
     def _start(self, name: str, argv: list[str]) -> None:
         with (self.directory / f"{name}.out").open("ab") as out:
@@ -139,7 +161,10 @@ def slurm(directory: Path) -> Iterator[Slurm]:
     """Run a cluster in `directory`. Skips the test if this machine cannot."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
     if missing:
-        pytest.skip(f"Slurm is not installed: {', '.join(missing)} not found (apt-get install slurm-wlm munge)")
+        pytest.skip(
+            f"Slurm is not installed: {', '.join(missing)} not found (apt-get install "
+            "slurm-wlm munge)"
+        )
     if os.geteuid() != 0:
         pytest.skip("a node with a host name of its own needs root")
     cluster = Slurm(directory)

@@ -1,5 +1,5 @@
-"""A machine behind a real sshd with a simulated driver: sessions on it, its driver's settings, its runs, and cuts of
-the link."""
+"""A machine behind a real sshd with a simulated driver: sessions on it, its driver's settings, its
+runs, and cuts of the link."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ SOON_S = 30.0  # seconds where nothing else runs
 
 
 def settings_in(state_dir: Path) -> tuple[float, tuple[int, int] | None]:
-    """Return the settings in force in the simulated driver: power limit in W, graphics clock lock in MHz."""
+    """Return the settings in force in the simulated driver: power limit in W, graphics clock lock
+    in MHz."""
     gpu = SimState(f"{state_dir}/driver", profiles.get(PROFILE)).settings()[0]
     return gpu.limit_w or 600.0, gpu.gpu_lock_mhz
 
 
 def driver_environment(directory: Path, profile: str) -> dict[str, str]:
-    """Return the environment of a login on a host that has the simulated driver, as another host has NVIDIA's."""
+    """Return the environment of a login on a host that has the simulated driver, as another host
+    has NVIDIA's."""
     sim = Path(workbench.__file__).parent / "sim"
     return {
         "PATH": f"{sim}/bin:/usr/local/bin:/usr/bin:/bin",
@@ -65,7 +67,9 @@ class Box:
         session = Session(self.host())
         try:
             await session.open()
-            await eventually(lambda: session.state.telemetry is not None, SOON_S, "the first reading")
+            await eventually(
+                lambda: session.state.telemetry is not None, SOON_S, "the first reading"
+            )
             yield session
         finally:
             self.server.restore()
@@ -101,7 +105,9 @@ class Box:
 
 
 @contextlib.contextmanager
-def box(directory: Path, *, start_s: float = 1.0, max_sessions: int = 10, **environment: str) -> Iterator[Box]:
+def box(
+    directory: Path, *, start_s: float = 1.0, max_sessions: int = 10, **environment: str
+) -> Iterator[Box]:
     """Open such a machine. `start_s` is the time that its engines need to become ready."""
     given = {"WORKBENCH_SIM_START_S": str(start_s), "WORKBENCH_SIM_SEED": "1", **environment}
     with sshd(directory / "ssh", environment=given, max_sessions=max_sessions) as server:

@@ -30,8 +30,9 @@ DEADLINE_S = 10.0
 
 
 class Cutter:
-    """A TCP proxy in a thread of its own. `cut` resets connections and refuses new ones. `silence` keeps all
-    connections open but passes nothing on. `restore` ends both; silenced connections continue."""
+    """A TCP proxy in a thread of its own. `cut` resets connections and refuses new ones. `silence`
+    keeps all connections open but passes nothing on. `restore` ends both; silenced connections
+    continue."""
 
     def __init__(self, target_port: int) -> None:
         self._flowing = asyncio.Event()
@@ -45,7 +46,9 @@ class Cutter:
         """The number of connections that were accepted."""
         return self._relay.accepted
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool
+    ) -> None:
         while data := await reader.read(65536):
             await self._flowing.wait()
             writer.write(data)
@@ -63,13 +66,17 @@ class Cutter:
 
 
 class Sshd:
-    """A running sshd. Users log in as the current user with a key made for the test; nothing in ~/.ssh is read or
-    written."""
+    """A running sshd. Users log in as the current user with a key made for the test; nothing in
+    ~/.ssh is read or written."""
 
     host_alias = "box"
 
     def __init__(
-        self, directory: Path, max_sessions: int, environment: dict[str, str], within: Sequence[str] = ()
+        self,
+        directory: Path,
+        max_sessions: int,
+        environment: dict[str, str],
+        within: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self._within = within
@@ -79,7 +86,11 @@ class Sshd:
         self.client_key_path = directory / "client_key"
         self.home = directory / "home"  # so that nothing of the person's own shell start-up is read
         self.home.mkdir()
-        self.environment = {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state_home), **environment}
+        self.environment = {
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(self.state_home),
+            **environment,
+        }
         self._max_sessions = max_sessions
         self._options: dict[str, str] = {}
         self.server_port = free_port()
@@ -115,7 +126,10 @@ class Sshd:
     def fingerprint(self) -> str:
         """Return the fingerprint of the host key as ssh-keygen shows it: "SHA256:…"."""
         listed = subprocess.run(
-            ["ssh-keygen", "-lf", str(self.directory / "host_key.pub")], capture_output=True, text=True, check=True
+            ["ssh-keygen", "-lf", str(self.directory / "host_key.pub")],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return listed.stdout.split()[1]
 
@@ -154,11 +168,14 @@ class Sshd:
         setenv = " ".join(f'"{k}={v}"' for k, v in self.environment.items())
         config = self.directory / "sshd_config"
         config.write_text(
-            f"Port {self.server_port}\nListenAddress 127.0.0.1\nHostKey {self.directory / 'host_key'}\n"
-            f"AuthorizedKeysFile {self.directory / 'authorized_keys'}\nPidFile none\nUsePAM no\nStrictModes no\n"
-            f"PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
-            f"MaxSessions {self._max_sessions}\nLoginGraceTime 20\nLogLevel VERBOSE\nSetEnv {setenv}\n"
-            + "".join(f"{name} {value}\n" for name, value in self._options.items())
+            f"Port {self.server_port}\nListenAddress 127.0.0.1\nHostKey "
+            f"{self.directory / 'host_key'}\n"
+            f"AuthorizedKeysFile {self.directory / 'authorized_keys'}\nPidFile none\nUsePAM "
+            "no\nStrictModes no\n"
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin "
+            "yes\nMaxStartups 100\n"
+            f"MaxSessions {self._max_sessions}\nLoginGraceTime 20\nLogLevel VERBOSE\nSetEnv "
+            f"{setenv}\n" + "".join(f"{name} {value}\n" for name, value in self._options.items())
         )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where sshd confines itself before the login
@@ -172,11 +189,18 @@ class Sshd:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for(lambda: self._answers(), f"sshd; its log:\n{(self.directory / 'sshd.log').read_text()}")
+        wait_for(
+            lambda: self._answers(), f"sshd; its log:\n{(self.directory / 'sshd.log').read_text()}"
+        )
 
     def _answers(self) -> bool:
-        assert self._process is not None and self._process.poll() is None, (self.directory / "sshd.log").read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server_port), 1) as s:
+        assert self._process is not None and self._process.poll() is None, (
+            self.directory / "sshd.log"
+        ).read_text()
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.server_port), 1) as s,
+        ):
             return s.recv(4) == b"SSH-"
         return False
 
@@ -221,8 +245,9 @@ def sshd(
     environment: dict[str, str] | None = None,
     within: Sequence[str] = (),
 ) -> Iterator[Sshd]:
-    """Run sshd with all of its files in `directory`, which is created. `environment` is the environment of logins.
-    `within` are words before its command, such as those that enter a container."""
+    """Run sshd with all of its files in `directory`, which is created. `environment` is the
+    environment of logins. `within` are words before its command, such as those that enter a
+    container."""
     if SSHD is None or shutil.which("ssh-keygen") is None:
         pytest.skip("needs OpenSSH's sshd and ssh-keygen (apt-get install openssh-server)")
     directory.mkdir(parents=True, exist_ok=True)

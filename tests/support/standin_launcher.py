@@ -1,7 +1,9 @@
-"""A launcher for tests: its servers are processes that outlive their keepers, like units, containers or jobs.
+"""A launcher for tests: its servers are processes that outlive their keepers, like units,
+containers or jobs.
 
-The files of the "scheduler" are in a directory: `queued` while servers must wait; `NAME.pid`, `NAME.code`, `NAME.log`
-of each server. The launcher and its options are registered for one test by `registered`.
+The files of the "scheduler" are in a directory: `queued` while servers must wait; `NAME.pid`,
+`NAME.code`, `NAME.log` of each server. The launcher and its options are registered for one test by
+`registered`.
 """
 
 from __future__ import annotations
@@ -31,9 +33,15 @@ from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch,
 WORD = "standin"
 OPTIONS = (
     RunOption("queue", "the queue", choices=("short", "long"), default="short"),
-    RunOption("mount", "a directory for the server", repeatable=True, foreign="lets the server read a directory"),
+    RunOption(
+        "mount",
+        "a directory for the server",
+        repeatable=True,
+        foreign="lets the server read a directory",
+    ),
 )
-# $1 directory, $2 name, then the server's command. Its parent records its exit code and ignores signals for the keeper.
+# $1 directory, $2 name, then the server's command. Its parent records its exit code and ignores
+# signals for the keeper.
 _SERVER = r"""
 dir=$1 name=$2
 shift 2
@@ -80,7 +88,9 @@ class Standin:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.against: list[Finding] = [Finding(Level.WARN, "standin.note", "the stand-in is no scheduler")]
+        self.against: list[Finding] = [
+            Finding(Level.WARN, "standin.note", "the stand-in is no scheduler")
+        ]
         self.stopped: list[str] = []
         self.unit: Path | None = None  # what a start installs
 
@@ -88,7 +98,11 @@ class Standin:
         return self.against
 
     def command(self, launch: Launch) -> Command:
-        return Command(("standin", "run", launch.run_id, *launch.argv), launch.env, {"job.sh": " ".join(launch.argv)})
+        return Command(
+            ("standin", "run", launch.run_id, *launch.argv),
+            launch.env,
+            {"job.sh": " ".join(launch.argv)},
+        )
 
     def keeper(self, launch: Launch) -> Keeper:
         return self._keeper("start", launch, launch.run_id, launch.argv, launch.env)
@@ -97,16 +111,27 @@ class Standin:
         return self._keeper("follow", launch, handle)
 
     def _keeper(
-        self, what: str, launch: Launch, name: str, argv: Sequence[str] = (), env: Mapping[str, str] | None = None
+        self,
+        what: str,
+        launch: Launch,
+        name: str,
+        argv: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Keeper:
-        return Keeper(sh(_KEEPER, what, launch.run_dir, str(self.directory), name, _SERVER, *argv), env or {})
+        return Keeper(
+            sh(_KEEPER, what, launch.run_dir, str(self.directory), name, _SERVER, *argv), env or {}
+        )
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
         name = launched.handle or launch.run_id
         pid, code = self.pid(name), self._read(f"{name}.code")
         if code is None and pid is not None:
             return Fate(True, name)
-        return Fate(False, name, f"standin: {name} has ended", code) if code is not None else Fate(False)
+        return (
+            Fate(False, name, f"standin: {name} has ended", code)
+            if code is not None
+            else Fate(False)
+        )
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         self.stopped.append(launch.run_id)
@@ -129,7 +154,9 @@ class Standin:
         os.kill(pid, signal.SIGTERM)
         while alive(pid):
             await asyncio.sleep(0.05)
-        subprocess.Popen(sh(_SERVER, str(self.directory), name, *words), env=env, start_new_session=True)
+        subprocess.Popen(
+            sh(_SERVER, str(self.directory), name, *words), env=env, start_new_session=True
+        )
 
     def installed(self, launch: Launch) -> str | None:
         return "standin.service" if self.unit is not None else None
@@ -157,7 +184,8 @@ class Standin:
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Standin:
-    """Register the launcher until the end of the test, and return it. Its servers are in `directory`."""
+    """Register the launcher until the end of the test, and return it. Its servers are in
+    `directory`."""
     directory.mkdir()
     made = Standin(directory)
     module = ModuleType("standin")

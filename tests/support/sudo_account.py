@@ -1,4 +1,5 @@
-"""A real account of this machine with a password, rules for the real sudo, and GPUs that only root can change.
+"""A real account of this machine with a password, rules for the real sudo, and GPUs that only root
+can change.
 
 The driver is simulated, but Workbench does not know that: it looks for rights as on a real host.
 """
@@ -51,8 +52,8 @@ globals().update(runpy.run_path({root!r} + "/workbench/sim/driver.py"))
 
 
 class SudoAccount:
-    """A real account. `roots` is a directory that everybody may read and only root may change; `home` is the account's
-    home for one test."""
+    """A real account. `roots` is a directory that everybody may read and only root may change;
+    `home` is the account's home for one test."""
 
     def __init__(self, name: str, python: str, roots: Path) -> None:
         self.name, self.python, self.roots = name, python, roots
@@ -63,19 +64,31 @@ class SudoAccount:
         self.driver.mkdir()
         self.driver.chmod(0o777)
         (roots / "bin").mkdir(exist_ok=True)
-        facts = {"profile": PROFILE, "driver": str(self.driver), "root": str(ROOT), "calls": str(self.calls_file)}
+        facts = {
+            "profile": PROFILE,
+            "driver": str(self.driver),
+            "root": str(ROOT),
+            "calls": str(self.calls_file),
+        }
         (roots / "bin" / "nvidia-smi").write_text(SMI.format(python=python, **facts))
         (roots / "bin" / "nvidia-smi").chmod(0o755)
         (roots / "driver.py").write_text(DRIVER.format(**facts))
         self.bin, self.gpu = self.home / "bin", self.home / "state" / "workbench" / "gpu"
         self.journal = self.gpu / "journal.json"
-        places = [str(ROOT), sysconfig.get_paths()["purelib"], *filter(None, [os.environ.get("PYTHONPATH")])]
+        places = [
+            str(ROOT),
+            sysconfig.get_paths()["purelib"],
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
         self.env = {
             "PATH": f"{self.bin}:{roots / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(places),
             "WORKBENCH_SIM_DRIVER": str(roots / "driver.py"),
             "WORKBENCH_GPU_REGISTER": str(self.driver / "register"),
-            **{f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("STATE", "DATA", "CACHE", "CONFIG")},
+            **{
+                f"XDG_{kind}_HOME": str(self.home / kind.lower())
+                for kind in ("STATE", "DATA", "CACHE", "CONFIG")
+            },
         }
         self.sh(f"umask 077; mkdir -p {self.bin}")
         self.sim = SimState(str(self.driver), profiles.get(PROFILE))
@@ -106,7 +119,13 @@ class SudoAccount:
         """Run `workbench gpu …` without a terminal."""
         argv = [*self.prefix, self.python, "-m", "workbench", "gpu", *words, "--json"]
         done = subprocess.run(
-            argv, env=self.env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+            argv,
+            env=self.env,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, dict(json.loads(done.stdout))
@@ -120,7 +139,13 @@ class SudoAccount:
         """Run `workbench gpu …` at a terminal and type sudo's password if sudo asks for it."""
         argv = [*self.prefix[1:], self.python, "-m", "workbench", "gpu", *words]
         screen = pexpect.spawn(
-            "runuser", argv, env=self.env, cwd="/", encoding="utf-8", timeout=60, dimensions=(50, 250)
+            "runuser",
+            argv,
+            env=self.env,
+            cwd="/",
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(50, 250),
         )
         shown = ""
         while screen.expect([r"\[sudo\] password [^:]*: ", pexpect.EOF]) == 0:
@@ -161,8 +186,8 @@ class SudoAccount:
 
 @contextmanager
 def accounts(count: int) -> Iterator[tuple[list[str], str, Path]]:
-    """Create accounts. Yield their names, a Python that they can run, and a directory of root. Skip the test, with a
-    reason, if this machine does not allow it."""
+    """Create accounts. Yield their names, a Python that they can run, and a directory of root. Skip
+    the test, with a reason, if this machine does not allow it."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make accounts")
     wanted = ("useradd", "userdel", "chpasswd", "runuser", "sudo", "visudo")
@@ -187,9 +212,16 @@ def accounts(count: int) -> Iterator[tuple[list[str], str, Path]]:
 
 def _python(name: str) -> str:
     version = f"python3.{sys.version_info[1]}"
-    for python in filter(None, (sys.executable, shutil.which(version, path="/usr/bin:/usr/local/bin"))):
+    for python in filter(
+        None, (sys.executable, shutil.which(version, path="/usr/bin:/usr/local/bin"))
+    ):
         env = {"PYTHONPATH": os.pathsep.join([str(ROOT), sysconfig.get_paths()["purelib"]])}
         argv = ["runuser", "-u", name, "--", python, "-c", "import textual, workbench.cli"]
-        if subprocess.run(argv, env={**os.environ, **env}, cwd="/", capture_output=True, check=False).returncode == 0:
+        if (
+            subprocess.run(
+                argv, env={**os.environ, **env}, cwd="/", capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
             return python
     pytest.skip("another account cannot run this Python or read these sources")

@@ -1,4 +1,5 @@
-"""This machine for a user called ada: a simulated driver that only root can change, and a sudo that decides.
+"""This machine for a user called ada: a simulated driver that only root can change, and a sudo that
+decides.
 
 Workbench does not know that the host is simulated: it looks for rights as on a real host.
 """
@@ -36,7 +37,8 @@ globals().update(runpy.run_path({sim!r} + "/driver.py"))
 
 
 class Sudoer:
-    """`env` is the environment of ada's processes; `power_w` and `lock_mhz` are the settings of her only GPU."""
+    """`env` is the environment of ada's processes; `power_w` and `lock_mhz` are the settings of her
+    only GPU."""
 
     def __init__(self, directory: Path, password: str) -> None:
         self.here = directory / "ada"

@@ -1,5 +1,5 @@
-"""A real systemd in a container of podman, with this machine's programs, Python and Workbench. It shares the machine's
-network and nothing else; `restart` is its reboot.
+"""A real systemd in a container of podman, with this machine's programs, Python and Workbench. It
+shares the machine's network and nothing else; `restart` is its reboot.
 
     with systemd_box(tmp_path) as box:
         box("systemctl", "status")
@@ -48,7 +48,8 @@ class Box:
         eventually(running, "systemd", 30.0)
 
     def __call__(self, *argv: str, check: bool = True, **env: str) -> str:
-        """Return the output of a command in the box. Raises AssertionError if it fails and `check` is set."""
+        """Return the output of a command in the box. Raises AssertionError if it fails and `check`
+        is set."""
         variables = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         return self._podman("exec", *variables, self.name, *argv, check=check)
 
@@ -58,7 +59,10 @@ class Box:
 
     def start_user_manager(self) -> None:
         """Start root's own service manager, as a login does. There is no PAM in the box."""
-        place, manager = "/run/systemd/system/user@0.service.d", f"HOME={self.directory} XDG_RUNTIME_DIR=/run/user/0"
+        place, manager = (
+            "/run/systemd/system/user@0.service.d",
+            (f"HOME={self.directory} XDG_RUNTIME_DIR=/run/user/0"),
+        )
         text = f"[Service]\\nPAMName=\\nEnvironment={manager}\\n"
         self("sh", "-c", f"mkdir -p {place}; printf '{text}' >{place}/no-pam.conf")
         self("systemctl", "daemon-reload")
@@ -74,8 +78,8 @@ class Box:
 
 @contextlib.contextmanager
 def systemd_box(directory: Path, *seen: Path) -> Iterator[Box]:
-    """Boot a box with all of its files in `directory`; it sees the paths `seen` too. Skips the test where that cannot
-    be."""
+    """Boot a box with all of its files in `directory`; it sees the paths `seen` too. Skips the test
+    where that cannot be."""
     if not Path(INIT).exists():
         pytest.skip(f"needs systemd ({INIT})")
     with podman(directory / "podman") as engine:

@@ -1,4 +1,5 @@
-"""A tiny Llama with random weights as a GGUF file, written with the `gguf` package: 5 MB, well under a second.
+"""A tiny Llama with random weights as a GGUF file, written with the `gguf` package: 5 MB, well
+under a second.
 
 usage: tiny_gguf.py FILE      or write(path) from a test. The same file every time.
 """
@@ -21,7 +22,8 @@ CHAT = (
 
 
 def byte_characters() -> list[str]:
-    """Return GPT-2's alphabet: printable Latin-1 bytes map to themselves, the others to characters from U+0100 on."""
+    """Return GPT-2's alphabet: printable Latin-1 bytes map to themselves, the others to characters
+    from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -30,7 +32,9 @@ def byte_characters() -> list[str]:
 def write(path: Path) -> Path:
     """Write the model to `path` and return it."""
     tokens = SPECIAL + byte_characters() + ["".join(merge.split()) for merge in MERGES]
-    kinds = [gguf.TokenType.CONTROL] * len(SPECIAL) + [gguf.TokenType.NORMAL] * (len(tokens) - len(SPECIAL))
+    kinds = [gguf.TokenType.CONTROL] * len(SPECIAL) + [gguf.TokenType.NORMAL] * (
+        len(tokens) - len(SPECIAL)
+    )
     out = gguf.GGUFWriter(path, "llama")
     out.add_name("tiny-random")
     out.add_context_length(4096)

@@ -1,13 +1,15 @@
-"""A streaming chat server that keeps its own schedule and writes down when it sent what: the ground truth for the
-load client. A process of its own, one epoll loop.
+"""A streaming chat server that keeps its own schedule and writes down when it sent what: the ground
+truth for the load client. A process of its own, one epoll loop.
 
-    python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst] [--write-each] [--exact]
+    python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst]
+    [--write-each] [--exact]
 
-Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as fast as it can, in
-one write or, with --write-each, in a write for each chunk, in turn with the other streams, as engines do). On
-SIGTERM it writes FILE, one JSON line per request: `mark` (of the prompt: workload.request_mark), `request_ns` (when its
-last byte reached this machine, by the kernel), `sent_ns` and `done_ns` (one each per content chunk: just before and
-just after the write; the chunk left in between), all on the monotonic clock, which both processes share.
+Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as
+fast as it can, in one write or, with --write-each, in a write for each chunk, in turn with the
+other streams, as engines do). On SIGTERM it writes FILE, one JSON line per request: `mark` (of the
+prompt: workload.request_mark), `request_ns` (when its last byte reached this machine, by the
+kernel), `sent_ns` and `done_ns` (one each per content chunk: just before and just after the write;
+the chunk left in between), all on the monotonic clock, which both processes share.
 """
 
 from __future__ import annotations
@@ -123,7 +125,12 @@ class TruthServer:
         tokens = asked.get("max_tokens") or asked["max_completion_tokens"]
         mark = _MARK.search(body)
         stream.pieces, stream.next = self.pieces(tokens), 0
-        stream.truth = {"mark": mark[1].decode() if mark else "", "request_ns": now, "sent_ns": [], "done_ns": []}
+        stream.truth = {
+            "mark": mark[1].decode() if mark else "",
+            "request_ns": now,
+            "sent_ns": [],
+            "done_ns": [],
+        }
         self.records.append(stream.truth)
         if not self.asked.itl_ms and not self.asked.ttft_ms and not self.asked.write_each:
             stream.truth["sent_ns"] = stream.truth["done_ns"] = [now] * tokens
@@ -133,8 +140,8 @@ class TruthServer:
             self.schedule(stream, now, self.asked.ttft_ms)
 
     def pieces(self, tokens: int) -> list[bytes]:
-        """Return the pieces to send: first the head, role chunk and first token together as engines do, then one piece
-        per token, then the end."""
+        """Return the pieces to send: first the head, role chunk and first token together as engines
+        do, then one piece per token, then the end."""
         if tokens not in self.made:
             frames = [b"%x\r\n%b\r\n" % (len(e), e) for e in chat_events(tokens, prompt=100)]
             first = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frames[0] + frames[1]
@@ -179,13 +186,19 @@ class TruthServer:
 
 
 class TruthProcess:
-    """The server as a process of its own. `url` is its address; `stop()` returns its true times by the marks of the
-    prompts."""
+    """The server as a process of its own. `url` is its address; `stop()` returns its true times by
+    the marks of the prompts."""
 
     def __init__(self, *options: str) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self._file = Path(self._directory.name) / "truth.jsonl"
-        command = [sys.executable, str(Path(__file__).resolve()), "--truth", str(self._file), *options]
+        command = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "--truth",
+            str(self._file),
+            *options,
+        ]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{json.loads(self._process.stdout.readline())['port']}"
@@ -215,7 +228,9 @@ def main() -> None:
     parser.add_argument("--jitter", type=float, default=0.0)
     parser.add_argument("--burst", action="store_true")
     parser.add_argument("--write-each", action="store_true")
-    parser.add_argument("--exact", action="store_true", help="each chunk at its time, not in steps of 1 ms")
+    parser.add_argument(
+        "--exact", action="store_true", help="each chunk at its time, not in steps of 1 ms"
+    )
     parser.add_argument("--truth", required=True)
     server = TruthServer(parser.parse_args())
 

@@ -1,5 +1,5 @@
-"""The loop of a user who tunes, with commands only: plan, start, benchmark, change one flag, benchmark again, compare,
-stop."""
+"""The loop of a user who tunes, with commands only: plan, start, benchmark, change one flag,
+benchmark again, compare, stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Loop:
     served_model: str = "tiny"
 
     def run(self, cli: CommandLine) -> list[dict[str, Any]]:
-        """Run the loop and return both results. Every step is checked, and nothing may be left at the end."""
+        """Run the loop and return both results. Every step is checked, and nothing may be left at
+        the end."""
         shared_before = ownerless_shared_memory()
         flag, value = self.change
         first, status = self._measured(cli, self.options)
@@ -32,21 +33,35 @@ class Loop:
         self._compared(cli, first, second)
         self._exported(cli, second)
         runs = cli.ok("servers")["servers"]
-        assert [(run["run_dir"], run["state"]) for run in runs] == [(d, "stopped") for d in reversed(run_dirs)]
+        assert [(run["run_dir"], run["state"]) for run in runs] == [
+            (d, "stopped") for d in reversed(run_dirs)
+        ]
         assert ownerless_shared_memory() <= shared_before
         return [first, second]
 
-    def _measured(self, cli: CommandLine, options: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _measured(
+        self, cli: CommandLine, options: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         plan = cli.ok("plan", self.preset, *options)
         status = cli.ok(
-            "start", self.preset, *options, "--wait", "--timeout", self.ready_s, timeout_s=self.ready_s + 30
+            "start",
+            self.preset,
+            *options,
+            "--wait",
+            "--timeout",
+            self.ready_s,
+            timeout_s=self.ready_s + 30,
         )
         try:
             assert (status["state"], status["reason"]) == ("ready", None)
             assert status["served_model"] == self.served_model
             assert plan["installed"].endswith(f" {status['engine_version']}")
             listed = cli.ok("servers")["servers"][0]
-            assert (listed["run_id"], listed["state"], listed["adopted"]) == (status["run_id"], "ready", True)
+            assert (listed["run_id"], listed["state"], listed["adopted"]) == (
+                status["run_id"],
+                "ready",
+                True,
+            )
             result = self._bench(cli, status)
             assert result["conditions"]["argv"] == plan["argv"]
         finally:
@@ -57,17 +72,29 @@ class Loop:
 
     def _bench(self, cli: CommandLine, status: dict[str, Any]) -> dict[str, Any]:
         before = counts(self.engine, status["url"], status["run_dir"])
-        # The proof of readiness is one request for one token; SGLang also sends itself some when it starts.
-        assert before.requests >= 1 if self.engine == "sglang" else before.requests == before.output_tokens == 1, before
+        # The proof of readiness is one request for one token; SGLang also sends itself some when it
+        # starts.
+        assert (
+            before.requests >= 1
+            if self.engine == "sglang"
+            else before.requests == before.output_tokens == 1
+        ), before
         result = cli.ok("bench", status["run_id"], *self.shape, timeout_s=600)
         theirs = counted_alike(self.engine, status, before, result)
         spec, requests = result["spec"], result["spec"]["requests"]
-        assert (result["requests_ok"], result["requests_failed"], result["errors"]) == (requests, 0, {})
+        assert (result["requests_ok"], result["requests_failed"], result["errors"]) == (
+            requests,
+            0,
+            {},
+        )
         assert theirs.requests == requests + spec["warmup"]
         assert theirs.output_tokens == (requests + spec["warmup"]) * spec["max_tokens"]
-        assert (result["power_w"], result["simulated"]) == (None, False) and result["absent"]["power_w"]
+        assert (result["power_w"], result["simulated"]) == (None, False) and result["absent"][
+            "power_w"
+        ]
         for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
-            figures = result[name]  # on a busy machine many chunks come in one read, with no time between them
+            # on a busy machine many chunks come in one read, with no time between them
+            figures = result[name]
             assert figures["mean"] > 0 <= figures["p50"] <= figures["p90"] <= figures["p99"], name
         assert result["whole_run_tok_s"] * result["duration_s"] == _about(result["output_tokens"])
         self._say(status, result, theirs)
@@ -75,8 +102,10 @@ class Loop:
 
     def _say(self, status: dict[str, Any], result: dict[str, Any], theirs: Counts) -> None:
         print(
-            f"{self.engine} {status['engine_version']}: ready after {status['ready_after_s']:.1f} s; both counted"
-            f" {theirs.requests} requests, {theirs.prompt_tokens} prompt and {theirs.output_tokens} output tokens;"
+            f"{self.engine} {status['engine_version']}: ready after {status['ready_after_s']:.1f} "
+            "s; both counted"
+            f" {theirs.requests} requests, {theirs.prompt_tokens} prompt and "
+            f"{theirs.output_tokens} output tokens;"
             f" {result['output_tok_s']:.1f} tok/s, TTFT p50 {result['ttft_ms']['p50']:.1f} ms,"
             f" ITL mean {result['itl_ms']['mean']:.2f} ms; {'; '.join(result['notes'])}"
         )
@@ -84,7 +113,9 @@ class Loop:
     def _compared(self, cli: CommandLine, a: dict[str, Any], b: dict[str, Any]) -> None:
         flag, value = self.change
         found = cli.ok("compare", a["id"], b["id"])
-        assert [(d["name"], d["b"]) for d in found["differences"]] == [(flag, value)], found["differences"]
+        assert [(d["name"], d["b"]) for d in found["differences"]] == [(flag, value)], found[
+            "differences"
+        ]
         metrics = {m["metric"]: (m["a"], m["b"]) for m in found["metrics"]}
         assert metrics["output_tok_s"] == (a["output_tok_s"], b["output_tok_s"])
 

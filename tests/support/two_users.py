@@ -1,4 +1,5 @@
-"""Two users of one simulated host through the real command line: two state directories, or two real accounts."""
+"""Two users of one simulated host through the real command line: two state directories, or two real
+accounts."""
 
 from __future__ import annotations
 
@@ -27,20 +28,41 @@ ORIGINAL_W = 600.0
 
 
 class User:
-    """One user. `state` is the simulated host's state directory; `prefix` are the words that run a process as this
-    user."""
+    """One user. `state` is the simulated host's state directory; `prefix` are the words that run a
+    process as this user."""
 
-    def __init__(self, name: str, home: Path, env: dict[str, str], python: str, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, name: str, home: Path, env: dict[str, str], python: str, prefix: tuple[str, ...] = ()
+    ) -> None:
         self.name, self.python, self.prefix = name, python, prefix
-        self.env = {**env, **{f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("STATE", "DATA", "CACHE")}}
+        self.env = {
+            **env,
+            **{f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("STATE", "DATA", "CACHE")},
+        }
         self.env["XDG_CONFIG_HOME"] = str(home / "config")
         self.gpu = home / "state" / "workbench" / "sim" / PRO / "gpu"
 
     def spawn(self, *words: str, command: str = "gpu") -> subprocess.Popen[str]:
-        argv = [*self.prefix, self.python, "-m", "workbench", "--simulate", PRO, command, *words, "--json"]
+        argv = [
+            *self.prefix,
+            self.python,
+            "-m",
+            "workbench",
+            "--simulate",
+            PRO,
+            command,
+            *words,
+            "--json",
+        ]
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            argv, cwd="/", env=self.env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+            argv,
+            cwd="/",
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
         )
 
     def run(self, *words: str) -> tuple[int, dict[str, Any]]:
@@ -109,8 +131,16 @@ def shared_driver() -> Iterator[Path]:
 
 
 def environment(driver: Path) -> dict[str, str]:
-    places = [str(ROOT), sysconfig.get_paths()["purelib"], *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(places), "WORKBENCH_SIM_STATE": str(driver)}
+    places = [
+        str(ROOT),
+        sysconfig.get_paths()["purelib"],
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(places),
+        "WORKBENCH_SIM_STATE": str(driver),
+    }
 
 
 @contextmanager
@@ -126,7 +156,8 @@ def two_directories(home: Path) -> Iterator[TwoUsers]:
 
 @contextmanager
 def two_accounts() -> Iterator[TwoUsers]:
-    """Yield two real accounts. Skip the test if accounts cannot be created or cannot read these sources."""
+    """Yield two real accounts. Skip the test if accounts cannot be created or cannot read these
+    sources."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make accounts")
     if not all(map(shutil.which, ("useradd", "userdel", "runuser"))):
@@ -147,13 +178,19 @@ def two_accounts() -> Iterator[TwoUsers]:
                 users.end()
         finally:
             for name in names:
-                subprocess.run(["userdel", "--force", "--remove", name], check=False, capture_output=True)
+                subprocess.run(
+                    ["userdel", "--force", "--remove", name], check=False, capture_output=True
+                )
 
 
 def _account(name: str, driver: Path) -> User:
     prefix, env = ("runuser", "-u", name, "--"), environment(driver)
     found = filter(
-        None, (sys.executable, shutil.which(f"python3.{sys.version_info[1]}", path="/usr/bin:/usr/local/bin"))
+        None,
+        (
+            sys.executable,
+            shutil.which(f"python3.{sys.version_info[1]}", path="/usr/bin:/usr/local/bin"),
+        ),
     )
     for python in found:
         argv = [*prefix, python, "-c", "import textual, workbench.cli"]

@@ -25,7 +25,8 @@ KEYS = {
     "ctrl+p": "\x10",
     "ctrl+u": "\x15",
 }
-# Private sequences that a terminal answers or ignores, and that pyte would print: keyboard protocol, mode reports.
+# Private sequences that a terminal answers or ignores, and that pyte would print: keyboard
+# protocol, mode reports.
 _PRIVATE = re.compile(
     r"\x1b\[[<>=][0-9;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p|\x1b\[[0-9;]*\$[a-z]|\x1bP[^\x1b]*\x1b\\|\x1b_[^\x1b]*\x1b\\"
 )
@@ -33,9 +34,12 @@ _UNFINISHED = re.compile(r"\x1b[^a-zA-Z~\\]*$")
 
 
 class TypedScreen:
-    """The program in its terminal. `keys` counts the typed keys; `text` is the current content of the terminal."""
+    """The program in its terminal. `keys` counts the typed keys; `text` is the current content of
+    the terminal."""
 
-    def __init__(self, argv: Sequence[str], size: tuple[int, int], env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, argv: Sequence[str], size: tuple[int, int], env: Mapping[str, str], cwd: Path
+    ) -> None:
         columns, rows = size
         self.keys = 0
         self.raw = ""
@@ -77,18 +81,22 @@ class TypedScreen:
         return True
 
     def until(self, *wanted: str | Callable[[str], bool], seconds: float = 40.0) -> str:
-        """Wait until the screen shows everything in `wanted` at the same time. Return the text of the screen."""
+        """Wait until the screen shows everything in `wanted` at the same time. Return the text of
+        the screen."""
         deadline = time.monotonic() + seconds
         while True:
             text = self.text
             missing = [w for w in wanted if not (w in text if isinstance(w, str) else w(text))]
             if not missing:
                 return text
-            assert time.monotonic() < deadline and self.child.isalive(), f"{missing} did not come:\n{text}"
+            assert time.monotonic() < deadline and self.child.isalive(), (
+                f"{missing} did not come:\n{text}"
+            )
             self._read(0.2)
 
     def settle(self, seconds: float = 0.3) -> str:
-        """Return the text once the program has written nothing for a moment, or after 2 s of steady output."""
+        """Return the text once the program has written nothing for a moment, or after 2 s of steady
+        output."""
         deadline = time.monotonic() + 2.0
         while self._read(seconds) and time.monotonic() < deadline:
             pass
@@ -115,7 +123,11 @@ class TypedScreen:
             assert time.monotonic() < deadline, f"it goes on:\n{self.text}"
             self._read(0.1)
         self.child.close()
-        return self.child.exitstatus if self.child.exitstatus is not None else 128 + (self.child.signalstatus or 0)
+        return (
+            self.child.exitstatus
+            if self.child.exitstatus is not None
+            else 128 + (self.child.signalstatus or 0)
+        )
 
     def kill(self) -> None:
         """Kill the program as `kill -9` does: nothing is cleaned up."""

@@ -23,10 +23,14 @@ class UserlandHost(LocalHost):
         self.path = path
         self.nap = f"62.{zlib.crc32(path.encode())}"  # seconds that no other test sleeps
 
-    async def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **rest: Any) -> Any:
+    async def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **rest: Any
+    ) -> Any:
         return await super().run(argv, env={"PATH": self.path, **(env or {})}, **rest)
 
-    async def stream(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **rest: Any) -> Any:
+    async def stream(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **rest: Any
+    ) -> Any:
         return await super().stream(argv, env={"PATH": self.path, **(env or {})}, **rest)
 
 

@@ -1,4 +1,5 @@
-"""Write the packaged flag catalogs from raw dumps of the engines' own parsers. README.md here describes the dumps.
+"""Write the packaged flag catalogs from raw dumps of the engines' own parsers. README.md here
+describes the dumps.
 
 usage: python tests/tools/convert_catalogs.py RAW_DIRECTORY
 """
@@ -16,11 +17,13 @@ CATALOGS = Path(__file__).resolve().parents[2] / "workbench" / "engines" / "cata
 NOTES = Path(__file__).with_name("catalog_notes.json")
 Raw = dict[str, Any]
 PRINTS_AND_ENDS = {"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"}
-NOT_CANONICAL = ("webui", "device-memory", "hierarchical-sparse")  # longer, but the older or odder spelling
+# longer, but the older or odder spelling
+NOT_CANONICAL = ("webui", "device-memory", "hierarchical-sparse")
 
 
 def canonical(names: list[str]) -> str:
-    """Return the longest long option, the first of equally long ones. llama.cpp's newer spec-draft-* comes first."""
+    """Return the longest long option, the first of equally long ones. llama.cpp's newer
+    spec-draft-* comes first."""
     long = [n[2:] for n in names if n.startswith("--")]
     usual = [n for n in long if not n.startswith(NOT_CANONICAL)] or long
     return max([n for n in usual if n.startswith("spec-draft")] or usual, key=len)
@@ -99,7 +102,8 @@ def llamacpp(raw: Raw) -> Raw | None:
 
 
 def llamacpp_default(kind: str, text: str) -> tuple[Any, str]:
-    """Return (value, note) from the help's text, such as "-1, -1 = infinity", "enabled" or "same as --threads"."""
+    """Return (value, note) from the help's text, such as "-1, -1 = infinity", "enabled" or "same as
+    --threads"."""
     listed = re.sub(r"^(-?[\d.]+) =", r"\1, \1 =", text).replace(";", ",")
     head, _, rest = (part.strip() for part in listed.partition(","))
     try:
@@ -109,7 +113,9 @@ def llamacpp_default(kind: str, text: str) -> tuple[Any, str]:
             return (int(head) if kind == "int" else float(head)), rest
     except (KeyError, ValueError):
         return None, text
-    if text.startswith(("same as", "--", "value from", "template", "search", "unused", "none", "no ", "read from")):
+    if text.startswith(
+        ("same as", "--", "value from", "template", "search", "unused", "none", "no ", "read from")
+    ):
         return None, text
     return (text.replace('""', ""), "") if text else (None, "")
 
@@ -128,7 +134,8 @@ def env(raw: Raw) -> Raw:
 
 
 def annotate(flag: Raw, notes: Raw) -> Raw:
-    """Return the flag with the ranges, words and help of catalog_notes.json, which override the dump."""
+    """Return the flag with the ranges, words and help of catalog_notes.json, which override the
+    dump."""
     flag |= notes.pop(flag["name"], {})
     if flag["kind"] == "int" and (flag["name"] == "port" or flag["name"].endswith("-port")):
         flag |= {"minimum": 1, "maximum": 65535}
@@ -156,13 +163,18 @@ def main(raw_directory: Path) -> None:
         flags = [annotate(f, notes) for raw in dump if (f := convert(raw))]
         if notes:
             sys.exit(
-                f"{engine} {version}: catalog_notes.json has flags that the dump does not have: {', '.join(notes)}"
+                f"{engine} {version}: catalog_notes.json has flags that the dump does not have: "
+                f"{', '.join(notes)}"
             )
         lines = [json.dumps(f, ensure_ascii=False, separators=(",", ":")) for f in flags]
         environment = "[]"
         if engine == "vllm":  # read from 0.33.0, used for 0.32.0 too
             entries = json.loads((raw_directory / "vllm-env-0.33.0.json").read_text())["env"]
-            environment = "[\n" + ",\n".join(json.dumps(env(e), separators=(",", ":")) for e in entries) + "\n]"
+            environment = (
+                "[\n"
+                + ",\n".join(json.dumps(env(e), separators=(",", ":")) for e in entries)
+                + "\n]"
+            )
         head = f'{{"engine":"{engine}","version":"{version}","env":'
         text = f'{head}{environment},"flags":[\n' + ",\n".join(lines) + "\n]}\n"
         (CATALOGS / f"{engine}-{version}.json").write_text(text)

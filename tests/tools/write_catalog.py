@@ -1,4 +1,5 @@
-"""Write a shipped flag catalog from an engine's own answer. README.md here says how the answer is made.
+"""Write a shipped flag catalog from an engine's own answer. README.md here says how the answer is
+made.
 
 usage: python tests/tools/write_catalog.py ENGINE VERSION ANSWER.json
 """
@@ -20,7 +21,10 @@ def main(name: str, version: str, answer: Path) -> None:
     file.unlink(missing_ok=True)  # notes come from the nearest other version
     data = own_flags.entries(engines.get(name), version, json.loads(answer.read_text()))
     env, flags = (
-        ",\n".join(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in map(_lean, data[part]))
+        ",\n".join(
+            json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+            for entry in map(_lean, data[part])
+        )
         for part in ("env", "flags")
     )
     text = f'{{"engine":"{name}","version":"{version}","env":[{env}],"flags":[\n{flags}\n]}}\n'

@@ -52,7 +52,10 @@ class Driven:
 
 @asynccontextmanager
 async def driven(
-    stage: str | None = None, size: tuple[int, int] = (120, 40), gpus: int = 1, session: FakeSession | None = None
+    stage: str | None = None,
+    size: tuple[int, int] = (120, 40),
+    gpus: int = 1,
+    session: FakeSession | None = None,
 ) -> AsyncIterator[Driven]:
     session = session or FakeSession(gpus)
     if stage:
@@ -65,8 +68,9 @@ async def driven(
 
 @pytest.fixture(autouse=True)
 def frames_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no frames, which would take half of a test's time. Rows are made nevertheless, and `text` draws them all;
-    frames as they go to a terminal are for test_tui_terminal.py, whose screens are processes of their own."""
+    """Draw no frames, which would take half of a test's time. Rows are made nevertheless, and
+    `text` draws them all; frames as they go to a terminal are for test_tui_terminal.py, whose
+    screens are processes of their own."""
 
     def nothing(self: Any, *_: Any, **__: Any) -> None:
         self._dirty_regions.clear()
@@ -76,7 +80,8 @@ def frames_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def drive() -> Callable[..., Any]:
-    """Return `drive(scenario, **how)`, which runs the coroutine `scenario(driven)` in a loop of its own."""
+    """Return `drive(scenario, **how)`, which runs the coroutine `scenario(driven)` in a loop of its
+    own."""
 
     def run(scenario: Callable[[Driven], Awaitable[None]], **how: Any) -> None:
         async def main() -> None:

@@ -52,7 +52,9 @@ def write_preset() -> None:
 
 
 @pytest.mark.slow
-def test_the_key_answers_before_the_host_does_and_the_screen_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_answers_before_the_host_does_and_the_screen_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The host answers the look-up only when it is let: the message is there, and other keys work."""
     write_preset()
 
@@ -89,7 +91,12 @@ def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) ->
         await s.until(lambda: len(s.state.unapplied) == 3)
         await s.press("A")
         text = await s.until(
-            "Apply whole whole", "CPU C-states", "on -> off", "250 W -> 200 W", "already ", "apply all of it"
+            "Apply whole whole",
+            "CPU C-states",
+            "on -> off",
+            "250 W -> 200 W",
+            "already ",
+            "apply all of it",
         )
         assert "performance -> powersave" in text and not s.state.servers
         await s.press("enter")

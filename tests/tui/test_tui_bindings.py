@@ -7,7 +7,10 @@ import pytest
 from workbench.tui.bindings import Key, bindings_for, footer_keys
 from workbench.tui.panes import ALL_KEYS
 
-DESIGN_KEYS = "1 2 3 4 5 6 p slash enter s x b a B c g r v y w h z u U full_stop question_mark ctrl+p q f e n d tab"
+DESIGN_KEYS = (
+    "1 2 3 4 5 6 p slash enter s x b a B c g r v y w h z u U full_stop question_mark "
+    "ctrl+p q f e n d tab"
+)
 TMUX_AND_TERMINAL = {"ctrl+a", "ctrl+b", "ctrl+s", "ctrl+q", "ctrl+h", "ctrl+i", "ctrl+j", "ctrl+m"}
 
 

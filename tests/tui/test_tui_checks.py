@@ -1,4 +1,5 @@
-"""The list of hosts: the check of a host, and a cluster that is looked at, started and stopped from another host."""
+"""The list of hosts: the check of a host, and a cluster that is looked at, started and stopped from
+another host."""
 
 from __future__ import annotations
 
@@ -29,8 +30,12 @@ def test_the_host_under_the_cursor_is_checked() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: s.state.telemetry is not None)
         await s.press("h", *"my mach", "ctrl+t")
-        await s.until("Check of here", "the model directory /not/there is not there", "correct `models`")
-        assert s.text.splitlines()[-1].startswith(" esc Close  R Again  o Open  p Preset"), "no key of a cluster"
+        await s.until(
+            "Check of here", "the model directory /not/there is not there", "correct `models`"
+        )
+        assert s.text.splitlines()[-1].startswith(" esc Close  R Again  o Open  p Preset"), (
+            "no key of a cluster"
+        )
         await s.press("escape", "h")
         await s.until("my machine  1 warning")
         await s.press("escape", "R")  # the key is the page's own no more
@@ -83,12 +88,16 @@ def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int
         await s.until(lambda: any(p.id == PRESET for p in s.state.presets))
         await s.session.plans.load_preset(PRESET)
         env = ["WORKBENCH_SIM_START_S=0.3"]
-        s.session.plans.editor.assign([f"port={free_port()}", f"master-port={free_port()}"], [], env)
+        s.session.plans.editor.assign(
+            [f"port={free_port()}", f"master-port={free_port()}"], [], env
+        )
         s.session.plans.show()
         await s.press("h")
         await s.until("cluster:sparks", "both  no server")
         await s.press(*"cluster:sp", "ctrl+t")
-        await s.until("Check of cluster:sparks: ", "spark-01", "spark-02", "1 GPU", "s Start", "x Stop")
+        await s.until(
+            "Check of cluster:sparks: ", "spark-01", "spark-02", "1 GPU", "s Start", "x Stop"
+        )
         await s.press("x")
         await s.until("no server runs on cluster:sparks")
         assert s.state.host.name == "sim:four-pcie"
@@ -99,7 +108,9 @@ def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int
         await s.press("h")
         await s.until("both  ready vllm :")
         await s.press(*"sim:four-pcie", "enter")
-        await s.until(lambda: s.state.host.name == "sim:four-pcie" and s.state.telemetry is not None)
+        await s.until(
+            lambda: s.state.host.name == "sim:four-pcie" and s.state.telemetry is not None
+        )
         await s.press("h")
         await s.until("both  ready vllm :")
         await s.press(*"cluster:sp", "ctrl+t")

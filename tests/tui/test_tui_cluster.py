@@ -1,4 +1,5 @@
-"""A cluster on the screen: the GPUs of all nodes, one server, the command of each node, and a rank that ends."""
+"""A cluster on the screen: the GPUs of all nodes, one server, the command of each node, and a rank
+that ends."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_one_server_on_two_nodes(tmp_path: Path, size: tuple[int, int]) -> None:
         await screen.press("enter")
         await screen.until("READY vllm :")
         assert {rank.label for rank in screen.state.server.ranks} == {"rank 0", "rank 1"}
-        await screen.until(lambda: any(line.startswith("[rank 1] ") for line in session.log.lines()))
+        await screen.until(
+            lambda: any(line.startswith("[rank 1] ") for line in session.log.lines())
+        )
         pid = screen.state.server.ranks[1].pid
         os.kill(pid, signal.SIGKILL)
         await screen.until("CRASHED")

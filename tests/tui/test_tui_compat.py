@@ -1,4 +1,5 @@
-"""The private names of Textual that textual_private.py uses: a test fails if an update of Textual moves one."""
+"""The private names of Textual that textual_private.py uses: a test fails if an update of Textual
+moves one."""
 
 from __future__ import annotations
 
@@ -76,8 +77,12 @@ def test_a_covered_widget_is_left_to_the_compositor(drive: Any) -> None:
     drive(scenario)
 
 
-@given(st.lists(st.text("ab ▁█日本", max_size=6), max_size=6), st.integers(0, 30), st.integers(0, 30))
+@given(
+    st.lists(st.text("ab ▁█日本", max_size=6), max_size=6), st.integers(0, 30), st.integers(0, 30)
+)
 def test_part_of_equals_crop(texts: list[str], start: int, size: int) -> None:
-    strip = Strip([Segment(text, Style(color=f"color({n})")) for n, text in enumerate(texts) if text])
+    strip = Strip(
+        [Segment(text, Style(color=f"color({n})")) for n, text in enumerate(texts) if text]
+    )
     ours, theirs = part_of(strip, start, start + size), strip.crop(start, start + size)
     assert [s for s in ours if s.text] == [s for s in theirs if s.text]

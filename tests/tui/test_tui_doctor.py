@@ -11,7 +11,9 @@ from support.real_screen import RealScreen, shown
 def test_the_page_says_what_to_do(size: tuple[int, int]) -> None:
     async def work(screen: RealScreen) -> None:
         await screen.press("H")
-        text = await screen.until("Doctor: sim:rtx-5060ti-old-stack", "driver 560.35.03 is older than sm_120")
+        text = await screen.until(
+            "Doctor: sim:rtx-5060ti-old-stack", "driver 560.35.03 is older than sm_120"
+        )
         assert "-> install driver 570 or newer" in text and "R examine again" in text
         await screen.press("end")
         await screen.until("torch 2.5.1+cu121 (CUDA 12.1)")

@@ -31,7 +31,8 @@ from workbench.store.results_db import ResultsDb
 def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The screen listed a run of the command line after minutes, and a server started by hand never."""
+    """The screen listed a run of the command line after minutes, and a server started by hand
+    never."""
     monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
     monkeypatch.setenv("FAKE_ENGINE", "")
     launcher, port, other_port = fake_engine.install(tmp_path / "bin"), free_port(), free_port()
@@ -55,7 +56,9 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
                 await screen.until("by hand", f"pid {by_hand.pid}, port {other_port}", run.run_id)
                 await screen.press("end", "enter")
                 await screen.until(
-                    "Not started by Workbench", f"bench --url http://127.0.0.1:{other_port}", "org/by-hand"
+                    "Not started by Workbench",
+                    f"bench --url http://127.0.0.1:{other_port}",
+                    "org/by-hand",
                 )
                 await screen.press("escape")
             finally:
@@ -108,8 +111,12 @@ def test_another_workbenchs_measurement_is_shown_as_progress_and_before_a_distur
             await screen.load()
             await screen.until(lambda: screen.session.gpu.alterations.register_dir is not None)
             warning = "This host is being measured: a sweep of power limits, by"
-            async with locked_for_measurement(screen.session.host, "a sweep of power limits", wait=False, tell=print):
-                await screen.until(f"{getpass.getuser()} measures  since", "a sweep of power limits")
+            async with locked_for_measurement(
+                screen.session.host, "a sweep of power limits", wait=False, tell=print
+            ):
+                await screen.until(
+                    f"{getpass.getuser()} measures  since", "a sweep of power limits"
+                )
                 await screen.press("s")
                 await screen.until("enter start", warning)
                 await screen.press("escape", "g")
@@ -119,7 +126,11 @@ def test_another_workbenchs_measurement_is_shown_as_progress_and_before_a_distur
                 await screen.press("enter")  # cancel is chosen
                 await screen.until(lambda: len(screen.app.screen_stack) == 1)
                 assert not screen.state.alterations
-            await screen.until(lambda: screen.state.host.measured_by is None and "measures  since" not in screen.text)
+            await screen.until(
+                lambda: (
+                    screen.state.host.measured_by is None and "measures  since" not in screen.text
+                )
+            )
             async with screen.session.measurement_lock.hold("ours"):
                 await screen.session.measurement_lock.read_owner()
                 assert screen.state.host.measured_by is None, "our own measurement is shown as that"
@@ -135,11 +146,17 @@ def test_an_open_screen_shows_results_that_a_command_has_stored(
 
     async def go() -> None:
         async with real_screen() as screen:
-            await screen.until(lambda: screen.state.host.link == "connected" and screen.state.presets_read)
+            await screen.until(
+                lambda: screen.state.host.link == "connected" and screen.state.presets_read
+            )
             elsewhere, known = ResultsDb(paths.results_db()), canned_result(1)
-            number = elsewhere.add(known.spec, replace(known.conditions, host=screen.state.host.name), known.summary)
+            number = elsewhere.add(
+                known.spec, replace(known.conditions, host=screen.state.host.name), known.summary
+            )
             await screen.until(lambda: [row.id for row in screen.state.results] == [number])
             elsewhere.note(number, "seen at once")
-            await screen.until(lambda: [row.note for row in screen.state.results] == ["seen at once"])
+            await screen.until(
+                lambda: [row.note for row in screen.state.results] == ["seen at once"]
+            )
 
     asyncio.run(asyncio.wait_for(go(), 60))

@@ -1,4 +1,5 @@
-"""The endpoint of the selected server: its address and its entry are copied, and written into a file on the host."""
+"""The endpoint of the selected server: its address and its entry are copied, and written into a
+file on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The engine beside the GPUs on the screen: its rows at every size, its values under the cursor, and its reasons."""
+"""The engine beside the GPUs on the screen: its rows at every size, its values under the cursor,
+and its reasons."""
 
 from __future__ import annotations
 
@@ -11,8 +12,20 @@ from support.fake_session import FakeSession
 from workbench.model.engine_live import EngineView
 from workbench.model.timeline import ENGINE
 
-VALUES = {"generation_tok_s": 1391.4, "prompt_tok_s": 12_345.0, "running": 16, "waiting": 8, "kv_use_pct": 34.2}
-ONCE = {"generation_tok_s": 777.0, "prompt_tok_s": 0.0, "running": 3, "waiting": 0, "kv_use_pct": 5.0}
+VALUES = {
+    "generation_tok_s": 1391.4,
+    "prompt_tok_s": 12_345.0,
+    "running": 16,
+    "waiting": 8,
+    "kv_use_pct": 34.2,
+}
+ONCE = {
+    "generation_tok_s": 777.0,
+    "prompt_tok_s": 0.0,
+    "running": 3,
+    "waiting": 0,
+    "kv_use_pct": 5.0,
+}
 
 
 def serving(gpus: int, problem: str | None = None) -> FakeSession:
@@ -58,7 +71,9 @@ def test_the_cursor_shows_what_the_engine_did_in_that_second(drive: Any) -> None
 def test_a_page_that_cannot_be_read_is_a_row_with_the_reason(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         last = d.row(d.app.main.strip.size.height)
-        assert "vLLM :8000: the server was started without --metrics" in last and "tok/s" not in last
+        assert (
+            "vLLM :8000: the server was started without --metrics"
+        ) in last and "tok/s" not in last
 
     drive(scenario, session=serving(1, "the server was started without --metrics"))
 

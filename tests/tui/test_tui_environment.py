@@ -137,7 +137,9 @@ async def _copied(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple
         ({"TMUX": "/nowhere,1,0"}, clipboard.IN_MULTIPLEXER),
     ],
 )
-def test_a_copy_reports_its_outcome(env: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_reports_its_outcome(
+    env: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import asyncio
 
     monkeypatch.setitem(os.environ, "TMUX", "/nowhere,1,0")

@@ -45,7 +45,9 @@ def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
             await screen.press(*"venv", "enter")
             await screen.until("every plan")
             await screen.press("y")
-            await screen.until(f"$ {program} serve", "0 warnings", lambda: "vllm not found" not in screen.text)
+            await screen.until(
+                f"$ {program} serve", "0 warnings", lambda: "vllm not found" not in screen.text
+            )
             assert screen.session.plans.editor.plan.executable == (str(program),)
             assert not (tmp_path / "started").exists()
         assert ConfigStore().executable("local", "vllm") == str(program)

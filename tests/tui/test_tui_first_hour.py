@@ -1,4 +1,5 @@
-"""The first hour: presets that fit come first, the others say what they need, and a host without GPUs is no wall."""
+"""The first hour: presets that fit come first, the others say what they need, and a host without
+GPUs is no wall."""
 
 from __future__ import annotations
 
@@ -96,9 +97,13 @@ def test_results_are_sorted_by_a_click_on_a_columns_head() -> None:
         assert [row.id for row in pane.items] == [4, 3, 2, 1]
         head = next(line for line in s.text.splitlines() if "tok/s" in line and "ITL" in line)
         pane.head_clicked(head.index("tok/s") - pane.content_region.x + 2)
-        await s.until("by tok/s, highest first", lambda: [row.id for row in pane.items] == [2, 4, 1, 3])
+        await s.until(
+            "by tok/s, highest first", lambda: [row.id for row in pane.items] == [2, 4, 1, 3]
+        )
         pane.head_clicked(head.index("tok/s") - pane.content_region.x + 2)
-        await s.until("by tok/s, lowest first", lambda: [row.id for row in pane.items] == [1, 4, 2, 3])
+        await s.until(
+            "by tok/s, lowest first", lambda: [row.id for row in pane.items] == [1, 4, 2, 3]
+        )
         pane.head_clicked(head.index("TTFT") - pane.content_region.x + 1)
         await s.until("by TTFT", lambda: [row.id for row in pane.items] == [1, 2, 3, 4])
         pane.head_clicked(head.index("change") - pane.content_region.x + 1)

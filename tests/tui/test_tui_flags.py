@@ -25,7 +25,9 @@ def test_all_flags_are_in_groups_and_keys_jump_between_them() -> None:
         await s.press("o")
         await s.until("Groups of flags")
         await s.press(*"specul", "enter")
-        await s.until("speculative decoding", lambda: launch.current.spec.area == "speculative decoding")
+        await s.until(
+            "speculative decoding", lambda: launch.current.spec.area == "speculative decoding"
+        )
 
     shown(scenario)
 
@@ -64,7 +66,11 @@ def test_the_editor_shows_the_document_and_the_estimate_while_typing() -> None:
         await s.press("slash", *"gpu-memory")
         await s.until("/gpu-memory")
         await s.press("enter")
-        await s.until("preset: --gpu-memory-utilization 0.9", "caveat: Weights", "est. memory per GPU 36.0 of 40.0 GiB")
+        await s.until(
+            "preset: --gpu-memory-utilization 0.9",
+            "caveat: Weights",
+            "est. memory per GPU 36.0 of 40.0 GiB",
+        )
         await s.press(*"0.5")
         await s.until("36.0 > 20.0 of 40.0 GiB")
         await s.press("backspace", "x")
@@ -83,7 +89,9 @@ def test_question_mark_explains_a_flag_and_then_lists_the_keys(key: str) -> None
         await s.press("a")
         s.pane("launch").select((False, "max-num-seqs"))
         await s.press("question_mark")
-        await s.until("Terms on the screen", "Most sequences decoded in one step", "group     batching")
+        await s.until(
+            "Terms on the screen", "Most sequences decoded in one step", "group     batching"
+        )
         await s.press(key)
         await s.until("Keys", "pick a preset: type letters")
         await s.press("escape")
@@ -124,7 +132,9 @@ def test_the_footer_shows_what_the_situation_needs() -> None:
         await s.resize(80, 24)
         await s.until(lambda: s.row(23).startswith(" p Preset"))
         await in_launch(s)
-        await s.until(lambda: s.row(23).startswith(" s Start  enter edit  a all  o group  ? Explain"))
+        await s.until(
+            lambda: s.row(23).startswith(" s Start  enter edit  a all  o group  ? Explain")
+        )
 
     shown(scenario)
 

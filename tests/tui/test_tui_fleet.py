@@ -1,4 +1,5 @@
-"""The screen of a fleet on states made here: the table at three sizes, the filter, the order, keys in one packet."""
+"""The screen of a fleet on states made here: the table at three sizes, the filter, the order, keys
+in one packet."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ GIB = 2**30
 
 def gpus(count: int, util: float = 50.0, watts: float = 300.0, **fields: Any) -> Telemetry:
     infos = tuple(
-        GpuInfo(n, f"GPU-{n}", "NVIDIA RTX PRO 6000 Blackwell Server Edition", power_max_w=600.0, sm_max_mhz=2430,
+        GpuInfo(n, f"GPU-{n}", "NVIDIA RTX PRO 6000 Blackwell Server "
+        "Edition", power_max_w=600.0, sm_max_mhz=2430,
                 memory_total_bytes=96 * GIB)
         for n in range(count)
     )  # fmt: skip
@@ -38,15 +40,23 @@ def gpus(count: int, util: float = 50.0, watts: float = 300.0, **fields: Any) ->
 
 
 def box(name: str, telemetry: Telemetry | None = None, **fields: Any) -> FleetHost:
-    given = {"link": "connected", "age_s": 0.4 if telemetry else None, "telemetry": telemetry, **fields}
+    given = {
+        "link": "connected",
+        "age_s": 0.4 if telemetry else None,
+        "telemetry": telemetry,
+        **fields,
+    }
     return FleetHost(name, **given)
 
 
-SERVER = FleetServer("run-1", "vllm", "Qwen/Qwen3-32B", 8000, "ready", values={"generation_tok_s": 1234.0})
+SERVER = FleetServer(
+    "run-1", "vllm", "Qwen/Qwen3-32B", 8000, "ready", values={"generation_tok_s": 1234.0}
+)
 ALTERED = Alteration(0, "GPU-0", "power_limit_w", 600.0, 400.0, 1.0)
 FLEET = FleetState(
     (
-        box("gpu-box-1", gpus(8, 99.0, 590.0, event_reasons=("SW thermal slowdown",)), servers=(SERVER,),
+        box("gpu-box-1", gpus(8, 99.0, 590.0, event_reasons=("SW thermal "
+        "slowdown",)), servers=(SERVER,),
             util_trail=(10.0, 50.0, 99.0), power_trail=(900.0, 2400.0, 4720.0), tok_trail=(0.0, 600.0, 1234.0)),
         box("gpu-box-2", gpus(8, 3.0, 95.0), altered=(ALTERED,), label="lab"),
         box("old-box", gpus(4), age_s=14.0, problem="no reading for 14 s"),
@@ -127,7 +137,8 @@ def names(app: FleetApp) -> list[str]:
 
 @pytest.mark.slow
 def test_keys_in_one_packet_act_in_their_order() -> None:
-    """The letters after / are of the filter, also q and s; enter keeps the filter, a second enter opens the host."""
+    """The letters after / are of the filter, also q and s; enter keeps the filter, a second enter
+    opens the host."""
 
     async def scenario(app: FleetApp, pilot: Any) -> None:
         await pilot.press("slash", *"gpu", "space", *"thermal", "enter")
@@ -147,7 +158,9 @@ def test_the_cursor_stays_on_its_host_when_the_order_changes() -> None:
         assert app.view.order == "util" and app.view.host == "gpu-box-2"
         assert names(app)[:3] == ["gpu-box-1", "old-box", "gpu-box-2"]
         await pilot.press("S")
-        assert names(app)[:3] == ["gpu-box-2", "old-box", "gpu-box-1"], "hosts without a number stay last"
+        assert names(app)[:3] == ["gpu-box-2", "old-box", "gpu-box-1"], (
+            "hosts without a number stay last"
+        )
         await pilot.press("home", "pagedown", "end")
         assert app.view.host == names(app)[-1]
 

@@ -1,4 +1,5 @@
-"""The fleet over the main screen: it is opened by a key, read only while it is shown, and opens another host."""
+"""The fleet over the main screen: it is opened by a key, read only while it is shown, and opens
+another host."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def agents() -> int:
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
 def test_the_fleet_opens_and_comes_back(size: tuple[int, int]) -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3" if size[0] > 100 else "SIMULATED", lambda: s.state.telemetry is not None)
+        await s.until(
+            "GPU3" if size[0] > 100 else "SIMULATED", lambda: s.state.telemetry is not None
+        )
         before = agents()
         await s.press("O")
         await s.until("hosts live", "sim:four-pcie", "here", "q Leave", seconds=40)

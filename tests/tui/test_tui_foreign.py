@@ -1,5 +1,5 @@
-"""The real session under the real screen: nothing that a host, a server, a file or an old database says reaches the
-terminal raw, and no page of a plan shows a key."""
+"""The real session under the real screen: nothing that a host, a server, a file or an old database
+says reaches the terminal raw, and no page of a plan shows a key."""
 
 from __future__ import annotations
 
@@ -80,7 +80,12 @@ def evil_results() -> None:
     fields["conditions"]["flags"] = {EVIL: EVIL}
     fields["summary"]["notes"] = [EVIL]
     with sqlite3.connect(db.path) as raw:
-        values = (json.dumps(fields["conditions"]), json.dumps(fields["summary"]), EVIL.replace("\ud800", ""), number)
+        values = (
+            json.dumps(fields["conditions"]),
+            json.dumps(fields["summary"]),
+            EVIL.replace("\ud800", ""),
+            number,
+        )
         raw.execute("UPDATE results SET conditions = ?, summary = ?, note = ? WHERE id = ?", values)
     raw.close()
 
@@ -89,7 +94,9 @@ def evil_results() -> None:
 def test_a_hostile_host_and_an_old_database_put_nothing_on_the_terminal() -> None:
     own = paths.own_presets_dir()
     own.mkdir(parents=True)
-    (own / "evil\x1b[2J\x9b31m.toml").write_text(f'title = "{EVIL[:4]}\\u001b[2J\\u009b31m"\nid = 3\n')
+    (own / "evil\x1b[2J\x9b31m.toml").write_text(
+        f'title = "{EVIL[:4]}\\u001b[2J\\u009b31m"\nid = 3\n'
+    )
     evil_results()
     session = hostile(Session.of_host(None, "rtx-pro-6000"))
 
@@ -100,7 +107,13 @@ def test_a_hostile_host_and_an_old_database_put_nothing_on_the_terminal() -> Non
         for pane in "123456":
             await d.press(pane)
             safe(d)
-        for keys in (("5", "enter"), ("escape", "i"), ("escape", "g"), ("escape", "question_mark"), ("escape",)):
+        for keys in (
+            ("5", "enter"),
+            ("escape", "i"),
+            ("escape", "g"),
+            ("escape", "question_mark"),
+            ("escape",),
+        ):
             await d.press(*keys)
             safe(d)
         session.core.notify_error(HostError(EVIL, host=EVIL))
@@ -121,7 +134,15 @@ def test_no_page_of_the_real_plan_shows_a_key() -> None:
         session.plans.set_env("SSL_PASSPHRASE", "SUPERSECRETVALUE2")
         session.plans.set_env("TOKENIZERS_PARALLELISM", "surely-not")
         seen = ""
-        for keys in (("2",), ("v",), ("escape", "s"), ("escape", "a"), ("slash", *"apikey"), ("enter",), ("escape",)):
+        for keys in (
+            ("2",),
+            ("v",),
+            ("escape", "s"),
+            ("escape", "a"),
+            ("slash", *"apikey"),
+            ("enter",),
+            ("escape",),
+        ):
             await d.press(*keys)
             assert "SUPERSECRET" not in d.text and "short" not in d.text, keys
             seen += d.text
@@ -142,7 +163,9 @@ def test_enter_on_an_empty_secret_keeps_it() -> None:
         await d.press("2", "slash", *"api-key", "enter", "enter")
         assert session.plans.editor.plan.flag("api-key") == ["kept-as-it-was"]
         await d.press("slash", *"api-key", "enter", *"newkey", "enter")
-        await d.until(lambda: session.plans.editor.plan.flag("api-key") == ["newkey"], "the new key")
+        await d.until(
+            lambda: session.plans.editor.plan.flag("api-key") == ["newkey"], "the new key"
+        )
 
     drive(scenario, session)
 
@@ -151,7 +174,11 @@ def test_enter_on_an_empty_secret_keeps_it() -> None:
 def test_a_stranger_s_preset_is_shown_before_its_first_start() -> None:
     own = paths.own_presets_dir()
     own.mkdir(parents=True)
-    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "theirs"')
+    text = (
+        (paths.shipped_presets_dir() / "vllm-any.toml")
+        .read_text()
+        .replace('id = "vllm-any"', 'id = "theirs"')
+    )
     (own / "theirs.toml").write_text(f'{text}\n[env]\nLD_PRELOAD = "/opt/evil.so"\n')
     session = Session.of_host(None, "rtx-pro-6000")
 

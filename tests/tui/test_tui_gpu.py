@@ -1,4 +1,5 @@
-"""GPU settings by keys: the form, the processes on the GPUs, rights and passwords, trial, guard, proof, leaving."""
+"""GPU settings by keys: the form, the processes on the GPUs, rights and passwords, trial, guard,
+proof, leaving."""
 
 from __future__ import annotations
 
@@ -37,11 +38,18 @@ def test_the_commands_are_shown_before_they_run(drive: Any) -> None:
         await d.press("g", *"500", "enter")
         await d.until(lambda: "nvidia-smi -i GPU-0000 -pl 500" in d.text)
         assert "GPU0  RTX PRO 6000" in d.text
-        assert "991 python3 train.py: not started by Workbench" in d.text and "Other programs use these" in d.text
+        assert (
+            "991 python3 train.py: not started by Workbench"
+        ) in d.text and "Other programs use these" in d.text
         assert not d.session.called("apply_gpu")
         await d.press("enter")
         await d.until(lambda: d.session.called("apply_gpu"))
-        assert d.session.called("apply_gpu")[0][1:] == (GpuSettings(power_limit_w=500.0), None, None, None)
+        assert d.session.called("apply_gpu")[0][1:] == (
+            GpuSettings(power_limit_w=500.0),
+            None,
+            None,
+            None,
+        )
         await d.until(lambda: "GPU altered" in d.row(0))
         await d.press("r", "enter")
         await d.until(lambda: d.session.called("revert_gpu"))
@@ -92,7 +100,10 @@ def test_all_fields_become_settings() -> None:
 def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
     session = FakeSession(4)
     less_heat = GpuSettings(power_limit_w=450, gpu_clocks=ClockRange(3000, 3090))
-    session.carried = (("0", GpuSettings(persistence=True), "other"), ("all", less_heat, "less heat"))
+    session.carried = (
+        ("0", GpuSettings(persistence=True), "other"),
+        ("all", less_heat, "less heat"),
+    )
 
     async def scenario(d: Any) -> None:
         await d.session.plans.load_preset("qwen3-vl-2b-dp4")
@@ -109,9 +120,15 @@ def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
 
 
 def test_a_suggestion_is_as_one_would_type_it() -> None:
-    found = suggestion_of([("1", GpuSettings(gpu_clocks=DEFAULT, memory_clocks=ClockRange(9, 9)), "why")], "p")
+    found = suggestion_of(
+        [("1", GpuSettings(gpu_clocks=DEFAULT, memory_clocks=ClockRange(9, 9)), "why")], "p"
+    )
     assert found is not None and found.values["gpu"] == "1"
-    assert (found.values["gpu-clocks"], found.values["memory-clocks"], found.values["power-limit"]) == (
+    assert (
+        found.values["gpu-clocks"],
+        found.values["memory-clocks"],
+        found.values["power-limit"],
+    ) == (
         "reset",
         "9",
         "",
@@ -134,7 +151,10 @@ def test_now_allowed_and_before_follow_the_gpu_that_is_chosen(drive: Any) -> Non
 
 def test_without_the_right_cancel_is_chosen_and_the_line_for_sudoers_is_shown(drive: Any) -> None:
     session = FakeSession()
-    session.right = "needs root; this line allows it: me ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-0000 -pl 500"
+    session.right = (
+        "needs root; this line allows it: me ALL=(root) NOPASSWD: "
+        "/usr/bin/nvidia-smi -i GPU-0000 -pl 500"
+    )
 
     async def scenario(d: Any) -> None:
         await d.press("g", *"500", "enter")
@@ -182,11 +202,20 @@ def test_a_page_lists_failed_reverted_and_unchecked_settings(drive: Any) -> None
             requested=ClockRange(3000, 3090),
             in_force=InForce.NOT_CHECKED,
         )
-        failed = outcome("power_limit_w", False, "not supported", before=600.0, requested=900.0, read_back=600.0)
+        failed = outcome(
+            "power_limit_w", False, "not supported", before=600.0, requested=900.0, read_back=600.0
+        )
         report = SettingsReport((kept, failed), "journal.json", rolled_back=(kept,), guard=guard())
         d.app.main.controllers.gpu.show_report("GPU settings", report)
         await d.pilot.pause()
-        said = ("? not checked", "x failed", "not supported", "3000-3090 MHz", "unknown (someone", "Reverted, because")
+        said = (
+            "? not checked",
+            "x failed",
+            "not supported",
+            "3000-3090 MHz",
+            "unknown (someone",
+            "Reverted, because",
+        )
         for words in (
             *said,
             "press V to put load on the GPU",
@@ -223,13 +252,18 @@ def test_a_missing_guard_and_the_guards_last_action_are_shown(drive: Any) -> Non
         await d.press("6")
         assert "! no guard: python3 is not on the host" in d.text
         d.session.push(
-            guard=guard(running=True, problem="temperatures are not watched", note="GPU0 power_limit_w kept")
+            guard=guard(
+                running=True, problem="temperatures are not watched", note="GPU0 power_limit_w kept"
+            )
         )
         await d.until(lambda: "! guard: a problem" in d.row(0))
         assert "no guard" not in d.text and "! guard: temperatures are not watched" in d.text
         assert "! guard: GPU0 power_limit_w kept" in d.text
-        d.session.push(guard=guard(running=False, did="reverted: no heartbeat for 60 s", did_unix_s=1.0))
-        await d.until(lambda: d.text.count("reverted: no heartbeat for 60 s") == 1)  # the session's notice is told once
+        d.session.push(
+            guard=guard(running=False, did="reverted: no heartbeat for 60 s", did_unix_s=1.0)
+        )
+        # the session's notice is told once
+        await d.until(lambda: d.text.count("reverted: no heartbeat for 60 s") == 1)
 
     drive(scenario, stage="altered")
 
@@ -253,7 +287,9 @@ def test_a_page_of_proof_loses_its_keys_with_the_settings(drive: Any) -> None:
         await d.press("V")
         await d.until(lambda: " esc Close  r Revert  V Again" in d.text)
         d.session.push(alterations=(), guard=None)
-        await d.until(lambda: " esc Close" in d.text and "r Revert" not in d.text and "V Again" not in d.text)
+        await d.until(
+            lambda: " esc Close" in d.text and "r Revert" not in d.text and "V Again" not in d.text
+        )
         await d.press("r")
         assert "What the load showed" in d.text and not d.session.called("revert_gpu")
 
@@ -304,7 +340,9 @@ def test_quitting_can_stop_the_server_and_leave_the_gpus_as_they_are(drive: Any)
     async def scenario(d: Any) -> None:
         await d.press("q", "right", "down", "right", "enter")
         await d.until(lambda: not d.app.is_running)
-        assert {"stop", "keep_gpu"} <= set(names(d.session)) and "revert_gpu" not in names(d.session)
+        assert {"stop", "keep_gpu"} <= set(names(d.session)) and "revert_gpu" not in names(
+            d.session
+        )
 
     drive(scenario, stage="altered")
 
@@ -344,8 +382,18 @@ def test_settings_can_be_changed_when_the_processes_are_not_known(drive: Any) ->
 
 def test_a_missing_right_is_shown_once() -> None:
     right = "needs root (ada is not, and sudo asks for a password); the file allows it"
-    command = SettingCommand(0, "GPU-a", "power_limit_w", ("sudo", "-n", "/usr/bin/nvidia-smi"), right, 400.0)
-    planned = [SettingOutcome(command, False, 600.0, 400.0, None, InForce.NOT_CHECKED, f"{right}; it is volatile")]
+    command = SettingCommand(
+        0, "GPU-a", "power_limit_w", ("sudo", "-n", "/usr/bin/nvidia-smi"), right, 400.0
+    )
+    planned = [
+        SettingOutcome(
+            command, False, 600.0, 400.0, None, InForce.NOT_CHECKED, f"{right}; it is volatile"
+        )
+    ]
     rows = [*command_rows([command], 200, password=True), *note_rows(planned, 200)]
     text = "\n".join("".join(part for part, _ in row) for row in rows)
-    assert text.count("needs root") == 1 and text.count("the file allows it") == 1 and "it is volatile" in text
+    assert (
+        text.count("needs root") == 1
+        and text.count("the file allows it") == 1
+        and "it is volatile" in text
+    )

@@ -42,8 +42,14 @@ def test_a_drawn_cell_never_changes(
 
 
 @settings(max_examples=30)
-@given(st.lists(st.floats(0, 600), min_size=40, max_size=80), st.sampled_from(list(ZOOMS)), st.integers(13, 40))
-def test_cells_of_the_past_stay_while_time_goes_on(values: list[float], cell_s: int, count: int) -> None:
+@given(
+    st.lists(st.floats(0, 600), min_size=40, max_size=80),
+    st.sampled_from(list(ZOOMS)),
+    st.integers(13, 40),
+)
+def test_cells_of_the_past_stay_while_time_goes_on(
+    values: list[float], cell_s: int, count: int
+) -> None:
     history, view, seen = History(), TimeView(), dict[int, float | None]()
     view.cell_s = cell_s
     for second, value in enumerate(values, NOW):
@@ -100,9 +106,16 @@ def test_the_axis_has_times_and_marks() -> None:
 
 
 def test_two_marks_of_one_cell_show_the_more_important_one() -> None:
-    both = [event(-5, EventKind.THROTTLE), event(-5, EventKind.BENCH_BEGIN), event(-5, EventKind.SETTING_MADE)]
+    both = [
+        event(-5, EventKind.THROTTLE),
+        event(-5, EventKind.BENCH_BEGIN),
+        event(-5, EventKind.SETTING_MADE),
+    ]
     assert text(axis(window(), both))[24] == "!"
-    whole = [Event(NOW - 200.0, EventKind.BENCH_BEGIN, ""), Event(NOW - 190.0, EventKind.BENCH_END, "")]
+    whole = [
+        Event(NOW - 200.0, EventKind.BENCH_BEGIN, ""),
+        Event(NOW - 190.0, EventKind.BENCH_END, ""),
+    ]
     assert text(axis(window(30, 60), whole)).split() == ["-20m", "-10m", "="]
 
 
@@ -139,10 +152,18 @@ def test_the_axis_at_a_cursor_shows_times_of_day() -> None:
 
 
 @given(
-    st.integers(20, 220), st.integers(3, 70), st.integers(1, 16), st.sampled_from([None, True, False]), st.booleans()
+    st.integers(20, 220),
+    st.integers(3, 70),
+    st.integers(1, 16),
+    st.sampled_from([None, True, False]),
+    st.booleans(),
 )
-def test_a_layout_fits_its_terminal(width: int, height: int, count: int, unfolded: bool | None, header: bool) -> None:
-    made = arrange([tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=header)
+def test_a_layout_fits_its_terminal(
+    width: int, height: int, count: int, unfolded: bool | None, header: bool
+) -> None:
+    made = arrange(
+        [tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=header
+    )
     extra = count + 1 if unfolded else 1
     assert made.groups and made.rows <= max(most_rows(height), 1) + extra
     assert made.columns.starts[-1] + made.columns.cells <= width or width < 57
@@ -150,9 +171,25 @@ def test_a_layout_fits_its_terminal(width: int, height: int, count: int, unfolde
 
 def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
     def made(count: int, width: int, height: int) -> tuple[int, tuple[int, ...], int]:
-        layout = arrange([tuple(range(count))], width, most_rows(height), unfolded=None, header=False)
+        layout = arrange(
+            [tuple(range(count))], width, most_rows(height), unfolded=None, header=False
+        )
         return len(layout.groups), layout.heights, layout.rows
 
-    assert [made(n, 80, 24) for n in (1, 2, 4, 8)] == [(1, (3,), 5), (2, (2,), 5), (4, (1,), 5), (1, (3,), 5)]
-    assert [made(n, 120, 40) for n in (1, 2, 4, 8)] == [(1, (6, 4), 12), (2, (3, 2), 12), (4, (2,), 10), (8, (1,), 10)]
-    assert [made(n, 200, 60) for n in (1, 4, 8)] == [(1, (8, 5), 15), (4, (3, 2), 22), (8, (2,), 18)]
+    assert [made(n, 80, 24) for n in (1, 2, 4, 8)] == [
+        (1, (3,), 5),
+        (2, (2,), 5),
+        (4, (1,), 5),
+        (1, (3,), 5),
+    ]
+    assert [made(n, 120, 40) for n in (1, 2, 4, 8)] == [
+        (1, (6, 4), 12),
+        (2, (3, 2), 12),
+        (4, (2,), 10),
+        (8, (1,), 10),
+    ]
+    assert [made(n, 200, 60) for n in (1, 4, 8)] == [
+        (1, (8, 5), 15),
+        (4, (3, 2), 22),
+        (8, (2,), 18),
+    ]

@@ -12,7 +12,12 @@ from support.real_screen import RealScreen, shown
 
 MARKUP = "[red]x[/red] [link=file:///etc/passwd]y[/link] [@click=quit] [/nothing"
 LONG = "a" * 253
-LABELS = {"one": MARKUP, "two": "\x1b[31mred\x1b]0;title\x07 a\nb\tc \u202egnol", "three": "ü" * 5000, LONG: "x" * 300}
+LABELS = {
+    "one": MARKUP,
+    "two": "\x1b[31mred\x1b]0;title\x07 a\nb\tc \u202egnol",
+    "three": "ü" * 5000,
+    LONG: "x" * 300,
+}
 NODES = ("one", "[red]n[/red]", "no-such-host.invalid", LONG)
 
 
@@ -21,8 +26,14 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     file = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "hosts.toml")
     file.parent.mkdir(parents=True, exist_ok=True)
-    hosts = "".join(f'[hosts."{n}"]\nssh = "local"\nlabel = {json.dumps(label)}\n' for n, label in LABELS.items())
-    wrong = f'[hosts.{json.dumps(MARKUP)}]\nssh = "a"\n[hosts."\\u001b[31m"]\nmodels = [{"1, " * 500}1]\n'
+    hosts = "".join(
+        f'[hosts."{n}"]\nssh = "local"\nlabel = {json.dumps(label)}\n'
+        for n, label in LABELS.items()
+    )
+    wrong = (
+        f'[hosts.{json.dumps(MARKUP)}]\nssh = "a"\n[hosts."\\u001b[31m"]\nmodels = '
+        f"[{'1, ' * 500}1]\n"
+    )
     nodes = json.dumps(list(NODES))
     file.write_text(
         f"{hosts}{wrong}[clusters.bad]\nlabel = {json.dumps(MARKUP)}\nnodes = {nodes}\n"
@@ -31,11 +42,16 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh = Path.home() / ".ssh" / "config"
     ssh.parent.mkdir(parents=True, exist_ok=True)
     names = " ".join(f"alias{number}" for number in range(20_000))
-    ssh.write_text(f"Host good [red]bad[/red] \x1b[31mred \udc80 {'b' * 9999} {names}\n", errors="surrogateescape")
+    ssh.write_text(
+        f"Host good [red]bad[/red] \x1b[31mred \udc80 {'b' * 9999} {names}\n",
+        errors="surrogateescape",
+    )
 
 
 def plain(text: str) -> bool:
-    return all(char.isprintable() and char != "\u202e" for line in text.splitlines() for char in line)
+    return all(
+        char.isprintable() and char != "\u202e" for line in text.splitlines() for char in line
+    )
 
 
 @pytest.mark.slow
@@ -44,7 +60,12 @@ def test_hostile_names_are_text_on_every_page_of_hosts(size: tuple[int, int]) ->
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: s.state.telemetry is not None)
         await s.press("h")
-        for name, label in (("one", "[red]x[/red]"), ("two", "red a b"), ("three", "üüü"), (LONG[:9], "xxx")):
+        for name, label in (
+            ("one", "[red]x[/red]"),
+            ("two", "red a b"),
+            ("three", "üüü"),
+            (LONG[:9], "xxx"),
+        ):
             await s.press(*name)
             text = await s.until("Work on another host", label)
             assert plain(text) and "title" not in text

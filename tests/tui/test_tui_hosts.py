@@ -14,7 +14,9 @@ def test_a_host_is_added_from_the_list(drive: Any) -> None:
         await d.until(lambda: "ctrl+n add" in d.text)
         await d.press("ctrl+n")
         await d.until(lambda: "Add a host to hosts.toml" in d.text)
-        await d.press(*"llm", "tab", *"proxmox", "tab", *"pct", "colon", *"101", "tab", *"the box", "enter")
+        await d.press(
+            *"llm", "tab", *"proxmox", "tab", *"pct", "colon", *"101", "tab", *"the box", "enter"
+        )
         await d.until(lambda: d.session.called("add_host"))
         assert d.session.called("add_host")[0][1:] == ("llm", "proxmox", "pct:101", "the box")
         await d.until(lambda: "the box  proxmox/pct:101  hosts.toml" in d.text)

@@ -1,4 +1,5 @@
-"""A server that a launcher runs, from the keys to the status bar: a real session on a simulated host."""
+"""A server that a launcher runs, from the keys to the status bar: a real session on a simulated
+host."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from workbench.server import jobs
 pytestmark = pytest.mark.slow
 
 
-def test_a_server_is_queued_ready_restarted_and_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_is_queued_ready_restarted_and_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     standin = standin_launcher.registered(monkeypatch, tmp_path / "scheduler")
     queued = standin.directory / "queued"
     queued.touch()
@@ -74,7 +77,9 @@ def test_a_unit_that_a_start_has_installed_is_removed_with_its_server(
             await screen.press("x")
             await screen.until("stays installed: d in the Log pane")
             await screen.press("escape", "d")
-            await screen.until("Stop the server and remove its unit", "Workbench stops standin.service")
+            await screen.until(
+                "Stop the server and remove its unit", "Workbench stops standin.service"
+            )
             await screen.press("enter")  # the cursor is on "leave it"
             assert standin.unit.exists() and screen.state.server.state is ServerState.READY
             await screen.press("d", "y")
@@ -89,7 +94,9 @@ def test_a_unit_that_a_start_has_installed_is_removed_with_its_server(
     assert not crashes()
 
 
-def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found: list[Job] = []
 
     async def read(host: object, runs: object) -> list[Job]:
@@ -105,10 +112,14 @@ def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(monkeypatch: pyt
             await screen.until("READY vllm")
             run_id = screen.state.run_id
             found.append(Job("slurm", "7", "theirs", "PENDING", "gpu", "Resources", left_s=86400))
-            found.append(Job("slurm", "8", "wb", "RUNNING", "gpu", node="c01", left_s=3600, run_id=run_id))
+            found.append(
+                Job("slurm", "8", "wb", "RUNNING", "gpu", node="c01", left_s=3600, run_id=run_id)
+            )
             screen.session.core.update(run_id=None)
             await screen.press("3", "J")
-            await screen.until("Your jobs", "PENDING   (Resources)", "1d00h left", "not of Workbench: theirs")
+            await screen.until(
+                "Your jobs", "PENDING   (Resources)", "1d00h left", "not of Workbench: theirs"
+            )
             await screen.until("RUNNING   c01", "1h00m left")
             await screen.press("end", "enter")
             await screen.until(lambda: screen.state.run_id == run_id)

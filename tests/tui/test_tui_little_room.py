@@ -1,4 +1,5 @@
-"""What a small terminal must not cut: the memory estimate, the findings of the log, the names of a cluster's nodes."""
+"""What a small terminal must not cut: the memory estimate, the findings of the log, the names of a
+cluster's nodes."""
 
 from __future__ import annotations
 
@@ -23,21 +24,31 @@ BELOW = "est. 97.4/121.7 GiB per GPU, KV fits 24 sequences"
 def test_the_estimate_has_fewer_words_and_no_cut(drive: Any, width: int, shown: str) -> None:
     async def scenario(d: Any) -> None:
         warned = Finding(Level.WARN, "one", "one warning")
-        d.session.push(plan=replace(d.session.state.plan, memory=ESTIMATE, findings=(warned, warned)))
+        d.session.push(
+            plan=replace(d.session.state.plan, memory=ESTIMATE, findings=(warned, warned))
+        )
         await d.until(lambda: "! 2 warnings" in d.text)
         row = next(row for row in d.text.splitlines() if "! 2 warnings" in row)
         assert f"! 2 warnings   {shown}  " in row and " v " in row and "…" not in row
-        d.session.push(plan=replace(d.session.state.plan, installed_problem="vllm not found on a-host-with-a-name"))
+        d.session.push(
+            plan=replace(
+                d.session.state.plan, installed_problem="vllm not found on a-host-with-a-name"
+            )
+        )
         await d.until(lambda: "not found" in d.text)
         assert "est. 97.4/121.7 GiB per GPU" in d.text
 
     drive(scenario, stage="plan", size=(width, 40 if width > 80 else 24))
 
 
-@pytest.mark.parametrize(("width", "title"), [(120, "3 Log  {run}  1 finding (i)"), (101, "3 Log  1 finding (i)")])
+@pytest.mark.parametrize(
+    ("width", "title"), [(120, "3 Log  {run}  1 finding (i)"), (101, "3 Log  1 finding (i)")]
+)
 def test_the_findings_of_the_log_are_read_whole(drive: Any, width: int, title: str) -> None:
     async def scenario(d: Any) -> None:
-        server = replace(d.session.state.server, alive=True, findings=(Finding(Level.WARN, "log.x", "a line"),))
+        server = replace(
+            d.session.state.server, alive=True, findings=(Finding(Level.WARN, "log.x", "a line"),)
+        )
         d.session.push(servers=(server,))
         wanted = title.format(run=server.run_id[-4:])
         await d.until(lambda: f" {wanted} " in d.text, d.text)
@@ -59,8 +70,13 @@ def test_the_nodes_of_a_cluster_are_named_in_front_of_their_graphs(
 
     async def scenario(d: Any) -> None:
         telemetry = session.state.telemetry
-        infos = tuple(replace(info, node=f"{machine}spark-0{info.index + 1}") for info in telemetry.infos)
-        session.push(telemetry=replace(telemetry, t_s=telemetry.t_s + 1, infos=infos), telemetry_monotonic_s=fresh())
+        infos = tuple(
+            replace(info, node=f"{machine}spark-0{info.index + 1}") for info in telemetry.infos
+        )
+        session.push(
+            telemetry=replace(telemetry, t_s=telemetry.t_s + 1, infos=infos),
+            telemetry_monotonic_s=fresh(),
+        )
         await d.until(lambda: "spark-01" in d.text and "spark-02" in d.text, "the names")
         assert "…spark" not in d.text and "…park" not in d.text
 

@@ -17,7 +17,10 @@ ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
         ("[2026-11-21 12:03:07 TP0] ERROR: text", "12:03:07 ERROR text"),
         (ACCESS, "POST /v1/completions 200"),
         (f"[rank 0] {ACCESS}", "r0 POST /v1/completions 200"),
-        ("[rank 12] (Worker pid=7) WARNING 11-21 12:03:07 [loader.py:1] text", "r12 12:03:07 WARNING text"),
+        (
+            "[rank 12] (Worker pid=7) WARNING 11-21 12:03:07 [loader.py:1] text",
+            "r12 12:03:07 WARNING text",
+        ),
         ("[ray 1] a line of Ray", "ray1 a line of Ray"),
         ("[rank zero] a line of a program", "[rank zero] a line of a program"),
         ("a line of a program", "a line of a program"),

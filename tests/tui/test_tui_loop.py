@@ -32,7 +32,9 @@ def test_the_whole_loop_in_forty_keys(drive: Any) -> None:
         await keys("slash", "m", "n", "s", "enter", "2", "5", "6", "enter")
         assert d.session.plan.flag("max-num-seqs") == 256
         await keys("s", "enter")
-        await d.until(lambda: d.session.state.server and d.session.state.server.state is ServerState.READY)
+        await d.until(
+            lambda: d.session.state.server and d.session.state.server.state is ServerState.READY
+        )
         await keys("b", "enter")
         await d.until(lambda: len(d.session.state.results) == 1)
         await keys("slash", "m", "n", "s", "enter", "1", "2", "8", "enter")
@@ -114,7 +116,9 @@ def test_loading_asks_for_the_variables_of_a_preset(drive: Any) -> None:
     from workbench.model.preset import Variable
 
     session = FakeSession()
-    session.missing["qwen3-vl-2b-dp4"] = {"model_dir": Variable(description="where the weights are", kind="path")}
+    session.missing["qwen3-vl-2b-dp4"] = {
+        "model_dir": Variable(description="where the weights are", kind="path")
+    }
 
     async def scenario(d: Any) -> None:
         await d.press("p", "d", "p", "4", "enter")
@@ -122,7 +126,9 @@ def test_loading_asks_for_the_variables_of_a_preset(drive: Any) -> None:
         await d.press("enter")
         assert "a value is needed" in d.text
         await d.press("slash", "m", "enter")
-        assert d.session.called("load_preset") == [("load_preset", "qwen3-vl-2b-dp4", {"model_dir": "/m"})]
+        assert d.session.called("load_preset") == [
+            ("load_preset", "qwen3-vl-2b-dp4", {"model_dir": "/m"})
+        ]
 
     drive(scenario, session=session)
 
@@ -187,7 +193,9 @@ def test_stop_asks_first(drive: Any) -> None:
 
 def test_an_error_becomes_a_message_with_the_next_step(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        d.session.fail["start"] = ServerError("port 8000 is taken", host="box", next_step="set --port")
+        d.session.fail["start"] = ServerError(
+            "port 8000 is taken", host="box", next_step="set --port"
+        )
         await d.press("s", "enter")
         await d.until(lambda: "port 8000 is taken" in d.text)
         assert "next: set --port" in d.text
@@ -296,12 +304,20 @@ def test_the_screen_asks_about_an_unknown_host_key_but_not_about_a_changed_one(d
 
     async def scenario(d: Any) -> None:
         d.session.push(
-            host=HostView("box", "ssh", "failed", "the key of box is not known: SHA256:abc", unknown_key="SHA256:abc")
+            host=HostView(
+                "box",
+                "ssh",
+                "failed",
+                "the key of box is not known: SHA256:abc",
+                unknown_key="SHA256:abc",
+            )
         )
         await d.until(lambda: "SHA256:abc" in d.text and d.app.screen is not d.app.main)
         await d.press("y")
         await d.until(lambda: d.session.called("accept_host_key"))
-        d.session.push(host=HostView("box", "ssh", "failed", "the key of box has changed: SHA256:def"))
+        d.session.push(
+            host=HostView("box", "ssh", "failed", "the key of box has changed: SHA256:def")
+        )
         await d.until(lambda: "has changed" in d.text)
         assert d.app.screen is d.app.main
 
@@ -311,7 +327,9 @@ def test_the_screen_asks_about_an_unknown_host_key_but_not_about_a_changed_one(d
 @pytest.mark.slow
 def test_log_follow_hold_search_and_errors(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        d.session.log_lines([f"INFO line {n}" for n in range(200)] + ["ERROR out of memory"] + ["INFO more"] * 50)
+        d.session.log_lines(
+            [f"INFO line {n}" for n in range(200)] + ["ERROR out of memory"] + ["INFO more"] * 50
+        )
         await d.press("3")
         await d.until(lambda: "INFO more" in d.text)
         await d.press("e")
@@ -328,9 +346,12 @@ def test_a_failure_brings_the_log_to_its_first_error(drive: Any) -> None:
     from workbench.model.findings import Finding, Level
 
     async def scenario(d: Any) -> None:
-        before = ["ERROR a client asked for another model", *["INFO a"] * 60]  # the first error is not the reason
+        # the first error is not the reason
+        before = ["ERROR a client asked for another model", *["INFO a"] * 60]
         d.session.log.kept = [*before, "ERROR CUDA out of memory", *["INFO b"] * 60]
-        cause = Finding(Level.ERROR, "log.oom", "the weights do not fit", fix="lower gpu-memory-utilization")
+        cause = Finding(
+            Level.ERROR, "log.oom", "the weights do not fit", fix="lower gpu-memory-utilization"
+        )
         d.session.show_server(ServerState.STARTING)
         await d.pilot.pause()
         d.session.show_server(

@@ -14,7 +14,9 @@ from workbench.store.results_db import ResultsDb
 
 
 @pytest.mark.slow
-def test_older_results_appear_at_the_end_of_the_list_and_in_a_search(clean_environment: None) -> None:
+def test_older_results_appear_at_the_end_of_the_list_and_in_a_search(
+    clean_environment: None,
+) -> None:
     db = ResultsDb(paths.results_db())
 
     async def go() -> None:

@@ -28,7 +28,9 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
         async with real_screen() as s:
             await s.serve()
             shape = {"settle_s": 0, "seconds": 1.0, "concurrency": 4, "max_tokens": 16, "pairs": 0}
-            work = asyncio.create_task(s.session.sweeps.run_gpu("power_limit_w", ["180", "200", "220"], **shape))
+            work = asyncio.create_task(
+                s.session.sweeps.run_gpu("power_limit_w", ["180", "200", "220"], **shape)
+            )
             await s.until(lambda: s.state.sweep and s.state.sweep.values_done == 1, seconds=60)
             await s.press("S")
             text = await s.until("K Stop", "1 of 3 points")
@@ -37,7 +39,9 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
             stopped = await asyncio.wait_for(work, 30)
             await s.until("= stopped", "R Resume")
             await s.press("R")
-            await s.until("done", "3 of 3 points", lambda: s.state.sweep.state == "done", seconds=60)
+            await s.until(
+                "done", "3 of 3 points", lambda: s.state.sweep.state == "done", seconds=60
+            )
             assert "R Resume" not in s.text and s.state.sweep.points[0] == stopped.points[0]
             assert (await journal.read(s.session.host)).entries == ()
 
@@ -55,7 +59,9 @@ def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_wer
             await s.until("What the load showed", "proves nothing", "p Probe", seconds=60)
             await s.press("p")
             text = await s.until("A probe sets other clocks for a moment", "run them")
-            assert text.count("clocks=1200,1200") == 4 and text.count("--lock-gpu-clocks=") == 8, text
+            assert text.count("clocks=1200,1200") == 4 and text.count("--lock-gpu-clocks=") == 8, (
+                text
+            )
             await s.press("enter")
             text = await s.until("What the load showed", "is in force", seconds=60)
             assert "p Probe" not in text and "proves nothing" not in text

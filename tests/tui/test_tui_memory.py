@@ -27,7 +27,11 @@ ctypes.CDLL(None).malloc_stats()
 def test_threads_share_one_heap() -> None:
     def heaps(how: str) -> int:
         done = subprocess.run(
-            [sys.executable, "-c", THREADS, how], capture_output=True, text=True, timeout=30, check=True
+            [sys.executable, "-c", THREADS, how],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
         return done.stderr.count("Arena ")
 

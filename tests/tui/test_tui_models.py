@@ -1,4 +1,5 @@
-"""The page of models: what is on a host, hashes, a copy to another host, a download, and its cancellation."""
+"""The page of models: what is on a host, hashes, a copy to another host, a download, and its
+cancellation."""
 
 from __future__ import annotations
 
@@ -19,20 +20,24 @@ exec sleep 600
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the hub's cache of this machine. hosts.toml has a second name of this machine, with a cache of its own."""
+    """Return the hub's cache of this machine. hosts.toml has a second name of this machine, with a
+    cache of its own."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     file = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "hosts.toml")
     file.parent.mkdir(parents=True, exist_ok=True)
     models = tmp_path / "my models"
     file.write_text(
-        f'[hosts.other]\nssh = "local"\nmodels = ["{models}"]\nenv = {{ HF_HOME = "{tmp_path / "other"}" }}\n'
+        f'[hosts.other]\nssh = "local"\nmodels = ["{models}"]\nenv = {{ HF_HOME = '
+        f'"{tmp_path / "other"}" }}\n'
     )
     return tmp_path / "hf" / "hub"
 
 
 @pytest.mark.parametrize("size", [pytest.param((120, 40), marks=pytest.mark.slow), (80, 24)])
-def test_a_model_is_listed_hashed_and_copied(hub: Path, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_a_model_is_listed_hashed_and_copied(
+    hub: Path, tmp_path: Path, size: tuple[int, int]
+) -> None:
     in_hub(hub)
     in_directory(tmp_path / "my models" / "a [red]model[/]")
 
@@ -41,15 +46,24 @@ def test_a_model_is_listed_hashed_and_copied(hub: Path, tmp_path: Path, size: tu
         await s.press("C")
         await s.until("Models on sim:four-pcie", "org/tiny", "complete", "c Copy", "5 files")
         await s.press("enter")
-        await s.until("Files of org/tiny", "V in the list of models hashes every byte", "config.json", "not hashed")
+        await s.until(
+            "Files of org/tiny",
+            "V in the list of models hashes every byte",
+            "config.json",
+            "not hashed",
+        )
         await s.press("escape", "V")
-        await s.until("ok every byte was hashed; 2 files compared", "org/tiny on sim:four-pcie is complete")
+        await s.until(
+            "ok every byte was hashed; 2 files compared", "org/tiny on sim:four-pcie is complete"
+        )
         await s.press("escape", "c")
         await s.until("Copy org/tiny to another host", "to host")
         await s.press("o", "enter")  # of the hosts, "other"
         await s.until("is at ", "5 files", seconds=40)
         copied = tmp_path / "other" / "hub" / "models--org--tiny" / "snapshots" / COMMIT
-        assert {str(f.relative_to(copied)) for f in copied.rglob("*") if f.is_file()} == set(model_files())
+        assert {str(f.relative_to(copied)) for f in copied.rglob("*") if f.is_file()} == set(
+            model_files()
+        )
         await s.press("a")
         await s.until("Models on all hosts", " other", "a [red]model[/]")
         await s.press("a")
@@ -72,7 +86,9 @@ def test_a_damaged_file_is_named(hub: Path) -> None:
         await s.press("C")
         await s.until("org/tiny")
         await s.press("V")
-        await s.until("org/tiny on sim:four-pcie is damaged", "1 file has other bytes than the hub names")
+        await s.until(
+            "org/tiny on sim:four-pcie is damaged", "1 file has other bytes than the hub names"
+        )
 
     shown(scenario)
 
@@ -130,6 +146,8 @@ def test_a_host_that_hangs_keeps_no_key_from_its_work(
         await s.press("a")  # the hosts that hang are left
         await s.until("Models on sim:four-pcie", "org/tiny", seconds=5)
         await s.press("escape", "2")
-        await s.until(lambda: "Models on" not in s.text and s.app.main.panes.active == "launch", seconds=5)
+        await s.until(
+            lambda: "Models on" not in s.text and s.app.main.panes.active == "launch", seconds=5
+        )
 
     shown(scenario)

@@ -40,7 +40,9 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
         await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0)
-        await s.until("set power limit 200 W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200)
+        await s.until(
+            "set power limit 200 W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200
+        )
         async with journal.locked(s.session.host):
             await s.session.host.run(["nvidia-smi", "-i", "0", "-pl", "220"])
             await s.until(lambda: s.state.telemetry.gpus[0].power_limit_w == 220)
@@ -56,7 +58,8 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
 
 @pytest.mark.slow
 def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
-    """x said that no server of Workbench was running, although processes of the server occupied GPU memory."""
+    """x said that no server of Workbench was running, although processes of the server occupied GPU
+    memory."""
     on_free_port()
 
     async def scenario(s: RealScreen) -> None:
@@ -79,7 +82,9 @@ def test_the_activity_lists_the_guards_actions() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
         await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=5.0)
-        await s.until(lambda: not s.state.alterations, "the guard reverted GPU0 power limit", seconds=30)
+        await s.until(
+            lambda: not s.state.alterations, "the guard reverted GPU0 power limit", seconds=30
+        )
         await s.press("l")
         await s.until("Done to", "# the guard reverted GPU0 power", "not confirmed within 5 s")
 
@@ -121,7 +126,9 @@ def test_the_next_step_stays_below_a_long_message() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
         s.session.core.notify(
-            Level.ERROR, "port 8000 is taken by " + "a process of a long name " * 20, "set another port"
+            Level.ERROR,
+            "port 8000 is taken by " + "a process of a long name " * 20,
+            "set another port",
         )
         text = await s.until("next: set another port", "port 8000 is taken by")
         assert "…" in text
@@ -152,8 +159,12 @@ def test_the_progress_row_shows_a_measurement_while_a_server_starts() -> None:
         on_free_port()
         await s.serve()
         phase = "reading the model's configuration (Qwen3VLForConditionalGeneration)"
-        starting = replace(s.state.server, state=ServerState.STARTING, phase=phase, started_unix_s=time.time())
-        s.session.core.update(servers=(starting,), experiment=replace(experiment(), state="running", left_s=60.0))
+        starting = replace(
+            s.state.server, state=ServerState.STARTING, phase=phase, started_unix_s=time.time()
+        )
+        s.session.core.update(
+            servers=(starting,), experiment=replace(experiment(), state="running", left_s=60.0)
+        )
         await s.until(lambda: "~ A/B experiment" in s.row(-2) and "reading the model" in s.row(-2))
         assert "left  K stops" in s.row(-2)
 
@@ -173,7 +184,8 @@ def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
     run = SweepProgress(session.core, session.results, session.sweeps.store, whole, asyncio.Event())
     run.pair_runs, run._runs_each, run._began_s = 6, 2, time.monotonic() - 20.0
     run._estimate(2)
-    assert 79 < (run.sweep.left_s or 0) < 85  # two runs took 20 s; two of the last point and six in pairs are left
+    # two runs took 20 s; two of the last point and six in pairs are left
+    assert 79 < (run.sweep.left_s or 0) < 85
     run.pair_run_done()
     assert 46 < (run.sweep.left_s or 0) < 50
 

@@ -21,7 +21,9 @@ def lines(rows: list[tuple[tuple[str, str], ...]]) -> list[str]:
     return ["".join(text for text, _ in row) for row in rows]
 
 
-@pytest.mark.parametrize("preset_id", sorted(path.stem for path in shipped_presets_dir().glob("*.toml")))
+@pytest.mark.parametrize(
+    "preset_id", sorted(path.stem for path in shipped_presets_dir().glob("*.toml"))
+)
 def test_the_page_of_a_preset_shows_every_line_of_its_text(preset_id: str) -> None:
     preset = PresetLibrary().get(preset_id)
     shown = lines(preset_rows(preset, WIDTH))
@@ -35,6 +37,8 @@ def test_the_page_and_the_report_of_a_result_show_every_condition() -> None:
     made = result()
     texts = condition_texts(made.conditions)
     shown = lines(result_rows(made, WIDTH))
-    reported = [row for block in condition_blocks(made) if isinstance(block, Facts) for row in block.rows]
+    reported = [
+        row for block in condition_blocks(made) if isinstance(block, Facts) for row in block.rows
+    ]
     for label, text in texts:
         assert f"{label:<12}{text}" in shown and (label, text) in reported

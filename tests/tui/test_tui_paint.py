@@ -80,10 +80,20 @@ def test_figures_for_people() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", [None, ServerStatus("20261122-180228-sglang-5e8c", "sglang", ServerState.READY, "gpu-box", port=30000)]
+    "server",
+    [
+        None,
+        ServerStatus(
+            "20261122-180228-sglang-5e8c", "sglang", ServerState.READY, "gpu-box", port=30000
+        ),
+    ],
 )
-def test_a_narrow_status_bar_names_the_key_that_applies_the_preset(server: ServerStatus | None) -> None:
-    host = HostView("sim:rtx-pro-6000-passthrough", link="connected", simulated="rtx-pro-6000-passthrough")
+def test_a_narrow_status_bar_names_the_key_that_applies_the_preset(
+    server: ServerStatus | None,
+) -> None:
+    host = HostView(
+        "sim:rtx-pro-6000-passthrough", link="connected", simulated="rtx-pro-6000-passthrough"
+    )
     bar = StatusBar()
     bar.state = SessionState(
         host,

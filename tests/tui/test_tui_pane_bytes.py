@@ -1,5 +1,5 @@
-"""What a repaint sends to the terminal, after a change of the pane and after a reading: little, and everything that
-changed."""
+"""What a repaint sends to the terminal, after a change of the pane and after a reading: little, and
+everything that changed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ QUIET_S = 0.7
 
 
 class Screen:
-    """A screen in a terminal of 120x40 that reads its GPUs every `interval_s` seconds. If that is a minute, it does not
-    change by itself."""
+    """A screen in a terminal of 120x40 that reads its GPUs every `interval_s` seconds. If that is a
+    minute, it does not change by itself."""
 
     def __init__(self, tmp_path: Path, interval_s: int) -> None:
         self.master, slave = pty.openpty()
         self._resize(COLUMNS)
         names = ("CONFIG", "STATE", "DATA")
-        env = {**os.environ, "TERM": "xterm-256color", **{f"XDG_{name}_HOME": str(tmp_path / name) for name in names}}
+        env = {
+            **os.environ,
+            "TERM": "xterm-256color",
+            **{f"XDG_{name}_HOME": str(tmp_path / name) for name in names},
+        }
         argv = [sys.executable, "-m", "workbench", "demo", "--interval", str(interval_s)]
         self.child = subprocess.Popen(
             argv, stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env=env, start_new_session=True
@@ -48,7 +52,8 @@ class Screen:
         ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
 
     def settle(self) -> int:
-        """Read until nothing has come for a while, and return the number of bytes. The clock ticks each second."""
+        """Read until nothing has come for a while, and return the number of bytes. The clock ticks
+        each second."""
         count, end = 0, time.monotonic() + QUIET_S
         while (left := end - time.monotonic()) > 0:
             if select.select([self.master], [], [], left)[0]:
@@ -72,7 +77,8 @@ class Screen:
         first = next(y for y, line in enumerate(self.screen.display) if "1 Presets" in line)
         rows = self.screen.buffer
         return [
-            [(c.data, c.fg, c.bg, c.bold) for c in (rows[y][x] for x in range(COLUMNS))] for y in range(first, ROWS)
+            [(c.data, c.fg, c.bg, c.bold) for c in (rows[y][x] for x in range(COLUMNS))]
+            for y in range(first, ROWS)
         ]
 
     def drawn_again(self) -> list[list[tuple[str, str, str, bool]]]:

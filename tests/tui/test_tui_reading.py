@@ -1,5 +1,5 @@
-"""Pages and progress on the real session of a simulated host: what is read lies inside the frame, and what takes long
-has one place."""
+"""Pages and progress on the real session of a simulated host: what is read lies inside the frame,
+and what takes long has one place."""
 
 from __future__ import annotations
 
@@ -18,14 +18,22 @@ from workbench.model.settings import GpuSettings
 @pytest.mark.slow
 def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]) -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until(lambda: s.state.telemetry, lambda: s.session.gpu.alterations.register_dir is not None)
+        await s.until(
+            lambda: s.state.telemetry, lambda: s.session.gpu.alterations.register_dir is not None
+        )
         await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=60)
         await s.press("f1")
         await s.until("Everywhere", lambda: s.state.alterations, lambda: "GPU trial" in s.row(0))
         await s.press("T")
-        await s.until("the trial is over and the GPU settings stay", "Everywhere", lambda: "GPU altered" in s.row(0))
+        await s.until(
+            "the trial is over and the GPU settings stay",
+            "Everywhere",
+            lambda: "GPU altered" in s.row(0),
+        )
         await s.press("r")
-        await s.until("Reverted: GPU0: power limit 200 W", "Everywhere", lambda: not s.state.alterations)
+        await s.until(
+            "Reverted: GPU0: power limit 200 W", "Everywhere", lambda: not s.state.alterations
+        )
         await s.press("escape")
         await s.until("Presets", lambda: "Everywhere" not in s.text)
 
@@ -43,9 +51,14 @@ def test_pages_lie_over_each_other_and_make_room_for_a_pane() -> None:
         await s.resize(80, 24)
         await s.until("GPU", lambda: pages.top.content_size.height >= 10)
         await s.press("down", "down", "q")  # q closes the page and asks nothing
-        await s.until("The full command", lambda: pages.top.title == "The full command" and s.app.screen is s.app.main)
+        await s.until(
+            "The full command",
+            lambda: pages.top.title == "The full command" and s.app.screen is s.app.main,
+        )
         await s.press("4")
-        await s.until("No results yet", lambda: not pages.pages and s.app.focused is s.pane("results"))
+        await s.until(
+            "No results yet", lambda: not pages.pages and s.app.focused is s.pane("results")
+        )
         await s.press("v")
         footer = s.app.main.footer
         at = footer.region.x + s.row(-1).index("Close")
@@ -56,7 +69,9 @@ def test_pages_lie_over_each_other_and_make_room_for_a_pane() -> None:
 
 
 def _click(widget: Any, x: int) -> events.Click:
-    return events.Click(widget, x, 0, 0, 0, 1, False, False, False, screen_x=x, screen_y=widget.region.y)
+    return events.Click(
+        widget, x, 0, 0, 0, 1, False, False, False, screen_x=x, screen_y=widget.region.y
+    )
 
 
 def test_a_page_about_a_host_closes_with_it() -> None:
@@ -72,7 +87,9 @@ def test_a_page_about_a_host_closes_with_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((120, 40), marks=pytest.mark.long)])
-def test_progress_has_one_row_that_says_what_it_waits_for(size: tuple[int, int], monkeypatch: Any) -> None:
+def test_progress_has_one_row_that_says_what_it_waits_for(
+    size: tuple[int, int], monkeypatch: Any
+) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "3")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
     on_free_port()
@@ -82,15 +99,28 @@ def test_progress_has_one_row_that_says_what_it_waits_for(size: tuple[int, int],
         await s.press("s")
         await s.until("enter start")
         await s.press("enter")
-        await s.until(lambda: re.search(r"~ vllm starts  .*, \ds .*time left: after a first start  x stops", s.row(-2)))
+        await s.until(
+            lambda: re.search(
+                r"~ vllm starts  .*, \ds .*time left: after a first start  "
+                r"x stops",
+                s.row(-2),
+            )
+        )
         await s.press("b", "enter")
         await s.until(lambda: re.search(r"~ benchmark  waits for READY: .* K cancels", s.row(-2)))
         assert "x stops" not in s.text  # one row for both
-        await s.until(lambda: re.search(r"~ benchmark  measuring \d+/48 .*about .* left  K cancels", s.row(-2)))
+        await s.until(
+            lambda: re.search(
+                r"~ benchmark  measuring \d+/48 .*about .* left  K "
+                r"cancels",
+                s.row(-2),
+            )
+        )
         await s.press("K")
         await s.until(lambda: "~ benchmark" not in s.text)
         await s.session.servers.start()
-        await s.until(lambda: re.search(r"~ vllm starts  .*about \d+ s left  x stops", s.row(-2)))  # as the first one
+        # as the first one
+        await s.until(lambda: re.search(r"~ vllm starts  .*about \d+ s left  x stops", s.row(-2)))
 
     shown(scenario, size=size)
 
@@ -139,7 +169,9 @@ def test_again_ends_at_the_comparison(monkeypatch: Any) -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()
         await s.press("b", "enter")
-        await s.until(lambda: s.state.bench.last_id is not None and not s.state.bench.running, seconds=60)
+        await s.until(
+            lambda: s.state.bench.last_id is not None and not s.state.bench.running, seconds=60
+        )
         await s.press("full_stop")
         await s.until("Again", "The plan has not changed")
         await s.press("enter")

@@ -1,4 +1,5 @@
-"""The screen on the real session of a simulated host: hosts out of reach, forms, trials, the whole log, messages."""
+"""The screen on the real session of a simulated host: hosts out of reach, forms, trials, the whole
+log, messages."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ def test_an_error_of_the_driver_is_shown_at_its_field() -> None:
 
 
 @pytest.mark.slow
-def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Enter went to the pane below and opened a result (root-guard 12)."""
 
     async def scenario(s: RealScreen) -> None:
@@ -130,13 +133,16 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
         text = await s.until("on trial: reverted in", "T Keep  r Revert", "not checked", "GPU0-3")
         assert text.count("a clock lock cannot be read back") == 1  # four GPUs alike are told once
         await s.until("have been reverted since", lambda: not s.state.alterations, seconds=30)
-        await s.press("escape", "g", "tab", *"200", "tab", *"900,1200", *["tab"] * 5, *"60", "enter")
+        await s.press(
+            "escape", "g", "tab", *"200", "tab", *"900,1200", *["tab"] * 5, *"60", "enter"
+        )
         await s.until("run them")
         await s.press("enter")
         await s.until("on trial: reverted in")
         await s.press("T")
         await s.until(
-            lambda: s.state.guard and s.state.guard.trial_left_s is None, "the trial is over and the GPU settings stay"
+            lambda: s.state.guard and s.state.guard.trial_left_s is None,
+            "the trial is over and the GPU settings stay",
         )
         await s.press("r")
         await s.until(lambda: not s.state.alterations)
@@ -156,7 +162,9 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
         ring = s.session.servers.supervisor.log(s.state.run_id)
         lines = [f"INFO line {n}\n" for n in range(40_000)]
         with log.open("a") as file:
-            file.writelines([*lines[:9_000], "a needle of long ago\n", *lines[9_000:], "NEEDLE now\n"])
+            file.writelines(
+                [*lines[:9_000], "a needle of long ago\n", *lines[9_000:], "NEEDLE now\n"]
+            )
         await s.until(lambda: ring.dropped and ring.find("needle now") is not None, seconds=30)
         await s.press("3", "slash", *"needle", "enter")
         await s.until("“needle”: found in 2 lines of the whole log", "esc, then m to list all")
@@ -204,7 +212,15 @@ def test_the_wheel_back_at_the_end_follows_the_log_again(monkeypatch: pytest.Mon
         await s.serve()
         await s.press("3")
         pane = s.pane("log")
-        wheel = {"x": 1, "y": 1, "delta_x": 0, "button": 0, "shift": False, "meta": False, "ctrl": False}
+        wheel = {
+            "x": 1,
+            "y": 1,
+            "delta_x": 0,
+            "button": 0,
+            "shift": False,
+            "meta": False,
+            "ctrl": False,
+        }
         await s.until(lambda: len(pane.view) > pane.content_size.height)
         pane.on_mouse_scroll_up(events.MouseScrollUp(pane, delta_y=-1, **wheel))  # type: ignore[arg-type]
         assert not pane.follow
@@ -216,7 +232,9 @@ def test_the_wheel_back_at_the_end_follows_the_log_again(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("size", [(80, 24), (80, 40)])
-def test_explain_and_quit_are_in_the_footer_and_the_first_keys_are_shown(size: tuple[int, int]) -> None:
+def test_explain_and_quit_are_in_the_footer_and_the_first_keys_are_shown(
+    size: tuple[int, int],
+) -> None:
     async def scenario(s: RealScreen) -> None:
         text = await s.until("? Explain", "q Quit", "pick a preset", "start its server")
         assert text.splitlines()[0].count("local") <= 1
@@ -229,7 +247,9 @@ def test_progress_is_whole_beside_a_long_host_name() -> None:
 
     async def scenario(s: RealScreen) -> None:
         await s.load()
-        s.session.core.update_host(name="a-host-with-quite-a-long-name.example.org", simulated=None, link="connected")
+        s.session.core.update_host(
+            name="a-host-with-quite-a-long-name.example.org", simulated=None, link="connected"
+        )
         s.session.core.update(busy=("experiment of two configurations",))
         await s.until("~ experiment of two configurations")
 
@@ -247,7 +267,9 @@ def test_the_gpu_key_before_the_first_reading_says_that_there_is_none() -> None:
     shown(scenario)
 
 
-def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Textual removes a screen's children before it stops the screen."""
     ended, drawn = [], []
 

@@ -1,4 +1,5 @@
-"""Recipes on the screen: `I` makes a preset of a pasted command line, `Y` copies the plan in another tool's form."""
+"""Recipes on the screen: `I` makes a preset of a pasted command line, `Y` copies the plan in
+another tool's form."""
 
 from __future__ import annotations
 

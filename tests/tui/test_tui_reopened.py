@@ -34,7 +34,10 @@ def screens(*scenarios: Callable[[RealScreen], Awaitable[None]]) -> None:
 
 def stored_results(*refused: tuple[str, ...]) -> list[int]:
     db, made = ResultsDb(paths.results_db()), result(host=HOST)
-    return [db.add(made.spec, made.conditions, replace(made.summary, refused=why), ()) for why in refused]
+    return [
+        db.add(made.spec, made.conditions, replace(made.summary, refused=why), ())
+        for why in refused
+    ]
 
 
 @pytest.mark.slow
@@ -72,11 +75,19 @@ def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
     async def second(s: RealScreen) -> None:
         await s.until(lambda: s.state.presets)
         await s.press("l")
-        text = await s.until(f"Done to {HOST}", "vllm serve m", "# reverting GPU settings", "failed: the link was lost")
+        text = await s.until(
+            f"Done to {HOST}",
+            "vllm serve m",
+            "# reverting GPU settings",
+            "failed: the link was lost",
+        )
         assert "sesame123" not in text
 
     screens(first, second)
-    assert "sesame123" not in activity.path().read_text() and activity.path().stat().st_mode & 0o777 == 0o600
+    assert (
+        "sesame123" not in activity.path().read_text()
+        and activity.path().stat().st_mode & 0o777 == 0o600
+    )
 
 
 def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +104,9 @@ def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:
     async def first(s: RealScreen) -> None:
         await s.until(lambda: s.session.memory.resumed)
-        s.session.memory.keep_form("experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"})
+        s.session.memory.keep_form(
+            "experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"}
+        )
         s.session.memory.keep_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
         s.session.memory.keep_form("sweep", {"flags": "-api-key=a", "values": "1"})
 
@@ -116,12 +129,20 @@ def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.Mon
 
     async def scenario(s: RealScreen) -> None:
         await s.serve()
-        small = {"concurrency": 2, "requests": 6, "max_tokens": 16, "warmup": 0, "until_steady": False}
+        small = {
+            "concurrency": 2,
+            "requests": 6,
+            "max_tokens": 16,
+            "warmup": 0,
+            "until_steady": False,
+        }
         await s.session.bench.run(**small)
         usable = s.state.bench.last_id
         add = s.session.results.db.add
         monkeypatch.setattr(
-            s.session.results.db, "add", lambda a, b, c, *d, **e: add(a, b, replace(c, refused=("late",)), *d, **e)
+            s.session.results.db,
+            "add",
+            lambda a, b, c, *d, **e: add(a, b, replace(c, refused=("late",)), *d, **e),
         )
         shape = s.session.bench.defaults()
         await s.session.bench.run(**{**small, "concurrency": 6})
@@ -131,8 +152,11 @@ def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.Mon
     screens(scenario)
 
 
-def test_a_change_of_state_while_the_screen_closes_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The panes are removed before the screen ends: a drawing then missed them, and left a crash file."""
+def test_a_change_of_state_while_the_screen_closes_is_not_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The panes are removed before the screen ends: a drawing then missed them, and left a crash
+    file."""
 
     async def scenario(s: RealScreen) -> None:
         close, main = s.app._close_all, s.app.main

@@ -31,7 +31,16 @@ GIB = 2**30
 def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
     """Write a recording of one GPU with a benchmark in its middle."""
     cells = CellWriter(1)
-    lines = [infos_line(T0, [GpuInfo(0, "GPU-0", "NVIDIA RTX 5090", power_max_w=600.0, memory_total_bytes=32 * GIB)])]
+    lines = [
+        infos_line(
+            T0,
+            [
+                GpuInfo(
+                    0, "GPU-0", "NVIDIA RTX 5090", power_max_w=600.0, memory_total_bytes=32 * GIB
+                )
+            ],
+        )
+    ]
     for second in range(seconds):
         loaded = seconds // 3 <= second < 2 * seconds // 3
         values = {
@@ -42,17 +51,33 @@ def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
             "limit_w": 600.0,
             "temperature_c": 55.0,
         }
-        engine = {(ENGINE, "generation_tok_s"): 1234.0 if loaded else 0.0, (ENGINE, "running"): 8.0 if loaded else 0.0}
+        engine = {
+            (ENGINE, "generation_tok_s"): 1234.0 if loaded else 0.0,
+            (ENGINE, "running"): 8.0 if loaded else 0.0,
+        }
         read = {(0, name): value for name, value in values.items()} | engine
         lines += cells.add(range(T0 + second, T0 + second + 1), read)
     lines += cells.end()
-    for second, kind in ((seconds // 3, EventKind.BENCH_BEGIN), (2 * seconds // 3, EventKind.BENCH_END)):
-        lines.append(event_line(Event(T0 + second, kind, f"benchmark of 8 streams {kind.value.split()[1]}s", None, 7)))
-    path.write_text(Header("gpu-box", simulated, 1, T0).line() + "".join(sorted(lines, key=time_of)))
+    for second, kind in (
+        (seconds // 3, EventKind.BENCH_BEGIN),
+        (2 * seconds // 3, EventKind.BENCH_END),
+    ):
+        lines.append(
+            event_line(
+                Event(
+                    T0 + second, kind, f"benchmark of 8 streams {kind.value.split()[1]}s", None, 7
+                )
+            )
+        )
+    path.write_text(
+        Header("gpu-box", simulated, 1, T0).line() + "".join(sorted(lines, key=time_of))
+    )
     return path
 
 
-def replayed(path: Path, scenario: Callable[[RealScreen], Awaitable[None]], speed: float = 64.0) -> None:
+def replayed(
+    path: Path, scenario: Callable[[RealScreen], Awaitable[None]], speed: float = 64.0
+) -> None:
     async def main() -> None:
         session = Replay(path, speed)
         async with real_screen(session=session) as screen:
@@ -66,7 +91,13 @@ def replayed(path: Path, scenario: Callable[[RealScreen], Awaitable[None]], spee
 @pytest.mark.slow
 def test_a_recording_is_shown_as_it_was_and_says_what_it_is(tmp_path: Path) -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("REPLAY", "RTX 5090", "tok/s", lambda: "gpu-box" in s.row(0), lambda: "SIMULATED" not in s.row(0))
+        await s.until(
+            "REPLAY",
+            "RTX 5090",
+            "tok/s",
+            lambda: "gpu-box" in s.row(0),
+            lambda: "SIMULATED" not in s.row(0),
+        )
         await s.press("P")
         await s.until("paused")
         held = s.session.timeline.history.clock()
@@ -114,7 +145,13 @@ def test_the_keys_of_a_replay_say_what_they_are_for_on_a_host() -> None:
 
 
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
-    for content in (b"", b"\x1f\x8b\x00", b"{}\n", b"\x00" * 5000, b'{"workbench": "recording", "version": 99}\n'):
+    for content in (
+        b"",
+        b"\x1f\x8b\x00",
+        b"{}\n",
+        b"\x00" * 5000,
+        b'{"workbench": "recording", "version": 99}\n',
+    ):
         (tmp_path / "x").write_bytes(content)
         with pytest.raises(InputError):
             Replay(tmp_path / "x")
@@ -128,13 +165,32 @@ hostile = st.fixed_dictionaries(
         "full": st.booleans(),
         "v": st.dictionaries(
             st.sampled_from(
-                ("0.power_w", "0.sm_mhz", "99.gpu_util_pct", "-1.x", "0.state", "0.event_reasons", "0.pstate", "0.live")
+                (
+                    "0.power_w",
+                    "0.sm_mhz",
+                    "99.gpu_util_pct",
+                    "-1.x",
+                    "0.state",
+                    "0.event_reasons",
+                    "0.pstate",
+                    "0.live",
+                )
             ),
-            st.one_of(st.floats(), st.integers(-(10**20), 10**20), st.just(10**400), st.none(), st.text(max_size=5)),
+            st.one_of(
+                st.floats(),
+                st.integers(-(10**20), 10**20),
+                st.just(10**400),
+                st.none(),
+                st.text(max_size=5),
+            ),
         ),
         "event": st.sampled_from([*EventKind, "unknown"]),
-        "text": st.sampled_from(("\x1b[2J\x1b]52;c;AAAA\x07", "[bold]x[/]", "a" * 20_000, "\u202eabc", "${x}")),
-        "infos": st.just([{"index": 0, "uuid": "\x1b[31m", "name": "RTX\x1b[2J[red]", "power_max_w": math.nan}]),
+        "text": st.sampled_from(
+            ("\x1b[2J\x1b]52;c;AAAA\x07", "[bold]x[/]", "a" * 20_000, "\u202eabc", "${x}")
+        ),
+        "infos": st.just(
+            [{"index": 0, "uuid": "\x1b[31m", "name": "RTX\x1b[2J[red]", "power_max_w": math.nan}]
+        ),
         "gpu": st.integers(-3, 200),
     },
 )
@@ -143,7 +199,9 @@ hostile = st.fixed_dictionaries(
 @pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(hostile, max_size=30))
-def test_a_hostile_recording_neither_crashes_nor_escapes(tmp_path: Path, lines: list[dict[str, object]]) -> None:
+def test_a_hostile_recording_neither_crashes_nor_escapes(
+    tmp_path: Path, lines: list[dict[str, object]]
+) -> None:
     header = Header("box\x1b[2J", False, 1, T0).line()
     (tmp_path / "h.jsonl").write_text(header + "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -154,7 +212,9 @@ def test_a_hostile_recording_neither_crashes_nor_escapes(tmp_path: Path, lines: 
     replayed(tmp_path / "h.jsonl", scenario)
 
 
-def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(tmp_path: Path) -> None:
+def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "many.jsonl"
     with path.open("w") as file:
         file.write(Header("box", False, 1, T0).line())
@@ -182,7 +242,9 @@ def test_an_event_of_before_is_not_recorded(tmp_path: Path) -> None:
     session = Session.of_host(None, "four-pcie")
     recorder = Recorder(session, path)
     for hear in session.timeline.on_event:
-        hear(Event(time.time() - 3600, EventKind.SERVER_END, "vllm stopped, an hour ago", None, None))
+        hear(
+            Event(time.time() - 3600, EventKind.SERVER_END, "vllm stopped, an hour ago", None, None)
+        )
         hear(Event(time.time(), EventKind.SERVER_END, "vllm stopped now", None, None))
     recorder.close()
     assert "vllm stopped now" in path.read_text() and "an hour ago" not in path.read_text()

@@ -1,4 +1,5 @@
-"""Sweeps and experiments by keys: their forms, their pages while they run and afterwards, and how they are drawn."""
+"""Sweeps and experiments by keys: their forms, their pages while they run and afterwards, and how
+they are drawn."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ PAGES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "stage", "keys"), PAGES, ids=[p[0] for p in PAGES])
-def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, stage: str, keys: str) -> None:
+def test_grid_of_pages(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, stage: str, keys: str
+) -> None:
     async def scenario(d: Any) -> None:
         await d.press(*keys.split())
         for size, (columns, rows) in SIZES.items():
@@ -61,7 +64,12 @@ def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, s
 # experiments
 def test_one_pair_and_one_stream_have_no_plural() -> None:
     made = made_results.experiment()
-    spec = replace(made.spec, until_pct=None, pairs=1, bench={"concurrency": 1, "requests": 4, "input_tokens": None})
+    spec = replace(
+        made.spec,
+        until_pct=None,
+        pairs=1,
+        bench={"concurrency": 1, "requests": 4, "input_tokens": None},
+    )
     text = design_text(replace(made, spec=spec))
     assert text.startswith("1 pair in ") and text.endswith("each run 1 stream, 4 requests")
 
@@ -70,9 +78,16 @@ def test_an_experiment_compares_the_running_server_with_the_plan(drive: Any) -> 
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("max-num-seqs", "777")
         await d.press("X", "down", "down", "down", "enter")
-        await d.until(lambda: "A is the running server, B the plan under edit." in d.text and "decided by" in d.text)
+        await d.until(
+            lambda: (
+                "A is the running server, B the plan under edit." in d.text
+                and "decided by" in d.text
+            )
+        )
         assert "max-num-seqs=512" in d.text and "max-num-seqs=777" in d.text
-        assert "6 runs of 64 requests at 8 streams, and a first run that is discarded: about 6m12s" in d.text
+        assert (
+            "6 runs of 64 requests at 8 streams, and a first run that is discarded: about 6m12s"
+        ) in d.text
         await d.press("down", "down", "5")
         assert "10 runs of" in d.text and "about 10m20s" in d.text
         await d.press("enter")
@@ -98,7 +113,11 @@ def test_the_same_twice_is_no_experiment(drive: Any) -> None:
 
 def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        assert re.search(r"~ A/B experiment 7  pair 3 of 3, A: measuring .* about 2m0\ds left  K stops", d.row(-2))
+        assert re.search(
+            r"~ A/B experiment 7  pair 3 of 3, A: measuring .* about 2m0\ds left  K "
+            r"stops",
+            d.row(-2),
+        )
         await d.press("X")
         assert (
             re.search(r"tok/s +5,814 +6,707 +\+15\.4 % ±5\.9", d.text)
@@ -113,7 +132,9 @@ def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: A
         await d.press("K")
         await d.until(lambda: "= stopped" in d.text and "R Resume" in d.text)
         await d.press("R")
-        await d.until(lambda: d.session.called("resume_experiment") == [("resume_experiment", 7, None)])
+        await d.until(
+            lambda: d.session.called("resume_experiment") == [("resume_experiment", 7, None)]
+        )
 
     drive(scenario, stage="experiment")
 
@@ -136,7 +157,9 @@ def test_experiments_are_listed_and_resumed(drive: Any) -> None:
         await d.press(*"stopped", "enter")
         await d.until(lambda: "A/B experiment 6" in d.text)
         await d.press("R")
-        await d.until(lambda: d.session.called("resume_experiment") == [("resume_experiment", 6, None)])
+        await d.until(
+            lambda: d.session.called("resume_experiment") == [("resume_experiment", 6, None)]
+        )
 
     drive(scenario, stage="compare")
 
@@ -162,7 +185,9 @@ def test_arms_are_made_from_the_differences() -> None:
     ]
     assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on")))
     added = [PlanDifference("env", "E", None, "x")]
-    assert arms_of(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), "an empty variable is not an unset one"
+    assert arms_of(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), (
+        "an empty variable is not an unset one"
+    )
     with pytest.raises(InputError, match="model"):
         arms_of([PlanDifference("model", "model", "m", "n")])
 
@@ -174,7 +199,10 @@ def test_arms_are_made_from_the_differences() -> None:
         Arm(sets=('speculative-config={"method":"mtp","n":2}',)),
         Arm(
             gpu=GpuSettings(
-                persistence=True, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755), governor="performance"
+                persistence=True,
+                power_limit_w=400.0,
+                gpu_clocks=ClockRange(210, 1755),
+                governor="performance",
             )
         ),
         Arm(),
@@ -198,8 +226,11 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
         await d.press("enter")
         await d.until(lambda: d.session.called("gpu_sweep"))
         values = ["300", "350", "400", "450", "500", "550", "600"]
-        shape = {"concurrency": 8, "max_tokens": 128, "input_tokens": 128}  # of the last benchmark; each the same time
-        assert d.session.called("gpu_sweep") == [("gpu_sweep", "power_limit_w", values, None, shape)]
+        # of the last benchmark; each the same time
+        shape = {"concurrency": 8, "max_tokens": 128, "input_tokens": 128}
+        assert d.session.called("gpu_sweep") == [
+            ("gpu_sweep", "power_limit_w", values, None, shape)
+        ]
         await d.until(lambda: "Sweep of power limit" in d.text and "4 of 7 points" in d.text)
         assert re.search(r"~ sweep of power limit  4 of 7 points; 500 W: .* K stops", d.row(-2))
         await d.press("K")
@@ -217,7 +248,11 @@ def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
         assert "< concurrency >" in d.text and sweep_form.LEVELS in d.text
         await d.press("tab", *"1,4,16", "enter")
         shape = {"max_tokens": 128, "input_tokens": 128}
-        await d.until(lambda: d.session.called("concurrency_sweep") == [("concurrency_sweep", [1, 4, 16], shape)])
+        await d.until(
+            lambda: (
+                d.session.called("concurrency_sweep") == [("concurrency_sweep", [1, 4, 16], shape)]
+            )
+        )
         await d.press("escape")
         d.session.push(sweep=None)
         await d.press("S", "f")
@@ -270,9 +305,13 @@ def test_the_next_key_reaches_the_page_of_a_started_measurement(drive: Any) -> N
 def test_a_rejected_start_leaves_a_message_and_no_page(drive: Any, method: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("max-num-seqs", "777")
-        d.session.fail[method] = SettingsError("GPU0: no right to change it", host="box", next_step="ask root")
+        d.session.fail[method] = SettingsError(
+            "GPU0: no right to change it", host="box", next_step="ask root"
+        )
         await d.press(*keys.split())
-        await d.until(lambda: "box: GPU0: no right to change it" in d.text and "next: ask root" in d.text)
+        await d.until(
+            lambda: "box: GPU0: no right to change it" in d.text and "next: ask root" in d.text
+        )
         assert isinstance(d.app.screen, MainScreen)
 
     drive(scenario, stage="ready")
@@ -290,14 +329,18 @@ def test_header_and_page_count_the_same_down(drive: Any, monkeypatch: pytest.Mon
         assert "about 1m00s left  K stops" in d.row(-2) and d.text.count("about 1m00s left") == 2
         now.s += 30.0
         d.app.main.tick(d.session.state)
-        await d.until(lambda: "about 30 s left  K stops" in d.row(-2) and d.text.count("about 30 s left") == 2)
+        await d.until(
+            lambda: "about 30 s left  K stops" in d.row(-2) and d.text.count("about 30 s left") == 2
+        )
 
     drive(scenario, stage="experiment")
 
 
 def test_two_flags_at_most() -> None:
     values = {"what": sweep_form.FLAG, "values": "", "gpu": "all", "flags": "a=1,2 b=3,4"}
-    assert sweep_form.parse(values, 1) == sweep_form.Wanted("flag", [], None, {"a": ["1", "2"], "b": ["3", "4"]})
+    assert sweep_form.parse(values, 1) == sweep_form.Wanted(
+        "flag", [], None, {"a": ["1", "2"], "b": ["3", "4"]}
+    )
     with pytest.raises(InputError, match="one or two"):
         sweep_form.parse({**values, "flags": "a=1,2 b=1,2 c=1,2"}, 1)
 
@@ -335,8 +378,15 @@ def test_a_measurement_redraws_only_the_fields_that_changed(drive: Any) -> None:
 
 
 # drawing
-@given(st.floats(-500, 500), st.none() | st.floats(0, 500), st.sampled_from([9, 25, 61]), st.floats(1, 100))
-def test_a_bar_is_as_wide_as_its_axis(change: float, half: float | None, cells: int, limit: float) -> None:
+@given(
+    st.floats(-500, 500),
+    st.none() | st.floats(0, 500),
+    st.sampled_from([9, 25, 61]),
+    st.floats(1, 100),
+)
+def test_a_bar_is_as_wide_as_its_axis(
+    change: float, half: float | None, cells: int, limit: float
+) -> None:
     axis = Axis(limit, cells)
     text = "".join(t for t, _ in bar(axis, change, half, "text"))
     assert len(text) == cells and len(axis.head()) == cells
@@ -362,7 +412,9 @@ def test_an_axis_contains_the_deciding_metric_and_cuts_off_distant_ones() -> Non
 @pytest.mark.parametrize("width", [60, 72, 111, 188])
 def test_rows_fit_their_width(width: int) -> None:
     for done in range(7):
-        for row in experiment_rows(canned_experiment(done), width, left_s=60.0, trail={2: (15.4, 5.9)}):
+        for row in experiment_rows(
+            canned_experiment(done), width, left_s=60.0, trail={2: (15.4, 5.9)}
+        ):
             assert row_width(row) <= width, "".join(t for t, _ in row)
     for done in range(8):
         for row in sweep_rows(canned_sweep(done), width, 36, left_s=9.0):
@@ -383,11 +435,15 @@ def test_words_and_wide_ranges_stand_at_equal_distances() -> None:
 
 def test_results_have_no_line_between_them_and_labels_have_no_exponent() -> None:
     points = [Point(0, 411.0, "#1", "A"), Point(1, 2251.0, "#2", "B")]
-    text = "\n".join("".join(t for t, _ in row) for row in curve(points, 60, 12, "tok/s", joined=False))
+    text = "\n".join(
+        "".join(t for t, _ in row) for row in curve(points, 60, 12, "tok/s", joined=False)
+    )
     assert not set(text) & set("▄▀▞▚█") and "e3" not in text and "2,000" in text and "#1" in text
 
 
-@given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=9), st.integers(24, 120), st.integers(6, 40))
+@given(
+    st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=9), st.integers(24, 120), st.integers(6, 40)
+)
 def test_a_curve_keeps_its_box(values: list[float], width: int, height: int) -> None:
     points = [Point(float(n), v, str(n)) for n, v in enumerate(values)]
     rows = curve(points, width, height, "title")
@@ -450,7 +506,11 @@ def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any)
 def test_results_are_narrowed_down_and_shown_again(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("4", "f", *"power")
-        await d.until(lambda: "4 Bench  /power" in d.text and "max-num-seqs=512" not in d.text.split("4 Bench")[1])
+        await d.until(
+            lambda: (
+                "4 Bench  /power" in d.text and "max-num-seqs=512" not in d.text.split("4 Bench")[1]
+            )
+        )
         await d.press("enter", "enter")
         await d.until(lambda: "Result #39" in d.text)
         await d.press("escape", "escape")
@@ -475,12 +535,20 @@ def test_note_and_tags_are_written(drive: Any) -> None:
 
 def test_an_arm_may_name_gpu_settings() -> None:
     target = parse_arm("@vllm-any max-num-seqs=2")
-    assert isinstance(target, Arm) and target.target is not None and target.sets == ("max-num-seqs=2",)
+    assert (
+        isinstance(target, Arm) and target.target is not None and target.sets == ("max-num-seqs=2",)
+    )
     assert target.target.name == "vllm-any" and parse_arm(line_of(target)) == target
     url = parse_arm("http://127.0.0.1:8000")
-    assert isinstance(url, Arm) and url.target is not None and url.target.name == "http://127.0.0.1:8000"
+    assert (
+        isinstance(url, Arm)
+        and url.target is not None
+        and url.target.name == "http://127.0.0.1:8000"
+    )
     with pytest.raises(InputError, match="an arm has one target"):
         parse_arm("@one http://two:1")
     found = parse_arm("gpu.power=400W gpu.sm=210-1755 gpu.persistence=off")
-    assert found == Arm(gpu=GpuSettings(persistence=False, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755)))
+    assert found == Arm(
+        gpu=GpuSettings(persistence=False, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755))
+    )
     assert isinstance(Wanted(Arm(), Arm(), {}), tuple)

@@ -107,10 +107,14 @@ def through_all(monkeypatch: pytest.MonkeyPatch, sizes: Sizes) -> None:
             e = await s.session.experiments.get(1)
             for state in ("done", "running", "stopped", "failed"):
                 s.session.core.update(
-                    experiment=replace(e, state=state, left_s=100.0, error="lost" if state == "failed" else ""),
+                    experiment=replace(
+                        e, state=state, left_s=100.0, error="lost" if state == "failed" else ""
+                    ),
                     sweep=replace(sweep(), state=state, host=HOST),
                 )
-                await every_page(s, PAGES if state == "done" else ("experiment", "sweep", "compare"), sizes)
+                await every_page(
+                    s, PAGES if state == "done" else ("experiment", "sweep", "compare"), sizes
+                )
 
     asyncio.run(scenario())
 
@@ -145,19 +149,35 @@ def test_an_experiment_is_drawn_at_every_width() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(-1e4, 1e4), st.floats(0, 1e4)), max_size=6), st.integers(-80, 90), st.floats(-1e5, 1e5)
+    st.lists(st.tuples(st.floats(-1e4, 1e4), st.floats(0, 1e4)), max_size=6),
+    st.integers(-80, 90),
+    st.floats(-1e5, 1e5),
 )
-def test_an_axis_has_room_or_is_left_out(spans: list[tuple[float, float]], cells: int, change: float) -> None:
+def test_an_axis_has_room_or_is_left_out(
+    spans: list[tuple[float, float]], cells: int, change: float
+) -> None:
     axis = axis_for(spans, cells)
     assert axis.cells == 0 or (axis.cells % 2 == 1 and 9 <= axis.cells <= cells)
-    assert len(axis.head()) == axis.cells == sum(len(text) for text, _ in bar(axis, change, abs(change) / 3, "text"))
+    assert (
+        len(axis.head())
+        == axis.cells
+        == sum(len(text) for text, _ in bar(axis, change, abs(change) / 3, "text"))
+    )
 
 
 def test_the_words_of_a_narrow_axis_do_not_touch() -> None:
-    assert Axis(300, 13).head().split() == ["0"] and Axis(300, 31).head().split() == ["-300", "%", "0", "+300", "%"]
+    assert Axis(300, 13).head().split() == ["0"] and Axis(300, 31).head().split() == [
+        "-300",
+        "%",
+        "0",
+        "+300",
+        "%",
+    ]
 
 
-def test_a_defect_in_drawing_is_shown_and_the_screen_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_in_drawing_is_shown_and_the_screen_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*_: Any) -> Any:
         raise IndexError("--api-key sesame")
 
@@ -170,11 +190,17 @@ def test_a_defect_in_drawing_is_shown_and_the_screen_continues(monkeypatch: pyte
             await s.press("f1")
             await s.until("pick a preset: type letters")
             await s.press("escape", "z")
-            text = await s.until("a defect in Workbench: IndexError", "please report it with the file", "GPU0")
+            text = await s.until(
+                "a defect in Workbench: IndexError", "please report it with the file", "GPU0"
+            )
             assert "sesame" not in text
             await s.press("p")  # keys still work
             await s.until(lambda: s.app.query("Search"))
 
     asyncio.run(scenario())
     kept = crashes()
-    assert len(kept) == 2 and "sesame" not in Path(kept[0]).read_text() and kept[0].stat().st_mode & 0o777 == 0o600
+    assert (
+        len(kept) == 2
+        and "sesame" not in Path(kept[0]).read_text()
+        and kept[0].stat().st_mode & 0o777 == 0o600
+    )

@@ -42,7 +42,9 @@ def test_grid(drive: Any, name: str, stage: str | None, gpus: int, keys: tuple[s
     drive(scenario, stage=stage, gpus=gpus)
 
 
-@pytest.mark.parametrize("name, keys", [("start-plan", "s"), ("flag-edit", "enter"), ("help", "f1")])
+@pytest.mark.parametrize(
+    "name, keys", [("start-plan", "s"), ("flag-edit", "enter"), ("help", "f1")]
+)
 def test_grid_of_modals(drive: Any, name: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
         await d.press("2", keys)
@@ -95,7 +97,8 @@ def test_every_pane_names_the_next_key_when_empty(drive: Any) -> None:
 
 def test_absent_values_are_not_given_as_zero_and_have_a_reason(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        assert "fan" not in d.row(2) + d.row(3)  # no GPU here gives it: no cell in the strip, the reason on page 6
+        # no GPU here gives it: no cell in the strip, the reason on page 6
+        assert "fan" not in d.row(2) + d.row(3)
         await d.press("6")
         assert "n/a (not supported): fan_pct" in d.text
 
@@ -116,9 +119,16 @@ def test_a_value_that_one_of_two_gpus_does_not_give_is_na(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         telemetry = d.session.telemetry()
         silent = replace(telemetry.gpus[1], power_w=None, absent={"power_w": "not supported"})
-        d.session.push(telemetry=replace(telemetry, gpus=(telemetry.gpus[0], silent), t_s=telemetry.t_s + 1))
+        d.session.push(
+            telemetry=replace(telemetry, gpus=(telemetry.gpus[0], silent), t_s=telemetry.t_s + 1)
+        )
         await d.until(lambda: "n/a" in d.row(8))
-        assert "power" in d.row(2) and "power" in d.row(7) and "W" in d.row(3) and d.row(8).count("n/a") == 1
+        assert (
+            "power" in d.row(2)
+            and "power" in d.row(7)
+            and "W" in d.row(3)
+            and d.row(8).count("n/a") == 1
+        )
 
     drive(scenario, gpus=2)
 
@@ -126,8 +136,19 @@ def test_a_value_that_one_of_two_gpus_does_not_give_is_na(drive: Any) -> None:
 def test_stale_telemetry_says_its_age(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.push(telemetry_monotonic_s=time.monotonic() - 14.2)
-        await d.until(lambda: all(re.search(r"STALE (1[4-9]|[2-9]\d) s", d.row(row)) for row in (0, 1)))
-        styles = {s.style.color.name for s in d.app.main.strip.render_line(2) if s.style and "%" in s.text}
+        await d.until(
+            lambda: all(
+                re.search(
+                    r"STALE (1[4-9]|[2-9]\d) "
+                    r"s",
+                    d.row(row),
+                )
+                for row in (0, 1)
+            )
+        )
+        styles = {
+            s.style.color.name for s in d.app.main.strip.render_line(2) if s.style and "%" in s.text
+        }
         assert styles == {style("dim").color.name}  # not live
 
     drive(scenario)
@@ -136,12 +157,20 @@ def test_stale_telemetry_says_its_age(drive: Any) -> None:
 def test_a_lost_gpu_leaves_the_others_live(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         telemetry = d.session.telemetry()
-        lost = replace(telemetry.gpus[1], state=GpuState.LOST, message="GPU is lost: XID 79, reset it or reboot")
+        lost = replace(
+            telemetry.gpus[1],
+            state=GpuState.LOST,
+            message="GPU is lost: XID 79, reset it or reboot",
+        )
         gpus = (telemetry.gpus[0], lost, *telemetry.gpus[2:])
         d.session.push(telemetry=replace(telemetry, gpus=gpus, t_s=telemetry.t_s + 1))
         await d.until(lambda: "x LOST" in d.text)
         rows = [d.row(row) for row in range(2, 10)]
-        assert "GPU1" in rows[2] and "XID 79" in rows[2] and [row.count("util") for row in rows[::2]] == [1, 0, 1, 1]
+        assert (
+            "GPU1" in rows[2]
+            and "XID 79" in rows[2]
+            and [row.count("util") for row in rows[::2]] == [1, 0, 1, 1]
+        )
 
     drive(scenario, gpus=4)
 
@@ -150,7 +179,11 @@ def test_a_driver_that_does_not_answer_says_why(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         for number, status in enumerate(s for s in DriverStatus if s is not DriverStatus.OK):
             driver = DriverInfo(status, f"what to do {number}")
-            d.session.push(telemetry=replace(d.session.telemetry(), driver=driver, gpus=(), infos=(), t_s=number))
+            d.session.push(
+                telemetry=replace(
+                    d.session.telemetry(), driver=driver, gpus=(), infos=(), t_s=number
+                )
+            )
             await d.until(lambda status=status: f"x GPUs: {status}" in d.text, str(status))
             assert f"what to do {number}" in d.text
 
@@ -237,7 +270,8 @@ def test_all_fields_of_the_state_are_drawn_from() -> None:
     from workbench import tui
 
     text = "".join(path.read_text() for path in Path(tui.__file__).parent.rglob("*.py"))
-    fields = set(SessionState.__dataclass_fields__) - {"log_revision"}  # says that there are new lines, and no more
+    # says that there are new lines, and no more
+    fields = set(SessionState.__dataclass_fields__) - {"log_revision"}
     assert not [f for f in fields if not re.search(rf"state\.{f}\b", text)]
 
 
@@ -246,7 +280,10 @@ def test_the_list_of_runs_shows_whole_ids_on_a_narrow_screen(drive: Any) -> None
 
     async def scenario(d: Any) -> None:
         server = d.session.state.server
-        runs = tuple(replace(server, run_id=f"{server.run_id}-{n}", model="organization/" + "m" * 60) for n in range(3))
+        runs = tuple(
+            replace(server, run_id=f"{server.run_id}-{n}", model="organization/" + "m" * 60)
+            for n in range(3)
+        )
         d.session.push(servers=runs, run_id=runs[0].run_id)
         await d.press("3", "o")
         await d.until(lambda: "Server runs" in d.text)
@@ -271,7 +308,9 @@ def test_the_first_benchmark_is_not_called_as_before(drive: Any) -> None:
 
 def test_a_lost_link_speaks_of_a_server_only_if_there_is_one(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        host = replace(d.session.state.host, link="lost", lost_since_unix_s=time.time() - 5, retries=2)
+        host = replace(
+            d.session.state.host, link="lost", lost_since_unix_s=time.time() - 5, retries=2
+        )
         d.session.push(host=host)
         await d.until(lambda: "LINK LOST" in d.row(0) and "server keeps running" in d.row(0))
         d.session.push(servers=(), run_id=None)

@@ -1,4 +1,5 @@
-"""Defects that a stranger met while walking through README.md's loop beside other users of the machine."""
+"""Defects that a stranger met while walking through README.md's loop beside other users of the
+machine."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from workbench.tui.screen import MainScreen
 
 def _port_of_preset() -> int:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", f"{PRESET}.toml")
-    return next(int(line.split("=")[1]) for line in own.read_text().splitlines() if line.startswith("port = "))
+    return next(
+        int(line.split("=")[1])
+        for line in own.read_text().splitlines()
+        if line.startswith("port = ")
+    )
 
 
 def _named_free_port(text: str) -> int:
@@ -32,7 +37,8 @@ def _named_free_port(text: str) -> int:
 
 @pytest.mark.slow
 def test_b_repeats_why_the_start_was_rejected_and_the_next_start_clears_it() -> None:
-    """b replaced "port 8005 is in use" by "there is no server to benchmark", and the error outlived its cause."""
+    """b replaced "port 8005 is in use" by "there is no server to benchmark", and the error outlived
+    its cause."""
     on_free_port()
 
     async def scenario(s: RealScreen) -> None:
@@ -42,7 +48,10 @@ def test_b_repeats_why_the_start_was_rejected_and_the_next_start_clears_it() -> 
             await s.load()
             await s.press("s")
             port = _port_of_preset()
-            await s.until(f"port {port} is in use by process {os.getpid()}", lambda: _named_free_port(s.text) > port)
+            await s.until(
+                f"port {port} is in use by process {os.getpid()}",
+                lambda: _named_free_port(s.text) > port,
+            )
             await s.press("enter")
             await s.until("is in use")
             await s.press("b")
@@ -68,7 +77,9 @@ def test_the_header_of_altered_gpus_is_whole_at_80_columns() -> None:
         assert "…" not in text.splitlines()[1]
         await s.press("F")
         await s.until("mean  ")
-        assert "GPU0-3 limit 170 W ok   GPU0-3 set power limit 170 W" in s.row(1) and "…" not in s.row(1)
+        assert ("GPU0-3 limit 170 W ok   GPU0-3 set power limit 170 W") in s.row(
+            1
+        ) and "…" not in s.row(1)
 
     shown(scenario, size=(80, 24))
 
@@ -87,8 +98,11 @@ def test_stale_readings_are_explained() -> None:
     shown(scenario)
 
 
-def test_a_key_that_is_typed_before_the_screen_is_mounted_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """p, typed while the screen opened, ended in "Can't mount widget(s)"; a key must not be lost either."""
+def test_a_key_that_is_typed_before_the_screen_is_mounted_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """p, typed while the screen opened, ended in "Can't mount widget(s)"; a key must not be lost
+    either."""
     compose = MainScreen.compose
 
     def typed_meanwhile(self: MainScreen) -> ComposeResult:
@@ -126,7 +140,8 @@ def test_the_keys_of_the_launch_pane_without_a_plan(key: str) -> None:
 
 
 def test_enter_that_was_typed_before_the_terminal_was_taken_over_is_enter() -> None:
-    """The line discipline had made a line feed of it, and p, a name and enter, typed early, loaded nothing."""
+    """The line discipline had made a line feed of it, and p, a name and enter, typed early, loaded
+    nothing."""
 
     async def scenario(s: RealScreen) -> None:
         await s.press("p", "d", "p", "4", "ctrl+j")
@@ -136,7 +151,8 @@ def test_enter_that_was_typed_before_the_terminal_was_taken_over_is_enter() -> N
 
 
 def test_s_right_after_a_preset_is_loaded_shows_its_plan() -> None:
-    """The preset was loaded in the background, and s of the same packet said that there is no plan to start."""
+    """The preset was loaded in the background, and s of the same packet said that there is no plan
+    to start."""
 
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")

@@ -46,7 +46,8 @@ def strip_rows(d: Any) -> list[str]:
 
 
 def levels(d: Any, label: str) -> list[str]:
-    """Return the graph of the first GPU with this label: the characters of each cell from the bottom."""
+    """Return the graph of the first GPU with this label: the characters of each cell from the
+    bottom."""
     rows, columns = strip_rows(d), d.app.main.strip.arranged.columns
     first = next(n for n, row in enumerate(rows) if label in row)
     start = columns.starts[list(UNITS).index(label)]
@@ -61,7 +62,9 @@ def height_of(cell: str) -> int:
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
-def test_three_labelled_graphs_show_a_benchmark_at_every_size(drive: Any, size: tuple[int, int], gpus: int) -> None:
+def test_three_labelled_graphs_show_a_benchmark_at_every_size(
+    drive: Any, size: tuple[int, int], gpus: int
+) -> None:
     async def scenario(d: Any) -> None:
         text, now_s = "\n".join(strip_rows(d)), NOW + d.session.ticks
         window = d.app.main.strip.view.window(now_s, d.app.main.strip.arranged.columns.cells)
@@ -183,7 +186,8 @@ def working_gpus() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> None:
-    """250 W, 200 W, 170 W, then reverted, all under load: three levels, three marks, and the same past."""
+    """250 W, 200 W, 170 W, then reverted, all under load: three levels, three marks, and the same
+    past."""
 
     async def scenario(s: RealScreen) -> None:
         strip, history = s.app.main.strip, s.session.timeline.history
@@ -192,8 +196,12 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
             """Wait until the limit holds the GPU for 6 s. Return the Unix time."""
 
             def holds() -> bool:
-                limits, watts = (history.cells((0, name), strip.now_s, 1, 6) for name in ("limit_w", "power_w"))
-                return set(limits) == {limit_w} and all(w and 0.9 * limit_w < w <= limit_w + 2 for w in watts)
+                limits, watts = (
+                    history.cells((0, name), strip.now_s, 1, 6) for name in ("limit_w", "power_w")
+                )
+                return set(limits) == {limit_w} and all(
+                    w and 0.9 * limit_w < w <= limit_w + 2 for w in watts
+                )
 
             await s.until(holds, seconds=60)
             return strip.now_s
@@ -214,7 +222,9 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
         assert "limited" in roles  # held at the limit
         assert (await s.session.gpu.revert()).ok
         await settled(250.0)
-        assert [picture(at_s) for at_s in times] == pictures and len({str(p) for p in pictures}) == 3
+        assert [picture(at_s) for at_s in times] == pictures and len(
+            {str(p) for p in pictures}
+        ) == 3
         settings = [e.kind for e in history.events if e.kind.value.startswith("setting")]
         assert settings == [EventKind.SETTING_MADE] * 2 + [EventKind.SETTING_REVERTED]
         signs = s.row(strip.size.height).split(" now")[0]
@@ -239,7 +249,9 @@ def test_a_server_on_another_node_is_not_shown_with_the_gpus_of_its_login_host(
         await d.until(lambda: said in strip_rows(d)[0], "the sentence above the graphs")
         await d.until(lambda: d.app.main.strip.size.height == before + 1, "a row for it")
         await d.press("6")
-        await d.until(lambda: "`workbench --container slurm:12` shows the GPUs of the job." in d.text)
+        await d.until(
+            lambda: "`workbench --container slurm:12` shows the GPUs of the job." in d.text
+        )
         d.session.push(servers=(replace(job, state=ServerState.STOPPED, alive=False),))
         await d.until(lambda: said not in d.text, "the sentence goes with the server")
 

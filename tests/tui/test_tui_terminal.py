@@ -1,4 +1,5 @@
-"""The screen in a real pseudo-terminal: signals, a terminal that stops reading, NO_COLOR, keys under a log flood."""
+"""The screen in a real pseudo-terminal: signals, a terminal that stops reading, NO_COLOR, keys
+under a log flood."""
 
 from __future__ import annotations
 
@@ -58,12 +59,21 @@ class Terminal:
     """A child in a pty of 120x40, and its output."""
 
     def __init__(
-        self, tmp_path: Path, interval: float = 0.1, flood: bool = False, program: str = "", **env: str
+        self,
+        tmp_path: Path,
+        interval: float = 0.1,
+        flood: bool = False,
+        program: str = "",
+        **env: str,
     ) -> None:
         """`program`: another one than the scripted session."""
         self.marker = tmp_path / "ended"
         text = program or PROGRAM.format(
-            tests=str(TESTS), root=str(TESTS.parent), interval=interval, flood=flood, marker=str(self.marker)
+            tests=str(TESTS),
+            root=str(TESTS.parent),
+            interval=interval,
+            flood=flood,
+            marker=str(self.marker),
         )
         self.master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
@@ -151,8 +161,8 @@ MainScreen.on_descendant_focus = broken
 
 @pytest.mark.slow
 def test_the_real_screen_ends_with_its_terminal(tmp_path: Path, terminals: list[Terminal]) -> None:
-    """Without a controlling terminal nobody sends SIGHUP: it read the end of its input for ever, at a whole core, and
-    went on to tell the guard that it lives."""
+    """Without a controlling terminal nobody sends SIGHUP: it read the end of its input for ever, at
+    a whole core, and went on to tell the guard that it lives."""
     t = Terminal(tmp_path, program=REAL)
     terminals.append(t)
     t.read_until(b"Compare")
@@ -164,7 +174,8 @@ def test_the_real_screen_ends_with_its_terminal(tmp_path: Path, terminals: list[
 def test_a_terminal_that_hangs_up_while_it_is_not_read_ends_the_screen(
     tmp_path: Path, terminals: list[Terminal]
 ) -> None:
-    """Frames that the terminal does not take fill a queue, on which the event loop would wait for ever."""
+    """Frames that the terminal does not take fill a queue, on which the event loop would wait for
+    ever."""
     t = Terminal(tmp_path, interval=0.02)
     terminals.append(t)
     t.read_until(b"Compare")
@@ -190,11 +201,14 @@ def test_a_defect_ends_in_words_and_a_file(tmp_path: Path, terminals: list[Termi
 
 
 @pytest.mark.slow
-def test_a_terminal_that_stops_reading_does_not_stop_the_loop(tmp_path: Path, terminals: list[Terminal]) -> None:
+def test_a_terminal_that_stops_reading_does_not_stop_the_loop(
+    tmp_path: Path, terminals: list[Terminal]
+) -> None:
     t = Terminal(tmp_path, interval=0.05)
     terminals.append(t)
     t.read_until(b"Compare")
-    deadline = time.monotonic() + 5  # nobody reads: 100 ticks, three times what the driver's queue holds
+    # nobody reads: 100 ticks, three times what the driver's queue holds
+    deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         time.sleep(0.2)
     t.child.send_signal(signal.SIGTERM)
@@ -221,7 +235,9 @@ def test_a_key_is_answered_while_the_log_floods(tmp_path: Path, terminals: list[
 
 
 @pytest.mark.slow
-def test_a_burst_of_keys_reaches_the_page_that_the_first_key_opens(tmp_path: Path, terminals: list[Terminal]) -> None:
+def test_a_burst_of_keys_reaches_the_page_that_the_first_key_opens(
+    tmp_path: Path, terminals: list[Terminal]
+) -> None:
     t = Terminal(tmp_path, interval=1.0)
     terminals.append(t)
     t.read_until(b"Compare")
@@ -235,7 +251,9 @@ def test_a_burst_of_keys_reaches_the_page_that_the_first_key_opens(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_no_color_has_no_colour_and_does_not_crash(tmp_path: Path, terminals: list[Terminal]) -> None:
+def test_no_color_has_no_colour_and_does_not_crash(
+    tmp_path: Path, terminals: list[Terminal]
+) -> None:
     t = Terminal(tmp_path, NO_COLOR="1")
     terminals.append(t)
     t.read_until(b"SIMULATED")
@@ -269,5 +287,7 @@ def test_a_terminal_without_abilities_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_the_screen_loads_nothing_heavy() -> None:
     heavy = "{'pydantic', 'httpx', 'sqlite3', 'plotext', 'asyncssh'}"
     text = f"import sys, workbench.tui.app; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=TESTS.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=TESTS.parent
+    )
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,5 @@
-"""The themes: contrasts computed as WCAG 2 says, also with the colours of a 256-colour terminal, and the switch."""
+"""The themes: contrasts computed as WCAG 2 says, also with the colours of a 256-colour terminal,
+and the switch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ GRAPHS = sorted({*GRAPH_ROLES, *(role for palette in PALETTES.values() for role 
 def luminance(colour: str, rounded: bool) -> float:
     parsed = Color.parse(colour)
     triplet = (parsed.downgrade(ColorSystem.EIGHT_BIT) if rounded else parsed).get_truecolor()
-    linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in triplet)]
+    linear = [
+        v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4
+        for v in (c / 255 for c in triplet)
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -59,7 +63,10 @@ def test_every_graph_is_seen_on_its_ground(name: str, rounded: bool) -> None:
 
 def test_a_terminal_of_256_colours_has_every_colour_of_its_theme() -> None:
     palette = PALETTES["256"]
-    colours = {*palette.grounds.values(), *(colour_of(r, palette)[0] for r in (*TEXT_ROLES, *GRAPHS))}
+    colours = {
+        *palette.grounds.values(),
+        *(colour_of(r, palette)[0] for r in (*TEXT_ROLES, *GRAPHS)),
+    }
     levels, greys = (0, 95, 135, 175, 215, 255), {8 + 10 * n for n in range(24)}
     for colour in colours:
         red, green, blue = Color.parse(colour).get_truecolor()
@@ -75,7 +82,9 @@ def test_a_theme_is_changed_in_the_palette_and_kept() -> None:
         await s.press("colon")
         await s.until("Actions")
         await s.press(*"theme light", "enter")
-        await s.until(lambda: strip.render_line(0)._segments[0].style.bgcolor.triplet.hex == "#ffffff")
+        await s.until(
+            lambda: strip.render_line(0)._segments[0].style.bgcolor.triplet.hex == "#ffffff"
+        )
         assert s.app.main.styles.background.hex == "#FFFFFF"
         assert ConfigStore().config.ui.theme == "light"
 

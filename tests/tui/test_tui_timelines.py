@@ -19,7 +19,8 @@ T0 = 1_764_000_000
 
 
 def stored(begin_s: int, watts: float, seconds: int = 60) -> int:
-    """Store a result whose benchmark begins 10 s after its first second and has one power level. Return its id."""
+    """Store a result whose benchmark begins 10 s after its first second and has one power level.
+    Return its id."""
     db, made = ResultsDb(paths.results_db()), result(host=f"sim:{PROFILE}")
     result_id = db.add(made.spec, made.conditions, made.summary, ())
     cells, lines = CellWriter(1), list[str]()
@@ -36,7 +37,9 @@ def stored(begin_s: int, watts: float, seconds: int = 60) -> int:
         lines += cells.add(range(at, at + 1), values)
     lines += cells.end()
     marks = ((10, EventKind.BENCH_BEGIN), (10 + seconds, EventKind.BENCH_END))
-    lines += [event_line(Event(begin_s + at, kind, "benchmark", None, result_id)) for at, kind in marks]
+    lines += [
+        event_line(Event(begin_s + at, kind, "benchmark", None, result_id)) for at, kind in marks
+    ]
     path = result_timelines.path_of(paths.data_dir(), db.uid(result_id))
     result_timelines.write(path, Header("box", True, 1, begin_s), lines)
     return result_id
@@ -60,7 +63,12 @@ def test_the_page_of_a_result_has_its_timeline_and_two_are_aligned() -> None:
         s.session.results.mark(b, "B")
         await s.press("5", "i")
         await s.until(
-            f"Timelines of #{a} and #{b}", f"A #{a} power", "400 / 600 W", f"B #{b} power", "600 / 600 W", "99 / 100 %"
+            f"Timelines of #{a} and #{b}",
+            f"A #{a} power",
+            "400 / 600 W",
+            f"B #{b} power",
+            "600 / 600 W",
+            "99 / 100 %",
         )
         await s.press("escape", "4", "enter")
         await s.until(f"Result #{old}")
@@ -77,7 +85,10 @@ def test_the_page_of_a_result_has_its_timeline_and_two_are_aligned() -> None:
 
 @pytest.mark.parametrize("width", [40, 78, 118, 198])
 def test_timelines_fit_every_width_and_begin_in_the_same_column(width: int) -> None:
-    timelines = {"A #1": read(stored(T0, 200.0)), "B #2": read(stored(T0 + 3601, 300.0, seconds=700))}
+    timelines = {
+        "A #1": read(stored(T0, 200.0)),
+        "B #2": read(stored(T0 + 3601, 300.0, seconds=700)),
+    }
     rows = ["".join(text for text, _ in row) for row in aligned_rows(timelines, width)]
     assert all(len(row) <= width for row in rows)
     marks = [row for row in rows if "events" in row]

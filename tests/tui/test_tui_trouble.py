@@ -67,13 +67,19 @@ def test_a_link_that_is_lost_under_an_open_experiment(drive: Any, size: tuple[in
     async def scenario(d: Any) -> None:
         await d.press("X")
         host = d.session.state.host
-        d.session.push(host=replace(host, link="lost", lost_since_unix_s=time.time() - 5, retries=2))
+        d.session.push(
+            host=replace(host, link="lost", lost_since_unix_s=time.time() - 5, retries=2)
+        )
         d.session.notice(Level.ERROR, "box: the link was lost", "it is tried again")
         await d.until(lambda: "! LINK LOST" in d.row(0) and "x box: the link was lost" in d.text)
-        assert isinstance(d.app.main.panes.pages.top, ExperimentPage) and "next: it is tried again" in d.text
+        assert (
+            isinstance(d.app.main.panes.pages.top, ExperimentPage)
+            and ("next: it is tried again") in d.text
+        )
         d.session.fail["stop_experiment"] = HostError("no answer", host="box")
         await d.press("K")
-        await d.until(lambda: "x box: no answer" in d.text and "K Stop" in d.text)  # it may be tried again
+        # it may be tried again
+        await d.until(lambda: "x box: no answer" in d.text and "K Stop" in d.text)
         d.session.push(host=host, experiment=canned_experiment(4, state="failed"))
         await d.until(lambda: "LINK LOST" not in d.row(0) and "R Resume" in d.text)
 
@@ -81,20 +87,33 @@ def test_a_link_that_is_lost_under_an_open_experiment(drive: Any, size: tuple[in
 
 
 def test_keys_on_a_lost_host_do_not_claim_what_is_not_known(drive: Any) -> None:
-    """x said that no server runs on a host that was out of reach, and M called an old reading "free now" without a
-    word. The row on top had no room left for "server keeps running", but for a latency that was no longer measured."""
+    """x said that no server runs on a host that was out of reach, and M called an old reading "free
+    now" without a word. The row on top had no room left for "server keeps running", but for a
+    latency that was no longer measured."""
 
     async def scenario(d: Any) -> None:
         state = d.session.state
-        lost = replace(state.host, name="gpu-box", link="lost", latency_ms=58.0, lost_since_unix_s=time.time() - 65)
+        lost = replace(
+            state.host,
+            name="gpu-box",
+            link="lost",
+            latency_ms=58.0,
+            lost_since_unix_s=time.time() - 65,
+        )
         d.session.push(host=lost, servers=(replace(state.server, state=ServerState.UNKNOWN),))
         await d.until(lambda: "LINK LOST" in d.row(0))
         assert "(server keeps running)" in d.row(0), d.row(0)
         assert "58ms" not in d.row(0)
         await d.press("x")
-        await d.until(lambda: f"gpu-box cannot be reached, so {state.server.run_id} cannot be stopped" in d.text)
+        await d.until(
+            lambda: (
+                f"gpu-box cannot be reached, so {state.server.run_id} cannot be stopped" in d.text
+            )
+        )
         await d.press("M")
-        await d.until(lambda: "gpu-box cannot be reached: the free memory is an old reading" in d.text)
+        await d.until(
+            lambda: "gpu-box cannot be reached: the free memory is an old reading" in d.text
+        )
         d.session.push(host=replace(lost, link="connected"))
         await d.until(lambda: "What fits" in d.text and "old reading" not in d.text)
 
@@ -105,14 +124,23 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         async def failing(*_: Any, **__: Any) -> Any:
             d.session.push(sweep=canned_sweep(2))
-            d.session.push(sweep=replace(canned_sweep(2, state="failed"), error="the server is crashed: exit 1"))
-            raise BenchError("the sweep could not go on", host="box", next_step="e shows the first error")
+            d.session.push(
+                sweep=replace(
+                    canned_sweep(2, state="failed"), error="the server is crashed: exit 1"
+                )
+            )
+            raise BenchError(
+                "the sweep could not go on", host="box", next_step="e shows the first error"
+            )
 
         d.session.sweeps.run_gpu = failing
         await d.press("S", "enter")
         await d.until(lambda: "x failed" in d.text and "x the server is crashed: exit 1" in d.text)
         assert isinstance(d.app.main.panes.pages.top, SweepPage)
-        assert "x box: the sweep could not go on" in d.text and "next: e shows the first error" in d.text
+        assert (
+            "x box: the sweep could not go on" in d.text
+            and ("next: e shows the first error") in d.text
+        )
         await d.press("n")
         await d.until(lambda: "< power limit >" in d.text)
 
@@ -121,7 +149,9 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
 
 def test_an_error_of_the_driver_keeps_the_form_open(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        d.session.fail["plan_gpu"] = InputError("GPU 0: 900 W is above the maximum", next_step="300 to 600 W")
+        d.session.fail["plan_gpu"] = InputError(
+            "GPU 0: 900 W is above the maximum", next_step="300 to 600 W"
+        )
         await d.press("g", *"900", "enter")
         await d.until(lambda: "x GPU 0: 900 W is above the maximum; 300 to 600 W" in d.text)
         assert re.search(r"power limit W +900 ", d.text)
@@ -147,7 +177,9 @@ def test_an_old_message_goes_while_telemetry_flows(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
-def test_a_check_counts_its_seconds_while_telemetry_flows(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_counts_its_seconds_while_telemetry_flows(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = SimpleNamespace(s=100.0)
     clock = SimpleNamespace(monotonic=lambda: now.s)
 
@@ -172,7 +204,11 @@ def test_altered_gpus_are_seen_beside_a_benchmark_on_a_narrow_screen(drive: Any)
             bench=BenchState(running=True, spec=spec, progress=progress),
         )
         await d.until(lambda: "~ benchmark  measuring 31/64  6,120 tok/s" in d.row(-2))
-        assert "READY :8000" in d.row(0) and "▲ GPU altered" in d.row(0) and d.row(0).endswith("SIMULATED")
+        assert (
+            "READY :8000" in d.row(0)
+            and "▲ GPU altered" in d.row(0)
+            and d.row(0).endswith("SIMULATED")
+        )
 
     drive(scenario, stage="altered", size=(80, 24))
 
@@ -185,7 +221,11 @@ def test_how_far_a_load_is() -> None:
     assert progress_text(timed) == "measuring 4/10 s"
     counted = replace(
         timed,
-        bench=replace(timed.bench, spec=replace(spec, seconds=None, requests=64), progress=replace(progress, total=64)),
+        bench=replace(
+            timed.bench,
+            spec=replace(spec, seconds=None, requests=64),
+            progress=replace(progress, total=64),
+        ),
     )
     assert progress_text(counted) == "measuring 7/64"
     assert progress_text(replace(timed, busy=("verifying GPU settings",))) == "4s"
@@ -197,10 +237,13 @@ def test_runs_to_come_are_counted() -> None:
     assert runs_counted(e) == (2, 6)
     assert "".join(r.arm for r in all_runs(e)) == "ABBAAB" and all_runs(e)[-1].state == "planned"
     assert all_runs(canned_experiment()) == canned_experiment().runs
-    assert runs_counted(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4  # it may end then
+    # it may end then
+    assert runs_counted(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4
 
 
-def _planned(gpu: int, setting: str, before: Any, known: str, value: Any, message: str = "") -> SettingOutcome:
+def _planned(
+    gpu: int, setting: str, before: Any, known: str, value: Any, message: str = ""
+) -> SettingOutcome:
     command = SettingCommand(gpu, f"GPU-{gpu}", setting, ("nvidia-smi",), None, value)
     return SettingOutcome(command, True, before, value, message=message, before_known=known)
 
@@ -222,7 +265,10 @@ def test_one_process_on_many_gpus_is_named_once() -> None:
     processes = [*((n, 4242, "vllm", True) for n in range(4)), (2, 991, "train.py", False)]
     text = said(concerned_rows(FakeSession(4).state, [0, 1, 2, 3], processes, 72))
     assert text.count("4242") == 1 and "4242 vllm on GPU0-3: a server of Workbench" in text
-    assert "991 train.py on GPU2: not started by Workbench" in text and "! Other programs use these GPUs" in text
+    assert (
+        "991 train.py on GPU2: not started by Workbench" in text
+        and ("! Other programs use these GPUs") in text
+    )
 
 
 def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first() -> None:
@@ -233,13 +279,17 @@ def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first(
     ]
     lines = said(finding_rows(findings, 100)).splitlines()
     assert lines[0].startswith("▲ GPU3: power limit 200 W has no effect")
-    assert "ok GPU0-2: power limit 200 W is in force: 99 W drawn" in lines and "  it did not bind" in lines
+    assert (
+        "ok GPU0-2: power limit 200 W is in force: 99 W drawn"
+    ) in lines and "  it did not bind" in lines
 
 
 def test_noise_does_not_fill_a_plot() -> None:
     """A difference of 0.2 % must not look like a slope."""
     points = [Point(float(n), y, str(n)) for n, y in enumerate((424.4, 425.2, 424.9))]
-    rows = [n for n, line in enumerate(said(curve(points, 60, 16, "tok/s")).splitlines()) if "●" in line]
+    rows = [
+        n for n, line in enumerate(said(curve(points, 60, 16, "tok/s")).splitlines()) if "●" in line
+    ]
     assert rows[-1] - rows[0] <= 1
 
 

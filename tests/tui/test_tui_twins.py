@@ -27,11 +27,15 @@ def test_the_form_has_a_twin() -> None:
             parse({**VALUES, "twin": "gpu-box-2", "pairs": pairs})
 
 
-def test_a_twin_is_measured_beside_the_present_host(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_twin_is_measured_beside_the_present_host(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(d: Any) -> None:
         wanted = parse({**VALUES, "twin": "gpu-box-2"})
         options = d.app.main.controllers.experiments._options(wanted)
-        assert options["twins"] == (d.session.state.host.name, "gpu-box-2") and "twin" not in options
+        assert (
+            options["twins"] == (d.session.state.host.name, "gpu-box-2") and "twin" not in options
+        )
 
     drive(scenario)
 
@@ -42,7 +46,9 @@ def made(pairs: int, **changes: Any) -> Experiment:
     one, results = Experiment(1, 0.0, "one", spec, restarts=True), {}
     while one.pairs_done < pairs:
         run = design.next_run(one)
-        result = runs.result(run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair))
+        result = runs.result(
+            run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair)
+        )
         results[result.id] = result
         done = replace(run, state="done", value=result.summary.output_tok_s, result_id=result.id)
         one = design.with_run(one, done)
@@ -56,7 +62,11 @@ def test_the_page_has_the_machine_and_the_hosts_of_the_runs(width: int) -> None:
     text = "\n".join("".join(part for part, _ in row) for row in rows)
     assert "two is slower than one by 3.0 %" in " ".join(text.split())
     assert "machine" in text and "-3.0 %" in text and text.count(" swap ") == 2
-    hosts = next(line for line in text.splitlines() if line.startswith("host   ") and "1" in line and "A" not in line)
+    hosts = next(
+        line
+        for line in text.splitlines()
+        if line.startswith("host   ") and "1" in line and "A" not in line
+    )
     assert set(hosts.split()[1:]) == {"1", "2"}
     assert all(row_width(row) <= width for row in rows)
 

@@ -1,10 +1,11 @@
 """Advice about measured servers: rules that read measured and configured values and yield findings.
 
-All functions are pure. `facts.py` defines `Facts`, the input of all rules, and makes it from a stored result.
-`advice.py` defines an advice and its expected gain. The rules are in four files: `speed_rules.py` (the limit by memory
-bandwidth, parallel sizes, kernel launches), `gpu_rules.py` (power, clocks, temperature), `load_rules.py` (queue, KV
-cache, prefix cache, client) and `scope_rules.py` (what a measured value includes). `advisor.py` applies the rules and
-sorts the findings by gain. `verdicts.py` says what experiments measured for a finding.
+All functions are pure. `facts.py` defines `Facts`, the input of all rules, and makes it from a
+stored result. `advice.py` defines an advice and its expected gain. The rules are in four files:
+`speed_rules.py` (the limit by memory bandwidth, parallel sizes, kernel launches), `gpu_rules.py`
+(power, clocks, temperature), `load_rules.py` (queue, KV cache, prefix cache, client) and
+`scope_rules.py` (what a measured value includes). `advisor.py` applies the rules and sorts the
+findings by gain. `verdicts.py` says what experiments measured for a finding.
 
     from workbench.advisor.advisor import advise
     from workbench.advisor.facts import facts_of_result

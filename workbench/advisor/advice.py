@@ -17,8 +17,8 @@ THRIFT = "tok/J"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The expected gain of a change as a range in percent. A `low_pct` of 0 means "up to `high_pct`". `of` is the
-    metric that improves, such as "tok/s"."""
+    """The expected gain of a change as a range in percent. A `low_pct` of 0 means "up to
+    `high_pct`". `of` is the metric that improves, such as "tok/s"."""
 
     low_pct: float
     high_pct: float
@@ -39,15 +39,17 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A finding with its expected gain. The gain is None if neither a source nor a calculation gives a number."""
+    """A finding with its expected gain. The gain is None if neither a source nor a calculation
+    gives a number."""
 
     finding: Finding
     gain: Gain | None = None
 
     @property
     def place(self) -> tuple[int, float]:
-        """The sort key of this advice. Warnings and errors come first, then gains in speed from large to small, then
-        hints without a known gain, then gains in efficiency, and last plain information."""
+        """The sort key of this advice. Warnings and errors come first, then gains in speed from
+        large to small, then hints without a known gain, then gains in efficiency, and last plain
+        information."""
         level, gain = self.finding.level, self.gain
         if gain is None:
             return {Level.ERROR: 0, Level.WARN: 0, Level.HINT: 2, Level.INFO: 4}[level], 0.0
@@ -78,9 +80,20 @@ def advice(
     settings: tuple[str, ...] = (),
     gain: Gain | None = None,
 ) -> Advice:
-    """Return an advice made of a finding with these fields and the expected `gain`. The finding's flag is that of the
-    first change."""
+    """Return an advice made of a finding with these fields and the expected `gain`. The finding's
+    flag is that of the first change."""
     flag = changes[0].name if changes else None
     return Advice(
-        Finding(level, code, text, flag, fix, source, evidence=evidence, changes=changes, settings=settings), gain
+        Finding(
+            level,
+            code,
+            text,
+            flag,
+            fix,
+            source,
+            evidence=evidence,
+            changes=changes,
+            settings=settings,
+        ),
+        gain,
     )

@@ -7,13 +7,18 @@ from workbench.advisor.advice import Advice, Rule, advice
 from workbench.advisor.facts import Facts
 from workbench.model.findings import Finding, Level
 
-RULES: tuple[Rule, ...] = (*speed_rules.RULES, *load_rules.RULES, *gpu_rules.RULES, *scope_rules.RULES)
+RULES: tuple[Rule, ...] = (
+    *speed_rules.RULES,
+    *load_rules.RULES,
+    *gpu_rules.RULES,
+    *scope_rules.RULES,
+)
 
 
 def advise(facts: Facts) -> tuple[Finding, ...]:
-    """Return the findings about a result or a running server. Warnings and errors come first, then changes with the
-    largest expected gain, and last plain information. `facts.log` has findings about the server's log, which are
-    included."""
+    """Return the findings about a result or a running server. Warnings and errors come first, then
+    changes with the largest expected gain, and last plain information. `facts.log` has findings
+    about the server's log, which are included."""
     found = [Advice(finding) for finding in facts.log]
     found += [one for rule in RULES for one in rule(facts)]
     if sum(one.gain is not None for one in found) > 1:
@@ -22,12 +27,13 @@ def advise(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _sum(facts: Facts) -> Advice:
-    """Return the advice to test one change at a time, because the expected gains of several findings cannot be added
-    up."""
+    """Return the advice to test one change at a time, because the expected gains of several
+    findings cannot be added up."""
     text = "the expected gains do not add up, and changes overlap: test one at a time"
     limit = facts.ceiling_tok_s
     fix = (
-        f"all changes together cannot exceed {limit:.4g} tok/s per stream with the same bytes per token"
+        f"all changes together cannot exceed {limit:.4g} tok/s per stream with the same bytes per "
+        "token"
         if limit
         else None
     )

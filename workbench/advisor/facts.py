@@ -1,6 +1,8 @@
-"""The input of the advisor's rules: the configuration of a server, its GPUs, the load, and the measured values.
+"""The input of the advisor's rules: the configuration of a server, its GPUs, the load, and the
+measured values.
 
-A value that is unknown is None. Many values are unknown for results of other tools and of older versions.
+A value that is unknown is None. Many values are unknown for results of other tools and of older
+versions.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU of the server: its properties, the power limit `limit_w` that applied, and its mean power `power_w`
-    during the run."""
+    """One GPU of the server: its properties, the power limit `limit_w` that applied, and its mean
+    power `power_w` during the run."""
 
     index: int
     name: str = ""
@@ -57,8 +59,9 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All input of the advisor's rules. `here` is the server's plan and engine, None if its command line is unknown.
-    `summary` has the metrics of a result. For an invalid result, `summary` is None and `refused` has the reasons."""
+    """All input of the advisor's rules. `here` is the server's plan and engine, None if its command
+    line is unknown. `summary` has the metrics of a result. For an invalid result, `summary` is None
+    and `refused` has the reasons."""
 
     here: Situation | None = None
     sizes: ModelFacts | None = None
@@ -76,14 +79,15 @@ class Facts:
     log: tuple[Finding, ...] = ()
     now: EngineMetrics | None = None  # counters of a running server
     memory_available_bytes: float | None = None  # of the host, now
-    before: BenchResult | None = None  # the newest earlier result of the same configuration and load
+    # the newest earlier result of the same configuration and load
+    before: BenchResult | None = None
     expected_tok_s: float | None = None  # speed of one stream that someone promised
 
     # ---- derived
 
     def count(self, name: str) -> int:
-        """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor parallelism. 1 if
-        the flag is not set or the command line is unknown."""
+        """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor
+        parallelism. 1 if the flag is not set or the command line is unknown."""
         return self.here.count(name) if self.here else 1
 
     @property
@@ -106,7 +110,11 @@ class Facts:
         ranks = self.tp * self.pp
         if self.gpus and self.gpus[0].name == NODES_OF_ONE_GPU:
             return ranks * self.dp
-        spanned = math.ceil(ranks / len(self.gpus)) if self.gpus and not self.here.engine.uses_all_gpus else 1
+        spanned = (
+            math.ceil(ranks / len(self.gpus))
+            if self.gpus and not self.here.engine.uses_all_gpus
+            else 1
+        )
         return max(self.here.nodes, spanned)
 
     @property
@@ -115,8 +123,8 @@ class Facts:
 
     @property
     def fraction(self) -> float | None:
-        """The measured decoding speed of each stream (simultaneous request) divided by the speed that the memory
-        bandwidth allows. None if either is unknown."""
+        """The measured decoding speed of each stream (simultaneous request) divided by the speed
+        that the memory bandwidth allows. None if either is unknown."""
         if not self.ceiling_tok_s or not self.per_stream_tok_s:
             return None
         return self.per_stream_tok_s / self.ceiling_tok_s
@@ -131,9 +139,14 @@ class Facts:
 
     @property
     def between_bounds(self) -> bool:
-        """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the speed that the memory
-        bandwidth allows. Then neither memory reads nor kernel launches take most of a decoding step."""
-        return self.fraction is not None and LAUNCH_BOUND <= self.fraction < MEMORY_BOUND and self.few_streams
+        """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the
+        speed that the memory bandwidth allows. Then neither memory reads nor kernel launches take
+        most of a decoding step."""
+        return (
+            self.fraction is not None
+            and LAUNCH_BOUND <= self.fraction < MEMORY_BOUND
+            and self.few_streams
+        )
 
     @property
     def few_streams(self) -> bool:
@@ -141,8 +154,9 @@ class Facts:
 
     @property
     def room_pct(self) -> float:
-        """The largest possible gain in percent before decoding reaches the speed that the memory bandwidth allows, if
-        each token still needs the same bytes. Infinite if that speed is unknown."""
+        """The largest possible gain in percent before decoding reaches the speed that the memory
+        bandwidth allows, if each token still needs the same bytes. Infinite if that speed is
+        unknown."""
         return 100 * (1 / self.fraction - 1) if self.fraction else math.inf
 
     @property
@@ -154,22 +168,25 @@ class Facts:
 
     @property
     def speculates(self) -> bool:
-        """Whether the server used speculative decoding, according to the engine's counters or the flags."""
+        """Whether the server used speculative decoding, according to the engine's counters or the
+        flags."""
         engine = self.summary.engine if self.summary else None
         drafts = engine is not None and engine.spec_accepted_pct is not None
         flags = self.here.plan.flags if self.here else ()
-        return drafts or any(f.name.startswith(("speculative-", "spec-", "draft")) and f.value for f in flags)
+        return drafts or any(
+            f.name.startswith(("speculative-", "spec-", "draft")) and f.value for f in flags
+        )
 
     def share_of(self, reason: str) -> float:
-        """Return the share of the run (0..1) in which the driver reported the clock event reason `reason`, such as "SW
-        power cap"."""
+        """Return the share of the run (0..1) in which the driver reported the clock event reason
+        `reason`, such as "SW power cap"."""
         gpu = self.summary.gpu if self.summary else None
         return gpu.event_reasons.get(reason, 0.0) if gpu else 0.0
 
 
 def situation_of(conditions: Conditions) -> Situation | None:
-    """Return the plan and engine of the server that was measured, given the result's conditions. None if the server's
-    command line is unknown."""
+    """Return the plan and engine of the server that was measured, given the result's conditions.
+    None if the server's command line is unknown."""
     engine = engines.find(conditions.engine or "")
     if engine is None or not (conditions.flags or conditions.argv):
         return None
@@ -184,8 +201,9 @@ def situation_of(conditions: Conditions) -> Situation | None:
 
 
 def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
-    """Return the input of the advisor's rules for a stored result. `beside` has values that a result does not contain,
-    such as findings about the server's log. If it is None, these values are unknown."""
+    """Return the input of the advisor's rules for a stored result. `beside` has values that a
+    result does not contain, such as findings about the server's log. If it is None, these values
+    are unknown."""
     conditions, summary = result.conditions, result.summary
     return replace(
         beside or Facts(),

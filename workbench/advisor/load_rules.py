@@ -1,5 +1,5 @@
-"""Rules about the load: the queue, the KV cache, the prefix cache, the load client, and how much a single run
-can show."""
+"""Rules about the load: the queue, the KV cache, the prefix cache, the load client, and how much a
+single run can show."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ _HITS_PCT = 5.0
 _WAITING = 0.25  # waiting requests for each running one
 _BUSY_CLIENT_PCT = 70.0
 _RESERVE_GIB = 8.0
-_UNIFIED = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs out unannounced)"
+_UNIFIED = (
+    "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs "
+    "out unannounced)"
+)
 
 
 def _value(
-    facts: Facts, during: Callable[[EngineDuring], float | None], now: Callable[[EngineMetrics], float | None]
+    facts: Facts,
+    during: Callable[[EngineDuring], float | None],
+    now: Callable[[EngineMetrics], float | None],
 ) -> float | None:
-    """Return a value from the engine's counters; None if there are no counters. `during` gets the value from the
-    counters of the benchmark. If there was no benchmark, `now` gets it from the present counters of the server."""
+    """Return a value from the engine's counters; None if there are no counters. `during` gets the
+    value from the counters of the benchmark. If there was no benchmark, `now` gets it from the
+    present counters of the server."""
     if facts.summary and facts.summary.engine:
         return during(facts.summary.engine)
     return now(facts.now) if facts.now else None
@@ -46,7 +52,8 @@ def waiting(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, and the limit that makes them wait."""
     mean = _value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
     most = _value(facts, lambda during: during.running_max, lambda now: now.running)
-    if mean is None or mean < max(1.0, _WAITING * (most or 0)):  # a few wait shortly at the start of a run
+    # a few wait shortly at the start of a run
+    if mean is None or mean < max(1.0, _WAITING * (most or 0)):
         return
     kv = _kv_use_pct(facts)
     counted = [f"{mean:.1f} requests waiting"]
@@ -57,16 +64,26 @@ def waiting(facts: Facts) -> Iterator[Advice]:
     text = "requests wait in the queue"
     if kv is not None and kv >= _KV_FULL_PCT:
         text += " because the KV cache is full"
-        fix = "use an FP8 KV cache, shorter contexts, smaller weights or more GPUs; more streams make it worse"
+        fix = (
+            "use an FP8 KV cache, shorter contexts, smaller weights or more GPUs; more streams "
+            "make it worse"
+        )
     elif flag and limit and most is not None and most >= limit * facts.dp:
         code = "batch.first" if limit == 1 else "queue.limit"
         text = f"{flag} is {limit:.0f}, so requests wait although the KV cache has room"
-        fix = f"raise {flag}: batching is the only source of a large total" if limit == 1 else f"raise {flag}"
+        fix = (
+            (f"raise {flag}: batching is the only source of a large total")
+            if limit == 1
+            else f"raise {flag}"
+        )
         changes = (PlanChange(flag, int(4 * limit) if limit > 1 else 64),)
         yield advice(Level.HINT, code, text, fix=fix, evidence=", ".join(counted), changes=changes)
         return
     else:
-        fix = "see TTFT: prefill of long prompts, or a limit of the scheduler, keeps requests in the queue"
+        fix = (
+            "see TTFT: prefill of long prompts, or a limit of the scheduler, keeps requests in "
+            "the queue"
+        )
     yield advice(Level.HINT, "queue.waiting", text, fix=fix, evidence=", ".join(counted))
 
 
@@ -75,10 +92,18 @@ def preemptions(facts: Facts) -> Iterator[Advice]:
     count = _value(facts, lambda during: during.preemptions, lambda now: now.preemptions)
     if not count:
         return
-    text = f"the engine returned running requests to the queue {count:.0f} times: their work is done twice"
-    fix = "lower the number of streams, shorten the contexts, or enlarge the KV cache (FP8, more memory)"
+    text = (
+        f"the engine returned running requests to the queue {count:.0f} times: their work is "
+        "done twice"
+    )
+    fix = (
+        "lower the number of streams, shorten the contexts, or enlarge the KV cache (FP8, more "
+        "memory)"
+    )
     kv = _value(facts, lambda during: during.kv_use_max_pct, lambda now: None)
-    evidence = f"{count:.0f} preemptions" + (f", KV cache up to {kv:.0f} %" if kv is not None else "")
+    evidence = f"{count:.0f} preemptions" + (
+        f", KV cache up to {kv:.0f} %" if kv is not None else ""
+    )
     yield advice(Level.WARN, "kv.preemptions", text, fix=fix, evidence=evidence)
 
 
@@ -88,29 +113,54 @@ def low_kv_use(facts: Facts) -> Iterator[Advice]:
     queued = _value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use >= _KV_LOW_PCT or queued:
         return
-    text = f"a KV cache that is {use:.1f} % full shows a small load, not waste: reserved cache costs no speed"
-    fix = "more streams or longer contexts would fit; waiting requests and preemptions are the signs of a full cache"
-    yield advice(Level.INFO, "kv.load-not-waste", text, fix=fix, evidence=f"KV cache up to {use:.1f} %")
+    text = (
+        f"a KV cache that is {use:.1f} % full shows a small load, not waste: reserved cache "
+        "costs no speed"
+    )
+    fix = (
+        "more streams or longer contexts would fit; waiting requests and preemptions are the "
+        "signs of a full cache"
+    )
+    yield advice(
+        Level.INFO, "kv.load-not-waste", text, fix=fix, evidence=f"KV cache up to {use:.1f} %"
+    )
 
 
 def prefix_cache(facts: Facts) -> Iterator[Advice]:
-    """Report that prompts came from the prefix cache, so that prompt tokens per second are not the speed of prefill."""
+    """Report that prompts came from the prefix cache, so that prompt tokens per second are not the
+    speed of prefill."""
     hits = _value(facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct)
     if hits is None or hits < _HITS_PCT:
         return
-    text = f"{hits:.0f} % of the prompt tokens came from the prefix cache: prompt tokens per second show what clients"
+    text = (
+        f"{hits:.0f} % of the prompt tokens came from the prefix cache: prompt tokens per "
+        "second show what clients"
+    )
     text += " sent, not how fast prefill is"
     fix = "to measure prefill, take TTFT at a known length with prompts that share no prefix"
-    yield advice(Level.INFO, "metric.prompt-throughput", text, fix=fix, evidence=f"prefix cache hits {hits:.0f} %")
+    yield advice(
+        Level.INFO,
+        "metric.prompt-throughput",
+        text,
+        fix=fix,
+        evidence=f"prefix cache hits {hits:.0f} %",
+    )
 
 
 def client(facts: Facts) -> Iterator[Advice]:
-    """Report that the load client's CPU limited the measured speed. This rule also applies to invalid results."""
+    """Report that the load client's CPU limited the measured speed. This rule also applies to
+    invalid results."""
     busy = facts.client_cpu_pct
     if busy is not None and busy > _BUSY_CLIENT_PCT:
         text = "the load client was at its limit, so the server may be faster than measured"
         fix = "run the client on another machine or on free cores, then measure again"
-        yield advice(Level.WARN, "client.bound", text, fix=fix, evidence=f"the client used {busy:.0f} % of a core")
+        yield advice(
+            Level.WARN,
+            "client.bound",
+            text,
+            fix=fix,
+            evidence=f"the client used {busy:.0f} % of a core",
+        )
 
 
 def protocol(facts: Facts) -> Iterator[Advice]:
@@ -120,22 +170,34 @@ def protocol(facts: Facts) -> Iterator[Advice]:
         return
     why = [*summary.marked]
     why += (
-        ["no warm-up"] if spec.warmup == 0 and not spec.until_steady and not spec.command and not facts.imported else []
+        ["no warm-up"]
+        if spec.warmup == 0 and not spec.until_steady and not spec.command and not facts.imported
+        else []
     )
     why += ["a command of the user's own, run once"] if spec.command else []
     why += [f"measured by {facts.imported}"] if facts.imported else []
     if why:
         text = "this run cannot show gains of a few percent"
-        fix = "use an experiment (X, or workbench experiment): pairs of runs in random order, and an interval"
+        fix = (
+            "use an experiment (X, or workbench experiment): pairs of runs in random order, "
+            "and an interval"
+        )
         yield advice(Level.INFO, "bench.protocol", text, fix=fix, evidence="; ".join(why))
 
 
 def unified_memory_now(facts: Facts) -> Iterator[Advice]:
     """Report that little memory is free on a host whose GPU shares the memory with the CPU."""
     free = facts.memory_available_bytes
-    if free is None or not any(g.type and g.type.unified_memory for g in facts.gpus) or free >= _RESERVE_GIB * 2**30:
+    if (
+        free is None
+        or not any(g.type and g.type.unified_memory for g in facts.gpus)
+        or free >= _RESERVE_GIB * 2**30
+    ):
         return
-    text = f"{free / 2**30:.1f} GiB of memory are left, which the GPU shares: the host can freeze without a message"
+    text = (
+        f"{free / 2**30:.1f} GiB of memory are left, which the GPU shares: the host can "
+        "freeze without a message"
+    )
     share = facts.here.engine.memory.share_flag if facts.here else None
     changes = (PlanChange(share, 0.8),) if share else ()
     fix = (
@@ -144,7 +206,15 @@ def unified_memory_now(facts: Facts) -> Iterator[Advice]:
         + "run earlyoom"
     )
     evidence = f"MemAvailable {free / 2**30:.1f} GiB"
-    yield advice(Level.WARN, "uma.reserve", text, fix=fix, evidence=evidence, source=_UNIFIED, changes=changes)
+    yield advice(
+        Level.WARN,
+        "uma.reserve",
+        text,
+        fix=fix,
+        evidence=evidence,
+        source=_UNIFIED,
+        changes=changes,
+    )
 
 
 RULES: tuple[Rule, ...] = (

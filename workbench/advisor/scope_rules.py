@@ -1,5 +1,5 @@
-"""Rules about the scope of a result: for which hardware its references are valid, which GPUs and replicas its values
-include, and which missing values prevent advice."""
+"""Rules about the scope of a result: for which hardware its references are valid, which GPUs and
+replicas its values include, and which missing values prevent advice."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from workbench.model.findings import Level
 
 
 def other_hardware(facts: Facts) -> Iterator[Advice]:
-    """Report that the preset is for other GPUs than those of this server, so that its reference results and the claims
-    that it quotes do not apply."""
+    """Report that the preset is for other GPUs than those of this server, so that its reference
+    results and the claims that it quotes do not apply."""
     names = {g.name for g in facts.gpus if g.name}
     if not names or not facts.preset_gpus or names <= set(facts.preset_gpus):
         return
     measured = " and ".join(sorted(names - set(facts.preset_gpus)))
-    text = f"preset {facts.preset_id} is for {' or '.join(facts.preset_gpus)}, and this ran on {measured}: its"
+    text = (
+        f"preset {facts.preset_id} is for {' or '.join(facts.preset_gpus)}, and this ran on "
+        f"{measured}: its"
+    )
     text += " reference results and claims are about other hardware"
-    chips = sorted({f"{g.name}: {g.type.chip}, {g.type.bandwidth_gbs:g} GB/s" for g in facts.gpus if g.type})
+    chips = sorted(
+        {f"{g.name}: {g.type.chip}, {g.type.bandwidth_gbs:g} GB/s" for g in facts.gpus if g.type}
+    )
     yield advice(Level.INFO, "hw.identity", text, evidence="; ".join(chips) or measured)
 
 
@@ -30,23 +35,38 @@ def energy_scope(facts: Facts) -> Iterator[Advice]:
         return
     unread = [g for g in facts.gpus if g.power_w is None]
     lacks = []
-    if facts.nodes > 1 and facts.here is not None and facts.tp * facts.pp * facts.dp > len(facts.gpus):
-        lacks.append(f"{len(facts.gpus)} of {facts.tp * facts.pp * facts.dp} GPUs were read, those of this host")
+    if (
+        facts.nodes > 1
+        and facts.here is not None
+        and facts.tp * facts.pp * facts.dp > len(facts.gpus)
+    ):
+        lacks.append(
+            f"{len(facts.gpus)} of {facts.tp * facts.pp * facts.dp} GPUs were read, those "
+            "of this host"
+        )
     elif unread and len(unread) < len(facts.gpus):
         lacks.append(f"the power of {len(unread)} of {len(facts.gpus)} GPUs was not read")
     if facts.imported:
         lacks.append(f"{facts.imported} defines its own scope")
     if lacks:
-        text = f"tokens per joule cover only a part: {'; '.join(lacks)}. Compare only results of the same scope"
+        text = (
+            f"tokens per joule cover only a part: {'; '.join(lacks)}. Compare only results of "
+            "the same scope"
+        )
         fix = "readings under load count, never the power on a nameplate"
-        yield advice(Level.INFO, "energy.scope", text, fix=fix, evidence=f"{summary.tok_per_joule:.3g} tok/J")
+        yield advice(
+            Level.INFO, "energy.scope", text, fix=fix, evidence=f"{summary.tok_per_joule:.3g} tok/J"
+        )
 
 
 def engines_of_a_server(facts: Facts) -> Iterator[Advice]:
-    """Report that the server has several data-parallel replicas, and that a line of its log describes only one of
-    them."""
+    """Report that the server has several data-parallel replicas, and that a line of its log
+    describes only one of them."""
     if facts.dp > 1:
-        text = f"{facts.dp} replicas: a line of the log (Engine 000) shows one of them; the counters here are their sum"
+        text = (
+            f"{facts.dp} replicas: a line of the log (Engine 000) shows one of them; the "
+            "counters here are their sum"
+        )
         yield advice(Level.INFO, "dp.sum-engines", text, evidence=f"data-parallel-size {facts.dp}")
 
 
@@ -55,19 +75,30 @@ def missing(facts: Facts) -> Iterator[Advice]:
     lacks = []
     if facts.spec is not None and facts.summary is not None:
         if facts.ceiling_tok_s is None:
-            why = facts.sizes.missing if facts.sizes and facts.sizes.missing else "bytes per token or GPU unknown"
+            why = (
+                facts.sizes.missing
+                if facts.sizes and facts.sizes.missing
+                else ("bytes per token or GPU unknown")
+            )
             lacks.append(f"the limit by memory bandwidth ({why})")
         elif facts.per_stream_tok_s is None:
             lacks.append("the speed of one stream")
         if facts.summary.gpu is None:
-            lacks.append(f"readings of the GPUs ({facts.summary.absent.get('power_w', 'not in the result')})")
+            lacks.append(
+                f"readings of the GPUs ({facts.summary.absent.get('power_w', 'not in the result')})"
+            )
         if facts.summary.engine is None:
             lacks.append("the engine's own counters")
     if facts.here is None:
         lacks.append("the server's flags")
     if lacks:
         text = f"no advice from facts that are missing: {', '.join(lacks)}"
-        yield advice(Level.INFO, "facts.missing", text, fix="measure a server that Workbench started from a preset")
+        yield advice(
+            Level.INFO,
+            "facts.missing",
+            text,
+            fix="measure a server that Workbench started from a preset",
+        )
 
 
 RULES: tuple[Rule, ...] = (other_hardware, energy_scope, engines_of_a_server, missing)

@@ -1,5 +1,5 @@
-"""Rules about the speed of decoding: the limit by memory bandwidth, bytes per token, parallel sizes, and kernel
-launches."""
+"""Rules about the speed of decoding: the limit by memory bandwidth, bytes per token, parallel
+sizes, and kernel launches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from workbench.model.findings import Level, PlanChange
 
 _ARITHMETIC = "arithmetic: each token of a stream reads all active weights once"
 _EAGER = (
-    "https://conselara.dev/notes/dgx-spark-benchmarks/ (26 tok/s in eager mode, 59 otherwise, gpt-oss-120b on GB10)"
+    "https://conselara.dev/notes/dgx-spark-benchmarks/ (26 tok/s in eager mode, 59 otherwise, "
+    "gpt-oss-120b on GB10)"
 )
-_UNSLOTH = "https://github.com/unslothai/unsloth/pull/10280 (two Sparks: TP 2.09x, PP 1.08x, two replicas 1.30-1.91x)"
-_REPLICAS = f"reasoning: no all-reduce and no waiting for the slowest rank; measured for two: {_UNSLOTH}"
+_UNSLOTH = (
+    "https://github.com/unslothai/unsloth/pull/10280 (two Sparks: TP 2.09x, PP 1.08x, two "
+    "replicas 1.30-1.91x)"
+)
+_REPLICAS = (
+    f"reasoning: no all-reduce and no waiting for the slowest rank; measured for two: {_UNSLOTH}"
+)
 _MOST_RANKS = 65_536  # a command line can name more, but no such server exists
 _STREAMS = (4, 8, 16)  # of which the limits are listed
 _EAGER_PCT = 127.0  # 26 to 59 tok/s
@@ -27,87 +33,139 @@ _FP8_OVER_4_BIT_PCT = 70.0  # Qwen2.5-7B reads 7.62 GB in FP8 and 4.48 GB in AWQ
 # Microseconds of one small all-reduce, lowest and highest.
 _ROCE_US, _ROCE = (
     (41.0, 60.0),
-    "41-60 us for a small all-reduce between two Sparks (github.com/MiaAI-Lab issue 22, b12x PR 295)",
+    "41-60 us for a small all-reduce between two Sparks (github.com/MiaAI-Lab issue 22, b12x PR "
+    "295)",
 )
 _PCIE_US, _PCIE = (
     (10.0, 20.0),
-    "estimate: 10-20 us for a small all-reduce over PCIe inside a CUDA graph; no published measurement",
+    "estimate: 10-20 us for a small all-reduce over PCIe inside a CUDA graph; no published "
+    "measurement",
 )
 
 
 def near_ceiling(facts: Facts) -> Iterator[Advice]:
-    """Report that decoding is memory-bound: only fewer bytes per token, speculative decoding or more streams can make
-    it much faster."""
+    """Report that decoding is memory-bound: only fewer bytes per token, speculative decoding or
+    more streams can make it much faster."""
     fraction, limit, speed = facts.fraction, facts.ceiling_tok_s, facts.per_stream_tok_s
-    if not facts.memory_bound or fraction is None or limit is None or speed is None or fraction > 1.02:
+    if (
+        not facts.memory_bound
+        or fraction is None
+        or limit is None
+        or speed is None
+        or fraction > 1.02
+    ):
         return
-    text = f"decoding is memory-bound: it reaches {percent(fraction)} of what the memory bandwidth allows"
+    text = (
+        f"decoding is memory-bound: it reaches {percent(fraction)} of what the memory "
+        "bandwidth allows"
+    )
     evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
     if facts.sizes and facts.sizes.bytes_per_token:
         gb = facts.sizes.bytes_per_token / 1e9
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
         evidence += f"; {gb:.1f} GB per token, {gb * speed / ranks:.0f} GB/s per GPU"
     most = "nothing" if facts.room_pct < 1 else f"at most +{facts.room_pct:.0f} %"
-    fix = f"use fewer bytes per token, speculative decoding or more streams; all other settings can gain {most}"
-    yield advice(Level.HINT, "roofline.near-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+    fix = (
+        "use fewer bytes per token, speculative decoding or more streams; all other settings "
+        f"can gain {most}"
+    )
+    yield advice(
+        Level.HINT, "roofline.near-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC
+    )
 
 
 def between(facts: Facts) -> Iterator[Advice]:
-    """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and how many
-    milliseconds per token are not spent on reading weights."""
+    """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and
+    how many milliseconds per token are not spent on reading weights."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not facts.between_bounds or facts.fraction is None or not speed or not limit:
         return
     step_ms, read_ms = 1000 / speed, 1000 / limit
     text = (
-        f"decoding reaches {percent(facts.fraction)} of what the memory bandwidth allows: of {step_ms:.1f} ms per token"
+        f"decoding reaches {percent(facts.fraction)} of what the memory bandwidth allows: of "
+        f"{step_ms:.1f} ms per token"
     )
     text += (
-        f" reading takes {read_ms:.1f} ms, and {step_ms - read_ms:.1f} ms go elsewhere. Dense models reach 60 to 95 %"
+        f" reading takes {read_ms:.1f} ms, and {step_ms - read_ms:.1f} ms go elsewhere. Dense "
+        "models reach 60 to 95 %"
     )
     fix = (
-        "look for that time, one change at a time: CUDA graphs (workbench inforce RUN), clocks under load, "
+        "look for that time, one change at a time: CUDA graphs (workbench inforce RUN), clocks "
+        "under load, "
         "all-reduces, the attention or MoE backend; more streams share it"
     )
-    yield advice(Level.HINT, "roofline.between", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC)
+    yield advice(
+        Level.HINT, "roofline.between", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC
+    )
 
 
 def above_ceiling(facts: Facts) -> Iterator[Advice]:
-    """Report a decoding speed above the limit that the memory bandwidth sets. It means that fewer bytes are read per
-    token than assumed."""
+    """Report a decoding speed above the limit that the memory bandwidth sets. It means that fewer
+    bytes are read per token than assumed."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed or not limit or speed <= 1.02 * limit or facts.speculates:
         return
-    text = f"the speed is {percent(speed / limit)} of the limit by memory bandwidth, so the number of bytes is wrong"
-    fix = "check the checkpoint, its quantization and the flags: the weights that were read are smaller than assumed"
+    text = (
+        f"the speed is {percent(speed / limit)} of the limit by memory bandwidth, so the "
+        "number of bytes is wrong"
+    )
+    fix = (
+        "check the checkpoint, its quantization and the flags: the weights that were read are "
+        "smaller than assumed"
+    )
     evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
-    yield advice(Level.WARN, "roofline.above-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+    yield advice(
+        Level.WARN, "roofline.above-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC
+    )
 
 
 def promise(facts: Facts) -> Iterator[Advice]:
-    """Report whether a speed that someone has promised for one stream is possible with the memory bandwidth of the
-    GPUs."""
+    """Report whether a speed that someone has promised for one stream is possible with the memory
+    bandwidth of the GPUs."""
     wanted, limit = facts.expected_tok_s, facts.ceiling_tok_s
     if wanted is None:
         return
     if limit is None:
-        text = f"{four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is unknown"
+        text = (
+            f"{four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is "
+            "unknown"
+        )
         yield advice(
-            Level.INFO, "promise.unknown", text, fix="compare this speed with a result whose speed limit is known"
+            Level.INFO,
+            "promise.unknown",
+            text,
+            fix="compare this speed with a result whose speed limit is known",
         )
         return
     share, evidence = wanted / limit, f"limit {four_digits(limit)} tok/s per stream"
     if share > 1.0:
-        text = f"{four_digits(wanted)} tok/s are impossible for one stream: {percent(share)} of the limit"
-        fix = "only fewer bytes per token or speculative decoding can exceed it; more streams raise the total"
-        yield advice(Level.WARN, "promise.above-roofline", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+        text = (
+            f"{four_digits(wanted)} tok/s are impossible for one stream: {percent(share)} of "
+            "the limit"
+        )
+        fix = (
+            "only fewer bytes per token or speculative decoding can exceed it; more streams "
+            "raise the total"
+        )
+        yield advice(
+            Level.WARN,
+            "promise.above-roofline",
+            text,
+            fix=fix,
+            evidence=evidence,
+            source=_ARITHMETIC,
+        )
     else:
-        text = f"{four_digits(wanted)} tok/s are possible for one stream: {percent(share)} of the limit"
+        text = (
+            f"{four_digits(wanted)} tok/s are possible for one stream: {percent(share)} of "
+            "the limit"
+        )
         yield advice(Level.INFO, "promise.possible", text, evidence=evidence, source=_ARITHMETIC)
 
 
 def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
-    """Report that reading 16-bit weights takes much of each step, so that quantization would help most."""
+    """Report that reading 16-bit weights takes much of each step, so that quantization would help
+    most."""
     bits = facts.bits_per_weight
     sizes = facts.sizes
     reads = facts.memory_bound or facts.between_bounds
@@ -138,17 +196,26 @@ def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
     if bits is None or not 7 <= bits < 14 or not facts.memory_bound or (facts.streams or 99) > 8:
         return
     text = "at few streams, 8-bit weights decode slower than 4-bit ones: speed follows the bytes"
-    fix = "measure a 4-bit checkpoint (AWQ, GPTQ, NVFP4); 8 bits can win in prefill and at many streams"
+    fix = (
+        "measure a 4-bit checkpoint (AWQ, GPTQ, NVFP4); 8 bits can win in prefill and at many "
+        "streams"
+    )
     source = "arithmetic: Qwen2.5-7B reads 7.62 GB per token in FP8 and 4.48 GB in 4-bit AWQ"
     evidence = f"{bits:.1f} bits per weight"
     yield advice(
-        Level.HINT, "quant.bytes", text, fix=fix, evidence=evidence, source=source, gain=Gain(0, _FP8_OVER_4_BIT_PCT)
+        Level.HINT,
+        "quant.bytes",
+        text,
+        fix=fix,
+        evidence=evidence,
+        source=source,
+        gain=Gain(0, _FP8_OVER_4_BIT_PCT),
     )
 
 
 def one_stream(facts: Facts) -> Iterator[Advice]:
-    """For a result with one stream, report that several streams would share each read of the weights, and how fast they
-    could be together at most."""
+    """For a result with one stream, report that several streams would share each read of the
+    weights, and how fast they could be together at most."""
     limit = facts.ceiling_tok_s
     if facts.streams != 1 or not (facts.memory_bound or facts.between_bounds) or limit is None:
         return
@@ -156,18 +223,27 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
     counts = [n for n in _STREAMS if n <= most]
     first = "" if counts else f"raise {flag} ({most:g}), and "
     counts = counts or list(_STREAMS)
-    over = f" The server spans {facts.nodes} machines, which one stream pays for alone." if facts.nodes > 1 else ""
+    over = (
+        (f" The server spans {facts.nodes} machines, which one stream pays for alone.")
+        if facts.nodes > 1
+        else ""
+    )
     text = f"one stream reads all weights for itself; several share each read.{over}"
-    listed = ", ".join(f"{n} streams {four_digits(t * limit)}" for n in counts if (t := _times(facts, n)))
+    listed = ", ".join(
+        f"{n} streams {four_digits(t * limit)}" for n in counts if (t := _times(facts, n))
+    )
     evidence = f"limits of the total: {listed} tok/s" if listed else None
     streams = ",".join(map(str, (1, *counts)))
-    fix = f"if requests can run at once, {first}measure it: workbench bench RUN --concurrency {streams}"
+    fix = (
+        f"if requests can run at once, {first}measure it: workbench bench RUN --concurrency "
+        f"{streams}"
+    )
     yield advice(Level.HINT, "batch.ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
 
 
 def _most_at_once(facts: Facts) -> tuple[str, float]:
-    """Return (name of the flag that limits the number of simultaneous requests, the limit for all replicas together).
-    The limit is infinite if the command line does not set the flag."""
+    """Return (name of the flag that limits the number of simultaneous requests, the limit for all
+    replicas together). The limit is infinite if the command line does not set the flag."""
     here = facts.here
     flag = here.engine.concurrency_flag if here else None
     limit = here.number(flag) if here and flag and here.plan.flag(flag) is not None else None
@@ -175,25 +251,30 @@ def _most_at_once(facts: Facts) -> tuple[str, float]:
 
 
 def _times(facts: Facts, streams: int) -> float | None:
-    """Return the speed limit of `streams` streams together divided by the speed limit of one stream. The quotient is
-    less than `streams` if more streams read more experts, or if computing limits the speed. None if one of the limits
-    is unknown."""
+    """Return the speed limit of `streams` streams together divided by the speed limit of one
+    stream. The quotient is less than `streams` if more streams read more experts, or if computing
+    limits the speed. None if one of the limits is unknown."""
     sizes = {"tp": facts.tp, "pp": facts.pp, "dp": facts.dp}
     if (ranks := math.prod(sizes.values())) > _MOST_RANKS:
         return None
     names = [gpu.name for gpu in facts.gpus] * ranks  # those of other machines are of the same type
-    one, many = (ceiling(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s for n in (1, streams))
+    one, many = (
+        ceiling(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s for n in (1, streams)
+    )
     return many / one if one and many else None
 
 
 def eager(facts: Facts) -> Iterator[Advice]:
-    """Report that CUDA graphs are off. The expected gain is that of a published measurement, limited to what the memory
-    bandwidth allows."""
+    """Report that CUDA graphs are off. The expected gain is that of a published measurement,
+    limited to what the memory bandwidth allows."""
     here = facts.here
     if here is None or not here.engine.eager_flag or not here.on(here.engine.eager_flag):
         return
     flag = here.engine.eager_flag
-    text = f"{flag} turns {here.engine.compiled_parts} off: each step launches hundreds of kernels one by one"
+    text = (
+        f"{flag} turns {here.engine.compiled_parts} off: each step launches hundreds of "
+        "kernels one by one"
+    )
     high = min(_EAGER_PCT, facts.room_pct)
     yield advice(
         Level.HINT,
@@ -208,15 +289,21 @@ def eager(facts: Facts) -> Iterator[Advice]:
 
 
 def launch_bound(facts: Facts) -> Iterator[Advice]:
-    """Report that kernel launches or synchronization, and neither reading nor computing, take most of a step."""
+    """Report that kernel launches or synchronization, and neither reading nor computing, take most
+    of a step."""
     if not facts.launch_bound or facts.fraction is None:
         return
     text = (
-        f"decoding reaches only {percent(facts.fraction)} of the limit by memory bandwidth: launches or synchronization"
+        f"decoding reaches only {percent(facts.fraction)} of the limit by memory bandwidth: "
+        "launches or synchronization"
     )
     text += " take most of each step, and neither memory nor compute is the limit"
-    fix = "use CUDA graphs, a smaller tensor-parallel size, replicas, more streams, or a newer engine"
-    yield advice(Level.HINT, "launch.bound", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC)
+    fix = (
+        "use CUDA graphs, a smaller tensor-parallel size, replicas, more streams, or a newer engine"
+    )
+    yield advice(
+        Level.HINT, "launch.bound", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC
+    )
 
 
 def _steps(facts: Facts) -> str | None:
@@ -228,35 +315,70 @@ def _steps(facts: Facts) -> str | None:
 
 
 def replicas(facts: Facts) -> Iterator[Advice]:
-    """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no communication."""
+    """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
+    communication."""
     here, sizes, ranks = facts.here, facts.sizes, facts.tp * facts.pp
     totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
     if here is None or sizes is None or not sizes.weight_bytes or ranks < 2 or not totals:
         return
-    if sizes.weight_bytes > FITS_WELL * min(totals) or not (facts.launch_bound or (facts.streams or 0) >= ranks):
+    if sizes.weight_bytes > FITS_WELL * min(totals) or not (
+        facts.launch_bound or (facts.streams or 0) >= ranks
+    ):
         return
-    text = f"the model fits on one GPU but is split over {ranks}: replicas need no communication between GPUs"
+    text = (
+        f"the model fits on one GPU but is split over {ranks}: replicas need no communication "
+        "between GPUs"
+    )
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
     if here.engine.uses_all_gpus or "data-parallel-size" not in here.catalog.flags:
         return
     changes = (
-        *(PlanChange(name, 1) for name in ("tensor-parallel-size", "pipeline-parallel-size") if facts.count(name) > 1),
+        *(
+            PlanChange(name, 1)
+            for name in ("tensor-parallel-size", "pipeline-parallel-size")
+            if facts.count(name) > 1
+        ),
         PlanChange("data-parallel-size", ranks * facts.dp),
     )
-    fix = " ".join(change.text for change in changes) + "; splitting pays only for the latency of one stream"
+    fix = " ".join(change.text for change in changes) + (
+        "; splitting pays only for the latency of one stream"
+    )
     evidence = "; ".join(filter(None, (evidence, _steps(facts))))
-    yield advice(Level.HINT, "dp-before-tp", text, fix=fix, evidence=evidence, source=_REPLICAS, changes=changes)
+    yield advice(
+        Level.HINT,
+        "dp-before-tp",
+        text,
+        fix=fix,
+        evidence=evidence,
+        source=_REPLICAS,
+        changes=changes,
+    )
 
 
 def pipeline(facts: Facts) -> Iterator[Advice]:
     """Report that the server's pipeline stages do not make the result's only stream faster."""
     if facts.here is None or facts.pp < 2 or facts.streams != 1:
         return
-    text = f"a token of one stream passes the {facts.pp} pipeline stages one after another: they add memory, not speed"
-    changes = (PlanChange("tensor-parallel-size", facts.tp * facts.pp), PlanChange("pipeline-parallel-size", 1))
+    text = (
+        f"a token of one stream passes the {facts.pp} pipeline stages one after another: they "
+        "add memory, not speed"
+    )
+    changes = (
+        PlanChange("tensor-parallel-size", facts.tp * facts.pp),
+        PlanChange("pipeline-parallel-size", 1),
+    )
     fix, gain = " ".join(change.text for change in changes), Gain(0, _TP_OVER_PP_PCT)
     evidence = f"pipeline-parallel-size {facts.pp}, 1 stream"
-    yield advice(Level.HINT, "pp.batch1", text, fix=fix, evidence=evidence, source=_UNSLOTH, changes=changes, gain=gain)
+    yield advice(
+        Level.HINT,
+        "pp.batch1",
+        text,
+        fix=fix,
+        evidence=evidence,
+        source=_UNSLOTH,
+        changes=changes,
+        gain=gain,
+    )
 
 
 def communication(facts: Facts) -> Iterator[Advice]:
@@ -271,7 +393,9 @@ def communication(facts: Facts) -> Iterator[Advice]:
     count, step_ms = 2 * layers + 1, 1000 / speed
     low, high = count * low_us / 1000, count * high_us / 1000
     share = 100 * high / step_ms
-    text = f"{count} all-reduces per token take about {low:.1f} to {high:.1f} ms of {step_ms:.0f} ms"
+    text = (
+        f"{count} all-reduces per token take about {low:.1f} to {high:.1f} ms of {step_ms:.0f} ms"
+    )
     text += f" ({100 * low / step_ms:.1f} to {share:.1f} %)"
     if facts.here and facts.here.engine.eager_flag and facts.here.on(facts.here.engine.eager_flag):
         text += "; eager mode adds the launches and the wait for the slowest rank"
@@ -279,11 +403,14 @@ def communication(facts: Facts) -> Iterator[Advice]:
     if share > 20:
         level, fix = (
             Level.HINT,
-            "use replicas if the model fits on one GPU, or more streams, which share the all-reduces",
+            "use replicas if the model fits on one GPU, or more streams, which share the "
+            "all-reduces",
         )
     elif facts.nodes > 1:
         text += ": the link between the machines is not the limit"
-    evidence = f"{layers} layers, tensor-parallel size {facts.tp}, {four_digits(speed)} tok/s per stream"
+    evidence = (
+        f"{layers} layers, tensor-parallel size {facts.tp}, {four_digits(speed)} tok/s per stream"
+    )
     yield advice(level, "comm.latency", text, fix=fix, evidence=evidence, source=source)
 
 
@@ -307,7 +434,11 @@ def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     text = f"these flags do not change the decoding speed of one stream: {named}"
     evidence = " ".join(f"{name}={plan.flag(name)}" for name in found if plan is not None)
     yield advice(
-        Level.INFO, "knob.scope", text, fix="change these flags only for a load of several streams", evidence=evidence
+        Level.INFO,
+        "knob.scope",
+        text,
+        fix="change these flags only for a load of several streams",
+        evidence=evidence,
     )
 
 

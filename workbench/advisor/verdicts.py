@@ -1,5 +1,5 @@
-"""The measured outcomes of experiments that tested a finding, as sentences such as "expected up to +127 % tok/s,
-measured +85.2 % ± 2.1 (experiment 4)"."""
+"""The measured outcomes of experiments that tested a finding, as sentences such as "expected up to
++127 % tok/s, measured +85.2 % ± 2.1 (experiment 4)"."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 _KEPT = (SeriesState.DONE, SeriesState.STOPPED)
 
 
-def verdicts_on(finding: Finding, result: BenchResult, experiments: Sequence[Experiment]) -> tuple[str, ...]:
-    """Return one sentence for each experiment that tested this finding, on this result or on another result of the same
-    host and model. The newest of `experiments` comes first, and the sentences keep this order."""
+def verdicts_on(
+    finding: Finding, result: BenchResult, experiments: Sequence[Experiment]
+) -> tuple[str, ...]:
+    """Return one sentence for each experiment that tested this finding, on this result or on
+    another result of the same host and model. The newest of `experiments` comes first, and the
+    sentences keep this order."""
     found = []
     for experiment in experiments:
         tested = experiment.advice
@@ -31,12 +34,16 @@ def verdicts_on(finding: Finding, result: BenchResult, experiments: Sequence[Exp
 
 
 def sentence(experiment: Experiment) -> str:
-    """Return a sentence that compares the gain that an experiment measured with the expected gain of the finding that
-    it tested. "" if the experiment tests no finding."""
+    """Return a sentence that compares the gain that an experiment measured with the expected gain
+    of the finding that it tested. "" if the experiment tests no finding."""
     tested = experiment.advice
     if tested is None:
         return ""
-    expected = f"expected {tested.expected_gain}" if tested.expected_gain else "no gain was expected in numbers"
+    expected = (
+        f"expected {tested.expected_gain}"
+        if tested.expected_gain
+        else ("no gain was expected in numbers")
+    )
     measured = f"measured {experiment.measured}" if experiment.measured else "nothing was shown"
     unfinished = "" if experiment.state == SeriesState.DONE else f", {experiment.state}"
     return f"{expected}, {measured} (experiment {experiment.id}{unfinished})"

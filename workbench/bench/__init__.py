@@ -1,9 +1,11 @@
-"""Benchmarks: a worker process with its own load client, the metrics of a run, and the comparison of runs.
+"""Benchmarks: a worker process with its own load client, the metrics of a run, and the comparison
+of runs.
 
-Load: `runner` runs the process `worker`, which sends the load. The worker runs on this machine or on the server's host
-(`workers`, `host_client`, `older_python`). Inside the worker, `workload` makes the requests, `schedule` times them, and
-`client` sends them. Instead of the worker, `own_command` can run a command of the user. `endpoint_file` describes the
-server to that command if it is vf-eval, and `own_command_watcher` ends the command together with Workbench.
+Load: `runner` runs the process `worker`, which sends the load. The worker runs on this machine or
+on the server's host (`workers`, `host_client`, `older_python`). Inside the worker, `workload` makes
+the requests, `schedule` times them, and `client` sends them. Instead of the worker, `own_command`
+can run a command of the user. `endpoint_file` describes the server to that command if it is
+vf-eval, and `own_command_watcher` ends the command together with Workbench.
   client, connection, poller     one epoll loop over non-blocking sockets with the kernel's receive times
   read_pause, text_chunk         less CPU time per token: pauses between reads, a fast path for chunks of plain text
   client_process, client_report  signals, priority and progress of a client process; its report after the run
@@ -12,8 +14,8 @@ server to that command if it is vf-eval, and `own_command_watcher` ends the comm
   time_limits, client_cpu, tls   limits of a request and a run, CPU use of the client, trusted certificates
   profiles, prompt_file, prompt_length   named workloads, the user's prompts, prompts of an exact token count
 
-Result: `summary` makes the metrics of a run from `records`, over the `steady_window`, and `energy` adds power and
-energy. `result_validity` and `steadiness` say whether the metrics are valid.
+Result: `summary` makes the metrics of a run from `records`, over the `steady_window`, and `energy`
+adds power and energy. `result_validity` and `steadiness` say whether the metrics are valid.
 
 Several results: `repeated_runs`, `compare` with `metric_changes` and `student_t`, `experiment` with
 `experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).

@@ -1,9 +1,10 @@
-"""The load client: one epoll loop that keeps `BenchSpec.concurrency` requests in flight. Each stream reuses its
-connection.
+"""The load client: one epoll loop that keeps `BenchSpec.concurrency` requests in flight. Each
+stream reuses its connection.
 
-The client uses neither asyncio nor threads, because at 128 streams of 100 tokens/s common event loops are late by
-milliseconds to seconds. The kernel supplies the receive times (connection.py), so the time for parsing does not distort
-them. Where epoll does not exist (macOS), the client uses poll(2).
+The client uses neither asyncio nor threads, because at 128 streams of 100 tokens/s common event
+loops are late by milliseconds to seconds. The kernel supplies the receive times (connection.py), so
+the time for parsing does not distort them. Where epoll does not exist (macOS), the client uses
+poll(2).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _NEVER = 1 << 62
 
 
 class Slot:
-    """One stream of the load, which sends one request after the other: its connection to the server, and its request in
-    flight. The request is None between two requests."""
+    """One stream of the load, which sends one request after the other: its connection to the
+    server, and its request in flight. The request is None between two requests."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
@@ -51,16 +52,17 @@ class Slot:
 
 
 class Client:
-    """The load client of one run. It sends the warm-up requests and then the measured requests, and passes the record
-    of each finished request to `on_record`.
+    """The load client of one run. It sends the warm-up requests and then the measured requests, and
+    passes the record of each finished request to `on_record`.
 
-    `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After `run`, `warmups` has the
-    records of the warm-up requests and `counted` those of the measured requests. `report` returns counters and times of
-    the whole run.
+    `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After
+    `run`, `warmups` has the records of the warm-up requests and `counted` those of the measured
+    requests. `report` returns counters and times of the whole run.
 
-    If several processes share the load, each has a client for its `share` of the streams and requests. All clients
-    count time from the same monotonic time `began_ns`. A client calls `on_steady` when its own warm-up may end. After
-    its warm-up, it calls `agree` to wait for the other processes.
+    If several processes share the load, each has a client for its `share` of the streams and
+    requests. All clients count time from the same monotonic time `began_ns`. A client calls
+    `on_steady` when its own warm-up may end. After its warm-up, it calls `agree` to wait for the
+    other processes.
     """
 
     def __init__(
@@ -108,7 +110,8 @@ class Client:
         self._gave_up: str | None = None
         self._not_sent = 0
         self._ok = self._failed = 0
-        self._unheard = self._heard_ns = 0  # requests failed since the last byte of any answer; about when it arrived
+        # requests failed since the last byte of any answer; about when it arrived
+        self._unheard = self._heard_ns = 0
         self._limits = Limits(spec)
 
     def _request_head(self, key: str | None) -> bytes:
@@ -124,7 +127,7 @@ class Client:
         ]
         return "\r\n".join(lines).encode("latin-1")
 
-    # -- the loop ------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
         self.poller.register(fd, events)
@@ -179,8 +182,9 @@ class Client:
                 self._do_a_chore()
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> list[tuple[int, int]]:
-        """Wait until a socket is ready, but at least until `rest_until_ns` and at most until `wake`, both in monotonic
-        nanoseconds. Return (file descriptor, event mask) of each ready socket."""
+        """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
+        `wake`, both in monotonic nanoseconds. Return (file descriptor, event mask) of each ready
+        socket."""
         now = time.monotonic_ns()
         until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
         if min(rest_until_ns, until) > now:
@@ -198,11 +202,11 @@ class Client:
         self.tick(now)
 
     def _do_a_chore(self) -> None:
-        """Do one piece of work that can wait until no socket is readable: make the record of a request that has ended,
-        or the body of a request that has not started.
+        """Do one piece of work that can wait until no socket is readable: make the record of a
+        request that has ended, or the body of a request that has not started.
 
-        If 128 requests ended together and all of this work were done at once, the next first tokens would be read 30 ms
-        late.
+        If 128 requests ended together and all of this work were done at once, the next first tokens
+        would be read 30 ms late.
         """
         if self._ended:
             exchange, error, detail = self._ended.popleft()
@@ -224,12 +228,20 @@ class Client:
     def _note_warmup(self, record: RequestRecord) -> None:
         if self._warmup.enough(record):
             self.on_steady()
-        elif self._warmup.until_steady and record.ok and record.prompt_tokens and not self.workload.calibrated:
-            words = self.workload.words  # adjusted, so that the next requests have the measured length
+        elif (
+            self._warmup.until_steady
+            and record.ok
+            and record.prompt_tokens
+            and not self.workload.calibrated
+        ):
+            # adjusted, so that the next requests have the measured length
+            words = self.workload.words
             self.workload.calibrate(record.prompt_tokens)
             if self.workload.words != words:
                 self._remake_bodies()
-                self._warmup.prompts_resized(self._ready[0].index if self._ready else self._phase.next)
+                self._warmup.prompts_resized(
+                    self._ready[0].index if self._ready else self._phase.next
+                )
 
     def end_warmup(self) -> None:
         """Start no more requests of the warm-up."""
@@ -237,15 +249,17 @@ class Client:
             self._drop_unsent_requests()
 
     def _drop_unsent_requests(self, due_by_ns: int = 0) -> None:
-        """Drop all requests that have not started, so that the current phase (warm-up or measured part) starts no more.
-        Add the number of dropped requests that were due by `due_by_ns` (monotonic nanoseconds) to the counter
-        `unsent`."""
-        self.unsent += sum(0 < one.due_ns <= due_by_ns for one in self._ready) + self._phase.give_up(due_by_ns)
+        """Drop all requests that have not started, so that the current phase (warm-up or measured
+        part) starts no more. Add the number of dropped requests that were due by `due_by_ns`
+        (monotonic nanoseconds) to the counter `unsent`."""
+        self.unsent += sum(
+            0 < one.due_ns <= due_by_ns for one in self._ready
+        ) + self._phase.give_up(due_by_ns)
         self._ready.clear()
 
     def _start_due(self, now: int) -> int | None:
-        """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at which the next request
-        is due, or None if no request waits or all streams are busy."""
+        """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at
+        which the next request is due, or None if no request waits or all streams are busy."""
         for _ in range(len(self._idle)):
             due = self._next_due(now)
             if due is None:
@@ -253,7 +267,8 @@ class Client:
             due = max(due, self._idle[0].ready_ns)
             if due > now:
                 return due
-            self._start(self._idle.popleft())  # a slot that fails at once is idle again, and waits for the next turn
+            # a slot that fails at once is idle again, and waits for the next turn
+            self._start(self._idle.popleft())
         return now if self._idle and self._waiting() else None
 
     def _next_due(self, now: int) -> int | None:
@@ -270,9 +285,9 @@ class Client:
         return len(self._slots) - len(self._idle)
 
     def _stagger(self, over_s: float, begin_ns: int) -> None:
-        """Set the earliest start of each stream's next request, evenly spread over `over_s` seconds after `begin_ns`
-        (monotonic nanoseconds). No stream may have a request in flight. The streams of several processes start in
-        turn."""
+        """Set the earliest start of each stream's next request, evenly spread over `over_s` seconds
+        after `begin_ns` (monotonic nanoseconds). No stream may have a request in flight. The
+        streams of several processes start in turn."""
         step_ns = over_s * _SECOND_NS / max(1, self._whole.concurrency)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
@@ -310,7 +325,8 @@ class Client:
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
     def report(self) -> ClientReport:
-        """Return the client's counters, clock readings and warm-up outcome. Call this method after `run`."""
+        """Return the client's counters, clock readings and warm-up outcome. Call this method after
+        `run`."""
         clock = self.clock
         return ClientReport(
             began_ns=self._began_ns,
@@ -332,7 +348,7 @@ class Client:
             cpu=self.cpu.readings,
         )
 
-    # -- one request ---------------------------------------------------------------------------------------------
+    # -- one request -------------------------------------------------------------------------------
 
     def _start(self, slot: Slot) -> None:
         if not self._ready:
@@ -341,8 +357,8 @@ class Client:
         self._connect_or_send(slot)
 
     def _connect_or_send(self, slot: Slot) -> None:
-        """Send the current request of a stream (`slot`) on its open connection. If the stream has no connection, open
-        one and send the request as soon as the connection is open."""
+        """Send the current request of a stream (`slot`) on its open connection. If the stream has
+        no connection, open one and send the request as soon as the connection is open."""
         if slot.connection is None:
             assert slot.exchange is not None
             slot.exchange.began_ns = time.monotonic_ns()
@@ -446,8 +462,9 @@ class Client:
     def _may_reconnect(self, slot: Slot) -> bool:
         """Return whether the request of a stream (`slot`) may be sent again on a new connection.
 
-        This is allowed if the server closed a reused connection before any byte of the answer, because the connection
-        was idle too long or had served enough requests. Each request may be sent again only once.
+        This is allowed if the server closed a reused connection before any byte of the answer,
+        because the connection was idle too long or had served enough requests. Each request may be
+        sent again only once.
         """
         exchange, connection = slot.exchange, slot.connection
         if exchange is None or connection is None:
@@ -485,11 +502,11 @@ class Client:
         self._start_next(slot)
 
     def _start_next(self, slot: Slot) -> None:
-        """Start the next request of a stream (`slot`) now if it is due and the stream's connection is open, without
-        waiting for the next pass of the event loop.
+        """Start the next request of a stream (`slot`) now if it is due and the stream's connection
+        is open, without waiting for the next pass of the event loop.
 
-        Without an open connection, leave the start to the event loop: opening a connection could fail at once, and the
-        handling of that failure would call this function again.
+        Without an open connection, leave the start to the event loop: opening a connection could
+        fail at once, and the handling of that failure would call this function again.
         """
         now = time.monotonic_ns()
         due = self._next_due(now)
@@ -502,8 +519,9 @@ class Client:
             self._idle.appendleft(slot)  # before slots that wait for their first start
 
     def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
-        """After a complete answer (`exchange`), keep the connection of a stream (`slot`) open for the next request.
-        Close the connection if the client or the server does not allow its reuse."""
+        """After a complete answer (`exchange`), keep the connection of a stream (`slot`) open for
+        the next request. Close the connection if the client or the server does not allow its reuse.
+        """
         exchange = exchange or slot.exchange
         connection = slot.connection
         if connection is None or exchange is None:
@@ -520,7 +538,7 @@ class Client:
             self.poller.unregister(connection.fd)
             connection.close()
 
-    # -- limits --------------------------------------------------------------------------------------------------
+    # -- limits ------------------------------------------------------------------------------------
 
     def _enforce_limits(self, now: int) -> None:
         if not self._unheard:
@@ -528,17 +546,22 @@ class Client:
         if self._hopeless(now):
             self._give_up(_NO_SUCCESS)
         elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _HOPELESS_AFTER_NS:
-            self._give_up(_NOT_HEARD)  # the host may be unreachable; each attempt could take seconds
+            # the host may be unreachable; each attempt could take seconds
+            self._give_up(_NOT_HEARD)
         limits = self._limits
         busy = [(slot, slot.exchange) for slot in self._slots if slot.exchange is not None]
         running = [exchange for _, exchange in busy]
         limits.note_content(running)
-        over = limits.run_over((now - self._began_ns) / _SECOND_NS, lambda: self._share_done(running))
+        over = limits.run_over(
+            (now - self._began_ns) / _SECOND_NS, lambda: self._share_done(running)
+        )
         if over:
             self._give_up(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
             asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
-            limit = limits.over(exchange, now) or limits.endless(len(exchange.reply.stamps_ns), asked)
+            limit = limits.over(exchange, now) or limits.endless(
+                len(exchange.reply.stamps_ns), asked
+            )
             if limit is None and over:
                 limit = (records.DEADLINE, "the request was in flight at the run's deadline")
             if limit is not None:
@@ -546,14 +569,21 @@ class Client:
                 self._finish(slot, *limit)
 
     def _share_done(self, running: list[Exchange]) -> float:
-        """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The requests in flight
-        (`running`) count in proportion to their received tokens."""
-        parts = (len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup) for one in running)
+        """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The
+        requests in flight (`running`) count in proportion to their received tokens."""
+        parts = (
+            len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup)
+            for one in running
+        )
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)
 
     def _hopeless(self, now: int) -> bool:
-        return not self._ok and self._failed >= 2 * len(self._slots) and now - self._began_ns > _HOPELESS_AFTER_NS
+        return (
+            not self._ok
+            and self._failed >= 2 * len(self._slots)
+            and now - self._began_ns > _HOPELESS_AFTER_NS
+        )
 
     def _give_up(self, why: str) -> None:
         left = self._waiting()
@@ -571,7 +601,8 @@ class Client:
         started = len(seen) + len(self._ended) + in_flight
         total = max(self.spec.warmup, started) if warming else self.spec.requests
         elapsed_s = (time.monotonic_ns() - since) / 1e9 if since else 0.0
-        if self.spec.seconds is not None and not warming:  # limited by time: as many requests as fit at this pace
+        # limited by time: as many requests as fit at this pace
+        if self.spec.seconds is not None and not warming:
             left = max(1.0, self.spec.seconds / max(elapsed_s, 0.1)) if self._waiting() else 1.0
             total = min(total, round(started * left))
         return BenchProgress(
@@ -584,11 +615,17 @@ class Client:
             elapsed_s=round(elapsed_s, 3),
             phase=self.phase,
             silent_s=round(self._silent_s(), 1),
-            streaming=sum(s.exchange is not None and bool(s.exchange.reply.stamps_ns) for s in self._slots),
+            streaming=sum(
+                s.exchange is not None and bool(s.exchange.reply.stamps_ns) for s in self._slots
+            ),
         )
 
     def _silent_s(self) -> float:
-        """Return the seconds since the last byte on any stream, or since the last request started if no byte has
-        arrived. Return 0.0 if no request is in flight."""
-        last = [max(s.exchange.last_byte_ns, s.exchange.began_ns) for s in self._slots if s.exchange is not None]
+        """Return the seconds since the last byte on any stream, or since the last request started
+        if no byte has arrived. Return 0.0 if no request is in flight."""
+        last = [
+            max(s.exchange.last_byte_ns, s.exchange.began_ns)
+            for s in self._slots
+            if s.exchange is not None
+        ]
         return (time.monotonic_ns() - max(last)) / 1e9 if last else 0.0

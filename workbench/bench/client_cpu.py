@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 
 class CpuLog:
-    """Readings of this process's CPU time, as (monotonic time, CPU time) in nanoseconds. `note` adds a reading and must
-    be called several times a second."""
+    """Readings of this process's CPU time, as (monotonic time, CPU time) in nanoseconds. `note`
+    adds a reading and must be called several times a second."""
 
     def __init__(self, readings: Iterable[tuple[int, int]] = ()) -> None:
         self._at_ns: list[int] = []
@@ -27,14 +27,15 @@ class CpuLog:
         self._cpu_ns.append(time.process_time_ns())
 
     def pct(self, begin_ns: int, end_ns: int) -> float | None:
-        """Return this process's CPU use between two monotonic times, in percent of one core. None if fewer than two
-        readings were made, or if the time span is empty."""
+        """Return this process's CPU use between two monotonic times, in percent of one core. None
+        if fewer than two readings were made, or if the time span is empty."""
         if end_ns <= begin_ns or len(self._at_ns) < 2:
             return None
         return round(100 * (self._at(end_ns) - self._at(begin_ns)) / (end_ns - begin_ns), 2)
 
     def _at(self, ns: int) -> float:
-        """Return the CPU time in nanoseconds at the monotonic time `ns`, interpolated linearly between two readings."""
+        """Return the CPU time in nanoseconds at the monotonic time `ns`, interpolated linearly
+        between two readings."""
         i = min(max(1, bisect_left(self._at_ns, ns)), len(self._at_ns) - 1)
         (a, b), (low, high) = self._at_ns[i - 1 : i + 1], self._cpu_ns[i - 1 : i + 1]
         return low + (high - low) * min(1.0, max(0.0, (ns - a) / (b - a))) if b > a else float(high)

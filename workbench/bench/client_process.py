@@ -1,5 +1,5 @@
-"""Helpers of a load client's process: output that does not block, signals, priority, progress and the garbage
-collector."""
+"""Helpers of a load client's process: output that does not block, signals, priority, progress and
+the garbage collector."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NICE = -10
 
 
 class Loop(Protocol):
-    """An event loop to which file descriptors can be added, such as `Client`. `callback` gets the event mask of a ready
-    descriptor. `stop` ends the loop, and its argument says why."""
+    """An event loop to which file descriptors can be added, such as `Client`. `callback` gets the
+    event mask of a ready descriptor. `stop` ends the loop, and its argument says why."""
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None: ...
     def unwatch(self, fd: int) -> None: ...
@@ -32,8 +32,8 @@ class Loop(Protocol):
 
 
 class WorkerOutput:
-    """Writes lines to stdout without blocking the event loop. Bytes that the pipe does not accept now are written
-    later."""
+    """Writes lines to stdout without blocking the event loop. Bytes that the pipe does not accept
+    now are written later."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -75,8 +75,8 @@ class WorkerOutput:
             self._watching = False
 
     def finish(self, *, wait_s: float) -> None:
-        """Write the bytes that still wait, and make stdout blocking again if it was blocking at the start. Give up
-        after `wait_s` seconds if the reader of stdout does not read."""
+        """Write the bytes that still wait, and make stdout blocking again if it was blocking at the
+        start. Give up after `wait_s` seconds if the reader of stdout does not read."""
         until = time.monotonic() + wait_s
         self.flush()
         while self._waiting and time.monotonic() < until:
@@ -86,8 +86,8 @@ class WorkerOutput:
 
 
 def wake_on_signals() -> int:
-    """Handle SIGTERM and SIGINT in this process, so that they do not end it. Return the file descriptor of a pipe that
-    becomes readable after such a signal."""
+    """Handle SIGTERM and SIGINT in this process, so that they do not end it. Return the file
+    descriptor of a pipe that becomes readable after such a signal."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -98,8 +98,8 @@ def wake_on_signals() -> int:
 
 
 def drive(client: Client, output: WorkerOutput, wake: int) -> None:
-    """Run the load client to its end, and write its progress to `output`. A byte on the file descriptor `wake` stops
-    the client early."""
+    """Run the load client to its end, and write its progress to `output`. A byte on the file
+    descriptor `wake` stops the client early."""
     output.attach(client)
     _raise_priority()
     client.watch(wake, IN, lambda _: client.stop(TERMINATED))
@@ -112,11 +112,12 @@ def drive(client: Client, output: WorkerOutput, wake: int) -> None:
 
 
 def _raise_priority() -> None:
-    """Raise this process's priority if the system allows it (as root), so that other programs do not delay receive
-    times.
+    """Raise this process's priority if the system allows it (as root), so that other programs do
+    not delay receive times.
 
-    Linux first shares CPU time between sessions (autogroup scheduling), and a nice value counts only inside its
-    session. If this process leads a session, the priority of that session is raised too.
+    Linux first shares CPU time between sessions (autogroup scheduling), and a nice value counts
+    only inside its session. If this process leads a session, the priority of that session is raised
+    too.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)

@@ -1,5 +1,5 @@
-"""The report of one client process about its run, and the summary message of a run, which is made from the reports of
-all client processes."""
+"""The report of one client process about its run, and the summary message of a run, which is made
+from the reports of all client processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ENDED = dict.fromkeys((ORPHANED, UNHEARD), "the connection to the client was lo
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """The report of one client process about its run: how the run ended, and how accurate its times are. `ramp_end_s`
-    is the start of the last stream, in seconds after the run began."""
+    """The report of one client process about its run: how the run ended, and how accurate its times
+    are. `ramp_end_s` is the start of the last stream, in seconds after the run began."""
 
     began_ns: int  # monotonic time of second 0 of the records
     began_unix: float
@@ -41,7 +41,8 @@ class ClientReport:
     unstamped_reads: int
     late_reads: int
     latest_read_ns: int
-    cpu: tuple[tuple[int, int], ...]  # readings of the client's CPU time: (monotonic time, CPU time) in nanoseconds
+    # readings of the client's CPU time: (monotonic time, CPU time) in nanoseconds
+    cpu: tuple[tuple[int, int], ...]
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ClientReport:
@@ -50,8 +51,8 @@ class ClientReport:
         return cls(**{**data, "warmup": warmup, "cpu": cpu, "dropped": tuple(data["dropped"])})
 
     def cpu_pct(self, window: Window) -> float | None:
-        """Return the CPU use of this client process during `window`, in percent of one core. None if too few readings
-        were made."""
+        """Return the CPU use of this client process during `window`, in percent of one core. None
+        if too few readings were made."""
         log = CpuLog(self.cpu)
         return log.pct(*(self.began_ns + int(at * 1e9) for at in (window.begin_s, window.end_s)))
 
@@ -62,9 +63,9 @@ def summary_message(
     counted: Sequence[RequestRecord],
     warmups: Sequence[RequestRecord],
 ) -> dict[str, Any]:
-    """Return the message that ends a run: a dict of type "summary" with the metrics and the Unix times of the run and
-    its steady window. `reports` has one report per process of the load client. `counted` and `warmups` are the measured
-    requests and the warm-up requests of all processes."""
+    """Return the message that ends a run: a dict of type "summary" with the metrics and the Unix
+    times of the run and its steady window. `reports` has one report per process of the load client.
+    `counted` and `warmups` are the measured requests and the warm-up requests of all processes."""
     window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
     facts = _facts(spec, reports, warmups, window)
@@ -81,7 +82,10 @@ def summary_message(
 
 
 def _facts(
-    spec: BenchSpec, reports: Sequence[ClientReport], warmups: Sequence[RequestRecord], window: Window
+    spec: BenchSpec,
+    reports: Sequence[ClientReport],
+    warmups: Sequence[RequestRecord],
+    window: Window,
 ) -> ClientFacts:
     known = [r.first_tokens for r in warmups if r.ok and r.first_tokens]
     used = [pct for r in reports if (pct := r.cpu_pct(window)) is not None]
@@ -95,7 +99,9 @@ def _facts(
         unsent=sum(r.unsent for r in reports),
         window=window,
         first_tokens=sum(known) / len(known) if known else None,
-        partial=next((_ENDED.get(r.stopped, "stopped by the user") for r in reports if r.stopped), ""),
+        partial=next(
+            (_ENDED.get(r.stopped, "stopped by the user") for r in reports if r.stopped), ""
+        ),
         reads=sum(r.reads for r in reports),
         unstamped_reads=sum(r.unstamped_reads for r in reports),
         late_reads=sum(r.late_reads for r in reports),
@@ -104,9 +110,13 @@ def _facts(
 
 
 def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:
-    """Return the notes on a run that only the load client can make: its processes, its warm-up, and requests that were
-    not sent."""
-    notes = [f"{len(reports)} processes of the load client sent the requests"] if len(reports) > 1 else []
+    """Return the notes on a run that only the load client can make: its processes, its warm-up, and
+    requests that were not sent."""
+    notes = (
+        [f"{len(reports)} processes of the load client sent the requests"]
+        if len(reports) > 1
+        else []
+    )
     warm = [r.warmup for r in reports if r.warmup]
     if warm:
         notes.append(WarmupOutcome.of_all(warm).note())

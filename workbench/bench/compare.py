@@ -1,9 +1,10 @@
-"""The comparison of run B with run A: first the differences of their conditions, then the change of each metric.
+"""The comparison of run B with run A: first the differences of their conditions, then the change of
+each metric.
 
-Statistics use one value per run, because the requests of one run share the engine's state: treating each request as
-independent gives false alarms in 14 to 100 % of experiments. A verdict "better" or "worse" needs several runs of A and
-several of B. With one run of each, there is no interval and no verdict. metric_changes.py computes the changes and
-their intervals.
+Statistics use one value per run, because the requests of one run share the engine's state: treating
+each request as independent gives false alarms in 14 to 100 % of experiments. A verdict "better" or
+"worse" needs several runs of A and several of B. With one run of each, there is no interval and no
+verdict. metric_changes.py computes the changes and their intervals.
 """
 
 from __future__ import annotations
@@ -23,13 +24,30 @@ from workbench.bench.metric_changes import (
     unclaimed,
 )
 from workbench.engines.result_limits import judgements
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions, MetricChange
+from workbench.model.bench import (
+    BenchResult,
+    BenchSpec,
+    BenchSummary,
+    Comparison,
+    Conditions,
+    MetricChange,
+)
 
 _CLOCK_PCT = 2.0
 _TEMPERATURE_C = 5.0
 _BUSY_CLIENT_PCT = 70.0
 _CACHED_SHARE = 0.01
-_NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", "deadline_s", "profile", "client"}
+_NOT_WORKLOAD = {
+    "url",
+    "model",
+    "salt",
+    "api_key_env",
+    "timeout_s",
+    "stall_s",
+    "deadline_s",
+    "profile",
+    "client",
+}
 _WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
 ARMS = {  # subject of a comparison -> kinds of differences that it is about
     "model": ("model", "model bytes"),
@@ -63,33 +81,46 @@ def compare(
     arms: Collection[str] = (),
     swapped: Sequence[bool] = (),
 ) -> Comparison:
-    """Return the comparison of the runs of A (`a`) with those of B (`b`). Each side is one result, or several runs of
-    the same configuration.
+    """Return the comparison of the runs of A (`a`) with those of B (`b`). Each side is one result,
+    or several runs of the same configuration.
 
-    `paired` says that run i of A and run i of B were made in succession with the same seed. `chosen` is the metric that
-    was named before the runs; the p-values of all other metrics are corrected for the number of metrics. `level` is the
-    confidence level of the intervals. `arms` lists the kinds of differences that the comparison is about ("model",
-    "host"), which then cause no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on
-    the second host and B on the first. It is empty for one host.
+    `paired` says that run i of A and run i of B were made in succession with the same seed.
+    `chosen` is the metric that was named before the runs; the p-values of all other metrics are
+    corrected for the number of metrics. `level` is the confidence level of the intervals. `arms`
+    lists the kinds of differences that the comparison is about ("model", "host"), which then cause
+    no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on the
+    second host and B on the first. It is empty for one host.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
     left = [a] if isinstance(a, BenchResult) else list(a)
     right = [b] if isinstance(b, BenchResult) else list(b)
     if not left or not right or (paired and len(left) != len(right)):
-        raise ValueError("a comparison needs a result on each side, and pairs need equal numbers of A and B")
+        raise ValueError(
+            "a comparison needs a result on each side, and pairs need equal numbers of A and B"
+        )
     on_twins = _OF_TWINS if swapped else frozenset()
     differences = tuple(d for d in _differences(left[0], right[0]) if d["kind"] not in on_twins)
-    prompts, outputs = (tuple(_work_differences(left, right, side)) for side in ("prompt", "output"))
-    # Models count a prompt's tokens differently and put their own template around it. An answer that ends earlier is
-    # less work in any case.
-    own_prompts = "model" in arms and any(d["kind"] in ("model", "engine", "server") for d in differences)
+    prompts, outputs = (
+        tuple(_work_differences(left, right, side)) for side in ("prompt", "output")
+    )
+    # Models count a prompt's tokens differently and put their own template around it. An answer
+    # that ends earlier is less work in any case.
+    own_prompts = "model" in arms and any(
+        d["kind"] in ("model", "engine", "server") for d in differences
+    )
     work = outputs if own_prompts else (*prompts, *outputs)
     warnings = tuple(
-        dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired, on_twins), *work])
+        dict.fromkeys(
+            [*_mismatches(differences, arms), *_run_warnings(left, right, paired, on_twins), *work]
+        )
     )
     metrics = changes(left, right, paired=paired, chosen=chosen, level=level, swapped=swapped)
-    machine = machine_change(metric_called(metrics[0].metric), left, right, swapped, level) if swapped else None
+    machine = (
+        machine_change(metric_called(metrics[0].metric), left, right, swapped, level)
+        if swapped
+        else None
+    )
     return Comparison(
         a=left[0].id,
         b=right[0].id,
@@ -114,13 +145,13 @@ def compare(
     )
 
 
-# -- configuration ---------------------------------------------------------------------------------------------------
+# -- configuration ---------------------------------------------------------------------------------
 
 
 def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
-    """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}, with the values of run
-    `a` and of run `b`. First come the settings that the user chose, then the properties of the host and the server,
-    then the workload."""
+    """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}, with
+    the values of run `a` and of run `b`. First come the settings that the user chose, then the
+    properties of the host and the server, then the workload."""
     x, y = a.conditions, b.conditions
     for name in ("engine", "model", "preset_id"):
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
@@ -129,8 +160,12 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     # The same engine as a process, a unit, a job and in a container can be compared.
     if x.run_as and y.run_as:
         yield from _if_different("run as", "run as", x.run_as, y.run_as)
-    yield from _if_different("image" if x.image and y.image else "container", "image", x.image, y.image)
-    yield from _if_different("measured by", "measured by", *(c.imported or "Workbench" for c in (x, y)))
+    yield from _if_different(
+        "image" if x.image and y.image else "container", "image", x.image, y.image
+    )
+    yield from _if_different(
+        "measured by", "measured by", *(c.imported or "Workbench" for c in (x, y))
+    )
     yield from _if_different("server", "address", _address(a), _address(b))
     if x.flags or y.flags:
         if x.engine == y.engine and x.argv and y.argv:
@@ -143,18 +178,25 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     yield from _if_different("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
     for name in _WHERE:
         alike = name == "engine_version" and _one_release(x.engine_version, y.engine_version)
-        yield from _if_different("engine build" if alike else name, name, getattr(x, name), getattr(y, name))
+        yield from _if_different(
+            "engine build" if alike else name, name, getattr(x, name), getattr(y, name)
+        )
     yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
-        known = _is_known(x, name) and _is_known(y, name) and not (name == "prompt_words" and None in (u, v))
+        known = (
+            _is_known(x, name)
+            and _is_known(y, name)
+            and not (name == "prompt_words" and None in (u, v))
+        )
         if known and u != v:
             yield {"kind": "workload", "name": name, "a": _plain(u), "b": _plain(v)}
 
 
 def _one_release(a: str | None, b: str | None) -> bool:
-    """Return whether two version texts can name the same release: both are equal up to "+", and only one has a build
-    after "+". An engine's log gives the release ("0.32.0"), the installed package also the build ("0.32.0+cpu")."""
+    """Return whether two version texts can name the same release: both are equal up to "+", and
+    only one has a build after "+". An engine's log gives the release ("0.32.0"), the installed
+    package also the build ("0.32.0+cpu")."""
     (x, its_build, _), (y, other_build, _) = ((version or "").partition("+") for version in (a, b))
     return x == y and bool(its_build) != bool(other_build)
 
@@ -164,8 +206,9 @@ def _is_known(conditions: Conditions, name: str) -> bool:
 
 
 def _address(result: BenchResult) -> str | None:
-    """Return the address of the measured server if Workbench did not start it; otherwise None. A server that Workbench
-    started or reached through SSH gets another port each time, so its address is not compared."""
+    """Return the address of the measured server if Workbench did not start it; otherwise None. A
+    server that Workbench started or reached through SSH gets another port each time, so its address
+    is not compared."""
     made = result.conditions
     if made.run_id or made.imported:
         return None
@@ -191,7 +234,7 @@ def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [g.get("name") for g in gpus]
 
 
-# -- like for like ---------------------------------------------------------------------------------------------------
+# -- like for like ---------------------------------------------------------------------------------
 
 
 def _mismatches(differences: Sequence[Mapping[str, Any]], arms: Collection[str]) -> Iterable[str]:
@@ -211,10 +254,14 @@ def _shown(value: Any) -> str:
 
 
 def _run_warnings(
-    left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool, expected: Collection[str] = ()
+    left: Sequence[BenchResult],
+    right: Sequence[BenchResult],
+    paired: bool,
+    expected: Collection[str] = (),
 ) -> Iterable[str]:
-    """Yield one sentence for each reason why the runs of A (`left`) and of B (`right`) cannot be compared. Runs of the
-    same side may differ in the kinds of conditions in `expected`, such as "host"."""
+    """Yield one sentence for each reason why the runs of A (`left`) and of B (`right`) cannot be
+    compared. Runs of the same side may differ in the kinds of conditions in `expected`, such as
+    "host"."""
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _one_run(side, run)
@@ -222,7 +269,9 @@ def _run_warnings(
         names = dict.fromkeys(d["name"] for d in found if d["kind"] not in expected)
         if names:
             yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
-    windows = {side: {run.summary.window for run in runs} for side, runs in (("A", left), ("B", right))}
+    windows = {
+        side: {run.summary.window for run in runs} for side, runs in (("A", left), ("B", right))
+    }
     if len(windows["A"] | windows["B"]) > 1:
         over = ", ".join(f"{side} {' and '.join(sorted(names))}" for side, names in windows.items())
         yield f"rates cover different parts of the runs ({over}): use more --requests or --seconds"
@@ -233,9 +282,9 @@ def _run_warnings(
 
 
 def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
-    """Return the differences between the conditions of two runs of A, or of two runs of B. Each is a dict with "kind",
-    "name", "a" and "b". The name of the preset is ignored, and so is the seed of paired runs, because each pair has its
-    own seed."""
+    """Return the differences between the conditions of two runs of A, or of two runs of B. Each is
+    a dict with "kind", "name", "a" and "b". The name of the preset is ignored, and so is the seed
+    of paired runs, because each pair has its own seed."""
     ignored = {"preset_id", *(["seed"] if paired else [])}
     return [d for d in _differences(a, b) if d["name"] not in ignored]
 
@@ -244,42 +293,61 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
     s = run.summary
     if s.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in s.errors.items())
-        yield f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} requests failed ({kinds})"
+        yield (
+            f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} "
+            f"requests failed ({kinds})"
+        )
     if run.conditions.imported:
         yield (
-            f"{side} #{run.id} was measured by {run.conditions.imported}, which defines its own metrics; facts about"
+            f"{side} #{run.id} was measured by {run.conditions.imported}, which defines its own "
+            "metrics; facts about"
             " engine, model, driver and workload that its file lacks are not compared"
         )
     for why in s.refused:
         yield f"{side} #{run.id} is invalid: {why}"
     if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
-        yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
+        yield (
+            f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may "
+            "have been the limit"
+        )
 
 
-def _work_differences(left: Sequence[BenchResult], right: Sequence[BenchResult], side: str) -> Iterable[str]:
-    """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A (`left`) and of B
-    (`right`). `side` is "prompt" or "output"."""
-    x, y = (_mean(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens"))) for runs in (left, right))
+def _work_differences(
+    left: Sequence[BenchResult], right: Sequence[BenchResult], side: str
+) -> Iterable[str]:
+    """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A
+    (`left`) and of B (`right`). `side` is "prompt" or "output"."""
+    x, y = (
+        _mean(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens")))
+        for runs in (left, right)
+    )
     if x and y and abs(y / x - 1) > 0.01:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
 def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
-    """Yield a sentence for each difference between the runs of A (`left`) and of B (`right`) in prefix cache use,
-    clocks or GPU temperature.
+    """Yield a sentence for each difference between the runs of A (`left`) and of B (`right`) in
+    prefix cache use, clocks or GPU temperature.
 
-    For unpaired runs, these sentences are warnings. For paired runs they are only notes, because the random order of
-    the runs spreads such influences over both sides.
+    For unpaired runs, these sentences are warnings. For paired runs they are only notes, because
+    the random order of the runs spreads such influences over both sides.
     """
-    # The chat template begins every prompt, so an equal share of cached tokens in both arms is normal.
+    # The chat template begins every prompt, so an equal share of cached tokens in both arms is
+    # normal.
     x, y = _mean(left, _cached_share), _mean(right, _cached_share)
     if x is not None and y is not None and abs(x - y) > _CACHED_SHARE:
-        yield f"the prefix cache supplied {100 * x:.0f} % of the prompt tokens in A and {100 * y:.0f} % in B"
+        yield (
+            f"the prefix cache supplied {100 * x:.0f} % of the prompt tokens in A and "
+            f"{100 * y:.0f} % in B"
+        )
     if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
             x, y = _gpu_mean(left, attribute), _gpu_mean(right, attribute)
             if x and y and 100 * abs(y / x - 1) > _CLOCK_PCT:
-                yield f"{name} clocks differed although the settings are the same: {x:.0f} and {y:.0f} MHz"
+                yield (
+                    f"{name} clocks differed although the settings are the same: {x:.0f} and "
+                    f"{y:.0f} MHz"
+                )
     x, y = _gpu_mean(left, "temperature_c"), _gpu_mean(right, "temperature_c")
     if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
@@ -306,32 +374,41 @@ def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
 
 
 def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) -> Iterable[str]:
-    """Yield one sentence for each reason why metrics have no value in `runs`. Metrics with the same reason share a
-    sentence."""
+    """Yield one sentence for each reason why metrics have no value in `runs`. Metrics with the same
+    reason share a sentence."""
     reasons: dict[str, list[str]] = {}
     for name in (m.metric for m in metrics if m.verdict == NOT_MEASURED):
         whys = (r.summary.absent.get(name.partition(".")[0]) for r in runs)
-        reasons.setdefault(next(filter(None, whys), "no value in at least one run"), []).append(name)
+        reasons.setdefault(next(filter(None, whys), "no value in at least one run"), []).append(
+            name
+        )
     return (f"not measured: {', '.join(names)} ({why})" for why, names in reasons.items())
 
 
-def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> tuple[str, ...]:
+def _notes(
+    left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool
+) -> tuple[str, ...]:
     notes = []
     if len(left) < 2 or len(right) < 2:
         single = "one side has a single run, so there is no interval; repeat it"
         both = (
-            "one run each: these changes cannot be distinguished from the noise between runs; repeat both (bench "
+            "one run each: these changes cannot be distinguished from the noise between runs; "
+            "repeat both (bench "
             "--repeat 3) and compare the groups (compare 1-3 4-6)"
         )
         notes.append(both if len(left) == len(right) else single)
     elif not paired:
         notes.append(
-            "the runs were not made in pairs, so changes between the two groups (heat, other load) are part of the "
+            "the runs were not made in pairs, so changes between the two groups (heat, other load) "
+            "are part of the "
             "difference; an experiment spreads them over both sides"
         )
     for side, results in (("A", left), ("B", right)):
         if len(results) == 1:
-            notes += [f"{side}, #{results[0].id}: {title}: {text}" for title, text in judgements(results[0])]
+            notes += [
+                f"{side}, #{results[0].id}: {title}: {text}"
+                for title, text in judgements(results[0])
+            ]
     notes += [f"#{r.id}: {why}" for r in (*left, *right) for why in r.summary.marked]
     known = [bool(r.conditions.model_digest) for r in (*left, *right)]
     if any(known) and not all(known):

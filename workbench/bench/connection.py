@@ -1,7 +1,9 @@
-"""Connections of the load client, plain or TLS and non-blocking, with the kernel's receive time for each read.
+"""Connections of the load client, plain or TLS and non-blocking, with the kernel's receive time for
+each read.
 
-Receive times are nanoseconds of the monotonic clock (`time.monotonic_ns`). The kernel reports them by the wall clock
-(SO_TIMESTAMPNS). `ReceiveClock` converts them, and notices if the wall clock is set during the run.
+Receive times are nanoseconds of the monotonic clock (`time.monotonic_ns`). The kernel reports them
+by the wall clock (SO_TIMESTAMPNS). `ReceiveClock` converts them, and notices if the wall clock is
+set during the run.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ _READ_BYTES = 64 * 1024
 _LATE_NS = 2_000_000
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
-_SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # 35: Linux on x86-64 and aarch64; not in Python's socket
+# 35: Linux on x86-64 and aarch64; not in Python's socket
+_SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address that the load client sends requests to. `path` is the URL path of the completions endpoint. `tls` is
-    None for plain HTTP."""
+    """The address that the load client sends requests to. `path` is the URL path of the completions
+    endpoint. `tls` is None for plain HTTP."""
 
     host: str
     port: int
@@ -52,10 +55,11 @@ class Endpoint:
 
 
 def resolve(spec: BenchSpec) -> Endpoint:
-    """Return the endpoint for the URL in `spec`, which is the server's base URL with or without /v1.
+    """Return the endpoint for the URL in `spec`, which is the server's base URL with or without
+    /v1.
 
-    The host name is looked up. If the name has several addresses, a test connection chooses one of them. Raises
-    BenchError if the URL is invalid or the name cannot be resolved.
+    The host name is looked up. If the name has several addresses, a test connection chooses one of
+    them. Raises BenchError if the URL is invalid or the name cannot be resolved.
     """
     parts = _split(spec.url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -68,7 +72,9 @@ def resolve(spec: BenchSpec) -> Endpoint:
             f"cannot resolve the host name {host!r}: {error}", next_step="check the server's URL"
         ) from None
     family, address = _reachable(found)
-    return Endpoint(host, port, path, _context(spec) if parts.scheme == "https" else None, family, address)
+    return Endpoint(
+        host, port, path, _context(spec) if parts.scheme == "https" else None, family, address
+    )
 
 
 def _split(url: str) -> SplitResult:
@@ -78,7 +84,9 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         parts, port_ok = SplitResult("", "", "", "", ""), False
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
-        raise BenchError(f"invalid server URL: {url!r}", next_step="give a URL such as http://127.0.0.1:8000")
+        raise BenchError(
+            f"invalid server URL: {url!r}", next_step="give a URL such as http://127.0.0.1:8000"
+        )
     if parts.username or parts.password:
         raise BenchError(
             "the server's URL contains a user name or a password",
@@ -88,9 +96,9 @@ def _split(url: str) -> SplitResult:
 
 
 def _reachable(found: list[Any]) -> tuple[int, Any]:
-    """Return (address family, socket address) of the first entry of `found` that accepts a connection within 3 s. If
-    none does, return the first entry. `found` is a list from getaddrinfo; for localhost it can contain ::1 and
-    127.0.0.1."""
+    """Return (address family, socket address) of the first entry of `found` that accepts a
+    connection within 3 s. If none does, return the first entry. `found` is a list from getaddrinfo;
+    for localhost it can contain ::1 and 127.0.0.1."""
     if len(found) > 1:
         for family, kind, protocol, _, address in found:
             with socket.socket(family, kind, protocol) as probe:
@@ -109,14 +117,15 @@ def _context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 class ReceiveClock:
-    """Converts the kernel's receive times from the wall clock to the monotonic clock, and counts inaccurate times.
+    """Converts the kernel's receive times from the wall clock to the monotonic clock, and counts
+    inaccurate times.
 
-    `ahead_ns` is the nanoseconds by which the wall clock is ahead of the monotonic clock. The owner of the object must
-    call `refresh` several times a second, because the two clocks drift apart by up to 0.5 us per ms (NTP's limit) and
-    the wall clock may be set.
+    `ahead_ns` is the nanoseconds by which the wall clock is ahead of the monotonic clock. The owner
+    of the object must call `refresh` several times a second, because the two clocks drift apart by
+    up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
 
-    `late` counts reads that were made more than 2 ms after their bytes arrived. The kernel gives all bytes of one read
-    the time of the last of them, so many late reads make short times inexact.
+    `late` counts reads that were made more than 2 ms after their bytes arrived. The kernel gives
+    all bytes of one read the time of the last of them, so many late reads make short times inexact.
     """
 
     def __init__(self) -> None:
@@ -128,8 +137,9 @@ class ReceiveClock:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]]) -> int:
-        """Return the time, in monotonic nanoseconds, at which the bytes of the last `recvmsg` call arrived. `ancillary`
-        is the control data of that call, with the kernel's time. Without the kernel's time, return the present time."""
+        """Return the time, in monotonic nanoseconds, at which the bytes of the last `recvmsg` call
+        arrived. `ancillary` is the control data of that call, with the kernel's time. Without the
+        kernel's time, return the present time."""
         now_ns = time.monotonic_ns()
         self.reads += 1
         if not ancillary:
@@ -147,9 +157,9 @@ class ReceiveClock:
         return came
 
     def refresh(self) -> None:
-        """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic clock. Both clocks are
-        read five times, and the fastest of the five readings is used, because this process may have been interrupted
-        during a slower one."""
+        """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic
+        clock. Both clocks are read five times, and the fastest of the five readings is used,
+        because this process may have been interrupted during a slower one."""
         best = None
         for _ in range(5):
             before = time.monotonic_ns()
@@ -160,8 +170,8 @@ class ReceiveClock:
 
 
 class Connection:
-    """A non-blocking connection to the endpoint, plain or TLS, that is opening or open. Its methods raise OSError if
-    the connection fails (ssl.SSLError, a subclass, for TLS)."""
+    """A non-blocking connection to the endpoint, plain or TLS, that is opening or open. Its methods
+    raise OSError if the connection fails (ssl.SSLError, a subclass, for TLS)."""
 
     def __init__(self, endpoint: Endpoint, clock: ReceiveClock) -> None:
         self.sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
@@ -185,8 +195,8 @@ class Connection:
             raise
 
     def advance(self) -> bool:
-        """Continue to open the connection, including the TLS handshake, after the socket became readable or writable.
-        Return whether the connection is open."""
+        """Continue to open the connection, including the TLS handshake, after the socket became
+        readable or writable. Return whether the connection is open."""
         if not self.connected:
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -195,8 +205,8 @@ class Connection:
         return self._tls is None or self._tls.handshake(self)
 
     def send(self, data: bytes) -> None:
-        """Queue `data` and write as much of it as the socket accepts. While `wants_write` is true, the caller must call
-        `flush` whenever the socket is writable."""
+        """Queue `data` and write as much of it as the socket accepts. While `wants_write` is true,
+        the caller must call `flush` whenever the socket is writable."""
         self.send_raw(self._tls.encrypt(data) if self._tls else data)
 
     def send_raw(self, data: bytes) -> None:
@@ -217,8 +227,8 @@ class Connection:
     def receive(self) -> tuple[bytes | None, int]:
         """Read once from the socket. Return (data, receive time in monotonic nanoseconds).
 
-        `data` is b"" if the server closed the connection, and None if no data can be returned yet, for example because
-        a TLS record is incomplete.
+        `data` is b"" if the server closed the connection, and None if no data can be returned yet,
+        for example because a TLS record is incomplete.
         """
         try:
             data, ancillary, _, _ = self._recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
@@ -228,8 +238,8 @@ class Connection:
         return (data if self._tls is None else self._tls.decrypt(data)), stamp
 
     def receive_raw(self) -> bytes | None:
-        """Read once from the socket, without decrypting. Return the bytes, b"" if the server closed the connection, or
-        None if there is nothing to read yet."""
+        """Read once from the socket, without decrypting. Return the bytes, b"" if the server closed
+        the connection, or None if there is nothing to read yet."""
         try:
             return self.sock.recv(_READ_BYTES)
         except BlockingIOError:
@@ -240,15 +250,17 @@ class Connection:
 
 
 class _Tls:
-    """The TLS layer of one connection, which encrypts and decrypts in memory. The socket itself is read with recvmsg,
-    because an SSL socket would hide the kernel's receive times."""
+    """The TLS layer of one connection, which encrypts and decrypts in memory. The socket itself is
+    read with recvmsg, because an SSL socket would hide the kernel's receive times."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         import ssl
 
         assert endpoint.tls is not None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = endpoint.tls.wrap_bio(self._incoming, self._outgoing, server_hostname=endpoint.host)
+        self._object = endpoint.tls.wrap_bio(
+            self._incoming, self._outgoing, server_hostname=endpoint.host
+        )
         self._want_read = ssl.SSLWantReadError
         self._closed = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
         self._done = False
@@ -265,7 +277,8 @@ class _Tls:
                     return False
                 if not raw:
                     raise ConnectionResetError(
-                        errno.ECONNRESET, "the server closed the connection during the TLS handshake"
+                        errno.ECONNRESET,
+                        "the server closed the connection during the TLS handshake",
                     ) from None
                 self._incoming.write(raw)
         connection.send_raw(self._outgoing.read())
@@ -295,8 +308,8 @@ class _Tls:
 
 
 def failure_of(error: OSError, *, connecting: bool) -> tuple[str, str]:
-    """Return (kind of failure, message) for an error of a connection. `connecting` says whether the client was still
-    opening the connection."""
+    """Return (kind of failure, message) for an error of a connection. `connecting` says whether the
+    client was still opening the connection."""
     detail = error.strerror or str(error)
     if isinstance(error, ConnectionRefusedError):
         return records.REFUSED, detail

@@ -1,8 +1,9 @@
-"""The endpoint file of the Python library verifiers, in which its command `vf-eval -m NAME` looks up a server.
+"""The endpoint file of the Python library verifiers, in which its command `vf-eval -m NAME` looks
+up a server.
 
-The file is a Python file (configs/endpoints.py) with one dictionary, ENDPOINTS: name -> {"model", "url", "key"}. `key`
-is the name of the environment variable that contains the API key. Workbench edits the file as text, so that comments
-stay, and runs nothing in it.
+The file is a Python file (configs/endpoints.py) with one dictionary, ENDPOINTS: name -> {"model",
+"url", "key"}. `key` is the name of the environment variable that contains the API key. Workbench
+edits the file as text, so that comments stay, and runs nothing in it.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ NO_KEY = "EMPTY"  # what the file names for a server without a key
 
 
 def entry_text(name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
-    """Return one line of the dictionary ENDPOINTS: the server's name with its model, its URL and the environment
-    variable of its API key."""
+    """Return one line of the dictionary ENDPOINTS: the server's name with its model, its URL and
+    the environment variable of its API key."""
     return f"{_quoted(name)}: {_values(model, url, key)},"
 
 
 def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
-    """Return the text of the endpoint file `text` with an entry for the server `name`, which replaces an older entry of
-    that name. `url` ends with /v1, and an empty `text` gives a new file. Raises InputError if `text` is not an endpoint
-    file."""
+    """Return the text of the endpoint file `text` with an entry for the server `name`, which
+    replaces an older entry of that name. `url` ends with /v1, and an empty `text` gives a new file.
+    Raises InputError if `text` is not an endpoint file."""
     own, entry = entry_text(name, model=model, url=url, key=key), _values(model, url, key)
     if not text.strip():
         return f"ENDPOINTS = {{\n    {own}\n}}\n"

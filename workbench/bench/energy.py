@@ -1,4 +1,5 @@
-"""Energy metrics of a run: tokens per joule and joules per request, with and without the GPUs' idle power."""
+"""Energy metrics of a run: tokens per joule and joules per request, with and without the GPUs' idle
+power."""
 
 from __future__ import annotations
 
@@ -13,22 +14,29 @@ FIGURES = ("power_w", "energy_j", "tok_per_joule", "energy_per_request_j", "net_
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The power of all GPUs of the server together, in watts, while no request was in flight. If `power_w` is None,
-    `why` says why it is unknown."""
+    """The power of all GPUs of the server together, in watts, while no request was in flight. If
+    `power_w` is None, `why` says why it is unknown."""
 
     power_w: float | None = None
     why: str = "not measured"
 
 
-def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float) -> BenchSummary:
-    """Return the summary with power and energy added. `gpu` contains the GPU readings over the summary's steady window,
-    which lasted `seconds`.
+def with_energy(
+    summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float
+) -> BenchSummary:
+    """Return the summary with power and energy added. `gpu` contains the GPU readings over the
+    summary's steady window, which lasted `seconds`.
 
-    Tokens per joule are the output tokens in the window, divided by the energy of all GPUs of the server, including
-    their idle power. The energy comes from the driver's counters if all GPUs have one, otherwise from the power
-    readings integrated over time. For each metric that stays None, `absent` contains the reason.
+    Tokens per joule are the output tokens in the window, divided by the energy of all GPUs of the
+    server, including their idle power. The energy comes from the driver's counters if all GPUs have
+    one, otherwise from the power readings integrated over time. For each metric that stays None,
+    `absent` contains the reason.
     """
-    tokens = summary.output_tokens if summary.window_output_tokens is None else summary.window_output_tokens
+    tokens = (
+        summary.output_tokens
+        if summary.window_output_tokens is None
+        else summary.window_output_tokens
+    )
     absent = {k: v for k, v in summary.absent.items() if k not in (*FIGURES, "idle_power_w")}
     energy, power = _rounded(gpu.energy_j), _rounded(gpu.power_w)
     if energy is None and power is not None:
@@ -70,8 +78,8 @@ def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: f
 
 
 def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:
-    """Return the summary with all power and energy metrics set to None and with `why` as the reason. Only the idle
-    power is set if `idle` contains it."""
+    """Return the summary with all power and energy metrics set to None and with `why` as the
+    reason. Only the idle power is set if `idle` contains it."""
     absent = {**summary.absent, **dict.fromkeys(FIGURES, why)}
     if idle is None or idle.power_w is None:
         absent["idle_power_w"] = idle.why if idle else why
@@ -84,13 +92,16 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
-    """Return the energy per successful request in joules, or None if the energy or the number of requests is unknown. A
-    request that is only partly inside the steady window counts by the share of its time inside."""
+    """Return the energy per successful request in joules, or None if the energy or the number of
+    requests is unknown. A request that is only partly inside the steady window counts by the share
+    of its time inside."""
     requests = summary.requests_ok if summary.window_requests is None else summary.window_requests
     return round(energy / requests, 4) if energy is not None and requests else None
 
 
-def _net(tokens: float | None, energy: float | None, seconds: float, idle: Idle) -> tuple[float | None, str]:
+def _net(
+    tokens: float | None, energy: float | None, seconds: float, idle: Idle
+) -> tuple[float | None, str]:
     if idle.power_w is None:
         return None, f"the idle power is unknown: {idle.why}"
     above = (energy or 0.0) - idle.power_w * seconds
@@ -104,6 +115,7 @@ def _notes(gpu: GpuDuring) -> tuple[str, ...]:
     if not counted or not integrated or abs(integrated / counted - 1) <= _APART:
         return ()
     return (
-        f"energy: the driver's counter gives {counted:,.0f} J, its power readings {integrated:,.0f} J"
+        f"energy: the driver's counter gives {counted:,.0f} J, its power readings "
+        f"{integrated:,.0f} J"
         f" ({100 * (integrated / counted - 1):+.0f} %); the counter is used",
     )

@@ -1,5 +1,5 @@
-"""One HTTP request of the load client and its answer: the answer's bytes are parsed and judged, and the request gets
-its record."""
+"""One HTTP request of the load client and its answer: the answer's bytes are parsed and judged, and
+the request gets its record."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ _MAX_ANSWER = 64 * 1024 * 1024
 class Exchange:
     """One HTTP request and its answer. All times are monotonic nanoseconds.
 
-    `due_ns` is the scheduled start, or 0 for a request that starts at once. `began_ns` is when the client began to
-    connect or to send, whichever came first. `sent_ns` is when it sent the request, or 0 before that. `stream` says
-    whether the answer should be an event stream instead of one JSON object.
+    `due_ns` is the scheduled start, or 0 for a request that starts at once. `began_ns` is when the
+    client began to connect or to send, whichever came first. `sent_ns` is when it sent the request,
+    or 0 before that. `stream` says whether the answer should be an event stream instead of one JSON
+    object.
     """
 
-    def __init__(self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True) -> None:
+    def __init__(
+        self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True
+    ) -> None:
         self.index = index
         self.warmup = warmup
         self.body = body
@@ -40,8 +43,10 @@ class Exchange:
         self.reply = Reply()
         self._sse = SseDecoder()
         self._plain: bytearray | None = None  # body of an answer that is not an event stream
-        self._decode: Decode | None = None  # for a body that is compressed although that was not requested
-        self._around_text: tuple[bytes, bytes] | None = None  # in the chunks that `_text_chunk` matches
+        # for a body that is compressed although that was not requested
+        self._decode: Decode | None = None
+        # in the chunks that `_text_chunk` matches
+        self._around_text: tuple[bytes, bytes] | None = None
         self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
 
     @property
@@ -49,9 +54,9 @@ class Exchange:
         return self.response.status
 
     def receive(self, data: bytes, stamp_ns: int) -> bool:
-        """Parse bytes of the answer that arrived at `stamp_ns` (monotonic nanoseconds). No bytes (b"") mean that the
-        server closed the connection. Return whether the answer is complete. Raises HttpError or SseError for bytes that
-        are not a valid answer."""
+        """Parse bytes of the answer that arrived at `stamp_ns` (monotonic nanoseconds). No bytes
+        (b"") mean that the server closed the connection. Return whether the answer is complete.
+        Raises HttpError or SseError for bytes that are not a valid answer."""
         if stamp_ns < self.last_byte_ns:  # a clock was set: time must not go back
             stamp_ns = self.last_byte_ns
         self.last_byte_ns = stamp_ns
@@ -91,8 +96,9 @@ class Exchange:
         return response.complete
 
     def _expect_text(self) -> None:
-        """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes a chunk with nothing
-        but one more piece of text. Set it to None if the next chunk may contain anything else."""
+        """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes
+        a chunk with nothing but one more piece of text. Set it to None if the next chunk may
+        contain anything else."""
         aligned = self.response.between_chunks and self._sse.between_events and self._decode is None
         around = self.reply.around_text if aligned else None
         if around is None:
@@ -102,19 +108,24 @@ class Exchange:
 
     def _is_event_stream(self) -> bool:
         kind = self.response.headers.get("content-type", "").lower()
-        return self.stream and self.status == 200 and not kind.startswith(("application/json", "text/html"))
+        return (
+            self.stream
+            and self.status == 200
+            and not kind.startswith(("application/json", "text/html"))
+        )
 
     def _is_answer(self) -> bool:
         return not self.stream and self.status == 200
 
     def verdict(self, asked_tokens: int | None) -> None:
-        """Judge a complete answer: set `reply.error` to the kind of failure, or leave it None if the answer is correct.
-        `asked_tokens` is the exact number of tokens that the answer must have, or None if any number is correct."""
+        """Judge a complete answer: set `reply.error` to the kind of failure, or leave it None if
+        the answer is correct. `asked_tokens` is the exact number of tokens that the answer must
+        have, or None if any number is correct."""
         self.reply.verdict(asked_tokens, delimited=not (self.stream and self.response.until_close))
 
     def http_error(self) -> tuple[str, str] | None:
-        """Return (kind of failure, message) if the answer is an HTTP error, or if its form (event stream or JSON
-        object) is not the requested one. Otherwise return None."""
+        """Return (kind of failure, message) if the answer is an HTTP error, or if its form (event
+        stream or JSON object) is not the requested one. Otherwise return None."""
         if self._plain is None or self._is_answer():
             return None
         if self.status != 200:
@@ -135,7 +146,8 @@ class Exchange:
         return f"http {self.status}", said or "the answer contains no message"
 
     def broken(self, error: HttpError) -> tuple[str, str]:
-        """Return (kind of failure, message) for an answer that was cut off or became invalid with `error`."""
+        """Return (kind of failure, message) for an answer that was cut off or became invalid with
+        `error`."""
         if self.reply.error is not None:
             return self.reply.error, self.reply.detail or ""
         if self._plain is not None and self.status != 200:
@@ -150,8 +162,8 @@ class Exchange:
         return bool(self.reply.stamps_ns or (self._is_answer() and self._plain))
 
     def ended_by_limit(self, now_ns: int) -> None:
-        """Record that a time limit ended the request at `now_ns`: its end becomes `now_ns`, and `silent_ns` the time
-        since its last byte."""
+        """Record that a time limit ended the request at `now_ns`: its end becomes `now_ns`, and
+        `silent_ns` the time since its last byte."""
         self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns
 
     def record(self, run_began_ns: int, error: str | None, detail: str | None) -> RequestRecord:

@@ -1,22 +1,24 @@
-"""The design of an A/B experiment: which run comes next, when there are enough pairs, and what the pairs show. All
-functions are pure. An arm is one of the two compared configurations, A or B.
+"""The design of an A/B experiment: which run comes next, when there are enough pairs, and what the
+pairs show. All functions are pure. An arm is one of the two compared configurations, A or B.
 
   discarded: A    pair 0: A B    pair 1: A B    pair 2: B A    …
 
-The first run is discarded, because it is slower than all others on a cold machine. The two runs of a pair follow each
-other, in a random order drawn from a stored seed. A slow drift of the machine then widens the interval and does not
-look like a difference between A and B. A disturbance in every fourth run cannot always hit the same arm, as it could
-with the fixed order A B B A.
+The first run is discarded, because it is slower than all others on a cold machine. The two runs of
+a pair follow each other, in a random order drawn from a stored seed. A slow drift of the machine
+then widens the interval and does not look like a difference between A and B. A disturbance in every
+fourth run cannot always hit the same arm, as it could with the fixed order A B B A.
 
-The verdict comes from Student's t interval on log(B/A), with one value per pair. If the arms differ in something that
-only a restart changes, each run gets its own server. If two neighbouring runs of different pairs shared a server, these
-pairs would be alike and the interval too narrow (docs/REFERENCE.md, "What an experiment can show").
+The verdict comes from Student's t interval on log(B/A), with one value per pair. If the arms differ
+in something that only a restart changes, each run gets its own server. If two neighbouring runs of
+different pairs shared a server, these pairs would be alike and the interval too narrow
+(docs/REFERENCE.md, "What an experiment can show").
 
-If the number of pairs is not fixed beforehand, the interval is wider. An experiment that ends once its interval is
-narrow enough uses the confidence level `UNTIL_LEVEL` instead of 95 %, because it would otherwise select intervals that
-are narrow by chance. Whenever a finished experiment is extended, the allowed chance of a false alarm is divided by
-four. Division by two would give up to 8 % of false alarms if only experiments without a result are extended. Both
-values come from simulation (tests/benchmarks/bench_experiments.py).
+If the number of pairs is not fixed beforehand, the interval is wider. An experiment that ends once
+its interval is narrow enough uses the confidence level `UNTIL_LEVEL` instead of 95 %, because it
+would otherwise select intervals that are narrow by chance. Whenever a finished experiment is
+extended, the allowed chance of a false alarm is divided by four. Division by two would give up to 8
+% of false alarms if only experiments without a result are extended. Both values come from
+simulation (tests/benchmarks/bench_experiments.py).
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from typing import Any
 from workbench.bench import twins
 from workbench.bench.compare import ARMS, compare
 from workbench.bench.experiment_disturbances import MeasuredRun, compiled_once, diagnosed
-from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, difference, metric_called, unclaimed, variance
+from workbench.bench.metric_changes import (
+    BETTER,
+    LEVEL,
+    WORSE,
+    average,
+    difference,
+    metric_called,
+    unclaimed,
+    variance,
+)
 from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
 from workbench.model.counts import count_of
@@ -49,13 +60,15 @@ from workbench.model.series_state import SeriesState
 
 MEASURED = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)
 _UNFINISHED = (RunState.PLANNED, RunState.STARTING, RunState.MEASURING)
-UNTIL_LEVEL = 0.965  # nominal; the interval at the end then contains the truth in 94 to 96.5 %, whatever the width
+# nominal; the interval at the end then contains the truth in 94 to 96.5 %, whatever the width
+UNTIL_LEVEL = 0.965
 UNTIL_PAIRS = 5  # the spread of fewer pairs is too often too small by chance
 EXTENDED = 4.0  # each extension divides the chance of a false alarm by this
 UNTIL_MOST = 16  # maximum number of pairs if the user gives none
 MOST_PAIRS = 64
 TRIES = 3  # attempts at a pair
-# Runs of one arm must be alike, so the differences between the runs of a pair are those between the arms.
+# Runs of one arm must be alike, so the differences between the runs of a pair are those between the
+# arms.
 ARMS_OF_PAIRS = frozenset(kind for kinds in ARMS.values() for kind in kinds)
 _POWER_S = 2.0  # drivers report power as a mean over 1 s
 POWER = 0.8  # share of experiments that show "the smallest difference"
@@ -63,13 +76,13 @@ _FASTER = {"output_tok_s", "request_s", "prompt_tok_s", "per_stream_tok_s", "who
 _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 
-# -- the design ------------------------------------------------------------------------------------------------------
+# -- the design ------------------------------------------------------------------------------------
 
 
 def restarts(a: Arm, b: Arm, on_twins: bool = False) -> bool:
-    """Return whether each run of the experiment starts its own server. This is so in an experiment on two hosts
-    (`on_twins`), and if A and B differ in something that only a restart changes. Servers that already run, or that
-    Workbench did not start, are never restarted."""
+    """Return whether each run of the experiment starts its own server. This is so in an experiment
+    on two hosts (`on_twins`), and if A and B differ in something that only a restart changes.
+    Servers that already run, or that Workbench did not start, are never restarted."""
     if on_twins:
         return True
     if a.target is None and b.target is None:
@@ -79,7 +92,8 @@ def restarts(a: Arm, b: Arm, on_twins: bool = False) -> bool:
 
 
 def plan_of(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
-    """Return the launch plan of A or of B (`name`) as JSON. The plan is empty for a server that already runs."""
+    """Return the launch plan of A or of B (`name`) as JSON. The plan is empty for a server that
+    already runs."""
     target = arm_of(spec, name).target
     return spec.plan if target is None else target.plan or {}
 
@@ -90,13 +104,15 @@ def changes_gpus(spec: ExperimentSpec) -> bool:
 
 
 def checked(spec: ExperimentSpec) -> ExperimentSpec:
-    """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an unknown metric, or an
-    invalid number of pairs, interval width, longest duration or start temperature."""
+    """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an
+    unknown metric, or an invalid number of pairs, interval width, longest duration or start
+    temperature."""
     metric_called(spec.metric)
     if not 1 <= spec.pairs <= MOST_PAIRS:
         raise InputError(
             f"invalid number of pairs of an experiment: {spec.pairs}",
-            next_step=f"use 1 to {MOST_PAIRS} pairs; 3 can show a difference of 5 %, 5 a difference of 2 %",
+            next_step=f"use 1 to {MOST_PAIRS} pairs; 3 can show a difference of 5 %, 5 a "
+            "difference of 2 %",
         )
     twins.check(spec)
     if spec.until_pct is not None:
@@ -107,31 +123,40 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
             )
         if spec.pairs < UNTIL_PAIRS:
             raise InputError(
-                f"an experiment that ends once its interval is narrow enough needs at least {UNTIL_PAIRS} pairs",
-                next_step=f"set the highest number of pairs to {UNTIL_PAIRS} or more; {UNTIL_MOST} is the default",
+                "an experiment that ends once its interval is narrow enough needs at least "
+                f"{UNTIL_PAIRS} pairs",
+                next_step=f"set the highest number of pairs to {UNTIL_PAIRS} or more; {UNTIL_MOST} "
+                "is the default",
             )
     for value, name, unit in (
         (spec.max_minutes, "the longest duration", "minutes"),
         (spec.match_temperature_c, "the temperature at which runs begin", "°C"),
     ):
         if value is not None and not 0 < value < math.inf:
-            raise InputError(f"{value:g} {unit} is not a valid value of {name}", next_step="use a number above 0")
+            raise InputError(
+                f"{value:g} {unit} is not a valid value of {name}", next_step="use a number above 0"
+            )
     return spec
 
 
 def measurable(metric: str, shape: BenchSpec) -> None:
-    """Raise InputError if no run of the workload `shape` can have a value of `metric`, for example TTFT without
-    streaming."""
+    """Raise InputError if no run of the workload `shape` can have a value of `metric`, for example
+    TTFT without streaming."""
     name = metric.partition(".")[0]
     why = None
     if name in ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms") and not shape.stream:
         why = "answers that are not streamed (--no-stream) have no first token and no gaps"
     elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and shape.rate is None:
         why = "only requests with a --rate have a schedule"
-    elif metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S:
+    elif (
+        metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S
+    ):
         why = f"a run shorter than {_POWER_S:g} s has no power reading"
     if why is not None:
-        raise InputError(f"{metric} cannot be measured: {why}", next_step="use another --metric or another workload")
+        raise InputError(
+            f"{metric} cannot be measured: {why}",
+            next_step="use another --metric or another workload",
+        )
 
 
 def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
@@ -142,18 +167,18 @@ def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
 
 
 def arm_of(spec: ExperimentSpec, side: str) -> Arm:
-    """Return the configuration (A or B) that a side of the experiment measures. A side is named "A" or, on two hosts,
-    for example "B on gpu-box-2"."""
+    """Return the configuration (A or B) that a side of the experiment measures. A side is named "A"
+    or, on two hosts, for example "B on gpu-box-2"."""
     return spec.a if side.startswith("A") else spec.b
 
 
 def seed_of(spec: ExperimentSpec, pair: int) -> int:
-    """Return the workload seed of pair number `pair`. Both runs of a pair use this seed, so that their requests have
-    equal lengths and arrivals."""
+    """Return the workload seed of pair number `pair`. Both runs of a pair use this seed, so that
+    their requests have equal lengths and arrivals."""
     return spec.seed + pair
 
 
-# -- the next run ----------------------------------------------------------------------------------------------------
+# -- the next run ----------------------------------------------------------------------------------
 
 
 def next_run(experiment: Experiment) -> ExperimentRun:
@@ -161,29 +186,34 @@ def next_run(experiment: Experiment) -> ExperimentRun:
     pair = experiment.pairs_done
     done = {r.arm for r in experiment.runs if r.pair == pair and r.state == RunState.DONE}
     arm = next(name for name in order(experiment.spec, pair) if name not in done)
-    return ExperimentRun(len(experiment.runs), pair, arm, host=twins.host_of(experiment.spec, pair, arm))
+    return ExperimentRun(
+        len(experiment.runs), pair, arm, host=twins.host_of(experiment.spec, pair, arm)
+    )
 
 
 def warm_up(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
-    """Return a new run of A or B (`arm`) whose result will be discarded, because the machine is still cold. `host` is
-    the host of the run in an experiment on two hosts, otherwise None."""
+    """Return a new run of A or B (`arm`) whose result will be discarded, because the machine is
+    still cold. `host` is the host of the run in an experiment on two hosts, otherwise None."""
     return ExperimentRun(len(experiment.runs), WARM_UP, arm, host=host)
 
 
 def sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
-    """Return {side: ("A" or "B", host)} for each side of the experiment. The sides are "A" and "B" with the host None.
-    In an experiment on two hosts, they are A and B on each host, such as "B on gpu-box-2"."""
+    """Return {side: ("A" or "B", host)} for each side of the experiment. The sides are "A" and "B"
+    with the host None. In an experiment on two hosts, they are A and B on each host, such as "B on
+    gpu-box-2"."""
     hosts: Sequence[str | None] = spec.twins or (None,)
     return {side_of(arm, host): (arm, host) for arm in "AB" for host in hosts}
 
 
 def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
-    """Return the experiment with `run` added, or updated if it is already in the list. If the run failed, the other run
-    of its pair is dropped too, because the whole pair is made again."""
+    """Return the experiment with `run` added, or updated if it is already in the list. If the run
+    failed, the other run of its pair is dropped too, because the whole pair is made again."""
     runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
     if run.state == RunState.FAILED:
         why = f"the other run of its pair failed (run {run.place + 1})"
-        runs = tuple(_dropped(r, why) if (r.pair, r.state) == (run.pair, RunState.DONE) else r for r in runs)
+        runs = tuple(
+            _dropped(r, why) if (r.pair, r.state) == (run.pair, RunState.DONE) else r for r in runs
+        )
     return replace(experiment, runs=runs)
 
 
@@ -193,14 +223,17 @@ def _dropped(run: ExperimentRun, why: str) -> ExperimentRun:
 
 def tries(experiment: Experiment, pair: int) -> int:
     """Return how many runs of pair number `pair` failed. Interrupted runs are not counted."""
-    return sum(r.pair == pair and r.state == RunState.FAILED and r.error != INTERRUPTED for r in experiment.runs)
+    return sum(
+        r.pair == pair and r.state == RunState.FAILED and r.error != INTERRUPTED
+        for r in experiment.runs
+    )
 
 
 def resumed(experiment: Experiment) -> Experiment:
     """Return an interrupted experiment in a state from which the experiment can continue.
 
-    A run that was in progress counts as failed. If only one run of the current pair is done, that run is dropped,
-    because the other run of the pair would be made much later.
+    A run that was in progress counts as failed. If only one run of the current pair is done, that
+    run is dropped, because the other run of the pair would be made much later.
     """
     pair = experiment.pairs_done
 
@@ -210,44 +243,57 @@ def resumed(experiment: Experiment) -> Experiment:
             return _dropped(run, "the experiment was interrupted before the other run of its pair")
         return run
 
-    return replace(experiment, runs=tuple(map(now, experiment.runs)), state=SeriesState.RUNNING, error=None)
+    return replace(
+        experiment, runs=tuple(map(now, experiment.runs)), state=SeriesState.RUNNING, error=None
+    )
 
 
 def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
-    """Return `run` as a failed run, with `why` as its error, if it is planned or in progress. Return any other run
-    unchanged."""
+    """Return `run` as a failed run, with `why` as its error, if it is planned or in progress.
+    Return any other run unchanged."""
     return replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED else run
 
 
 def unmeasured(summary: BenchSummary, metric: str) -> str | None:
-    """Return why a run has no value of `metric`, or None if it has one. Repeating the run would not help, because the
-    reason lies in the workload or the server."""
+    """Return why a run has no value of `metric`, or None if it has one. Repeating the run would not
+    help, because the reason lies in the workload or the server."""
     if metric_called(metric).of(summary):
         return None
-    return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'the result has no value')}"
+    return (
+        f"{metric} was not measured: "
+        f"{summary.absent.get(metric.partition('.')[0], 'the result has no value')}"
+    )
 
 
 def unfit(summary: BenchSummary, metric: str) -> str | None:
-    """Return why the result of a run cannot be used in a comparison (invalid result, failed requests, no value of
-    `metric`). None if the result can be used."""
+    """Return why the result of a run cannot be used in a comparison (invalid result, failed
+    requests, no value of `metric`). None if the result can be used."""
     if summary.refused:
         return f"invalid result: {'; '.join(summary.refused)}"
     if summary.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in summary.errors.items())
-        return f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} requests failed ({kinds})"
+        return (
+            f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} "
+            f"requests failed ({kinds})"
+        )
     return unmeasured(summary, metric)
 
 
-# -- when there are enough pairs -------------------------------------------------------------------------------------
+# -- when there are enough pairs -------------------------------------------------------------------
 
 
 def enough(experiment: Experiment) -> str | None:
-    """Return why the experiment needs no further pair, or None if it needs one. The reason is the number of pairs or
-    the width of the interval. An experiment never ends because of its verdict."""
+    """Return why the experiment needs no further pair, or None if it needs one. The reason is the
+    number of pairs or the width of the interval. An experiment never ends because of its verdict.
+    """
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is not None and done >= UNTIL_PAIRS and twins.balanced(spec, done):
         width = _chosen_change(experiment)
-        if width is not None and width.interval_pct is not None and width.interval_pct <= spec.until_pct:
+        if (
+            width is not None
+            and width.interval_pct is not None
+            and width.interval_pct <= spec.until_pct
+        ):
             return f"the interval is within ± {spec.until_pct:g} %"
     if done < spec.pairs:
         return None
@@ -257,8 +303,8 @@ def enough(experiment: Experiment) -> str | None:
 
 
 def pairs_wanted(experiment: Experiment) -> int:
-    """Return the number of pairs that the experiment will probably need. If the user asked for an interval of a certain
-    width, the number is estimated from the spread of the pairs so far."""
+    """Return the number of pairs that the experiment will probably need. If the user asked for an
+    interval of a certain width, the number is estimated from the spread of the pairs so far."""
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is None:
         return spec.pairs
@@ -271,7 +317,9 @@ def pairs_wanted(experiment: Experiment) -> int:
     kinds = [twins.swapped(spec, pair) for pair in range(len(ratios))]
     size = math.sqrt(twins.variance_inside(ratios, kinds) if spec.twins else variance(ratios))
     for pairs in range(max(done, least), spec.pairs):
-        width = 100 * t_quantile((1 + level(experiment)) / 2, pairs - lost) * size / math.sqrt(pairs)
+        width = (
+            100 * t_quantile((1 + level(experiment)) / 2, pairs - lost) * size / math.sqrt(pairs)
+        )
         if width <= spec.until_pct and twins.balanced(spec, pairs):
             return pairs
     return spec.pairs
@@ -284,37 +332,48 @@ def runs_left(experiment: Experiment) -> int:
 
 
 def left_s(experiment: Experiment) -> float | None:
-    """Return the estimated seconds until the experiment ends, from the durations of its runs so far. None before the
-    first run has ended."""
+    """Return the estimated seconds until the experiment ends, from the durations of its runs so
+    far. None before the first run has ended."""
     took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in MEASURED]
     return runs_left(experiment) * average(took) if took else None
 
 
-# -- the result ------------------------------------------------------------------------------------------------------
+# -- the result ------------------------------------------------------------------------------------
 
 
 def level(experiment: Experiment) -> float:
-    """Return the confidence level with which the experiment's interval is computed, for example 0.95."""
+    """Return the confidence level with which the experiment's interval is computed, for example
+    0.95."""
     base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
     return 1.0 - (1.0 - base) / EXTENDED**experiment.extensions
 
 
 def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
-    """Return the complete pairs of the experiment as (run of A, run of B), in the order of the pairs."""
+    """Return the complete pairs of the experiment as (run of A, run of B), in the order of the
+    pairs."""
     done = {(r.pair, r.arm): r for r in experiment.runs if r.state == RunState.DONE}
-    return [(run, done[pair, "B"]) for (pair, arm), run in sorted(done.items()) if arm == "A" and (pair, "B") in done]
+    return [
+        (run, done[pair, "B"])
+        for (pair, arm), run in sorted(done.items())
+        if arm == "A" and (pair, "B") in done
+    ]
 
 
 def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
-    """Return `experiment` with three fields computed from its complete pairs: `comparison`, `verdict` (a sentence) and
-    `smallest_pct`, the smallest difference in percent that it could have shown. `results` maps result ids to results. A
-    pair whose results are not in it is left out."""
+    """Return `experiment` with three fields computed from its complete pairs: `comparison`,
+    `verdict` (a sentence) and `smallest_pct`, the smallest difference in percent that it could have
+    shown. `results` maps result ids to results. A pair whose results are not in it is left out."""
     found = [
-        (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair) for a, b in complete_pairs(experiment)
+        (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair)
+        for a, b in complete_pairs(experiment)
     ]
     kept = [(a, b, pair) for a, b, pair in found if a is not None and b is not None]
     pairs = [(a, b) for a, b, _ in kept]
-    kinds = [twins.swapped(experiment.spec, pair) for _, _, pair in kept] if experiment.spec.twins else []
+    kinds = (
+        [twins.swapped(experiment.spec, pair) for _, _, pair in kept]
+        if experiment.spec.twins
+        else []
+    )
     if not pairs:
         verdict = _sentence(experiment, None)
         return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
@@ -328,14 +387,21 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
         swapped=kinds,
     )
     experiment = replace(experiment, comparison=comparison)
-    comparison = replace(comparison, notes=(*_diagnosed(experiment, pairs), *comparison.notes, *_notes(experiment)))
+    comparison = replace(
+        comparison, notes=(*_diagnosed(experiment, pairs), *comparison.notes, *_notes(experiment))
+    )
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
     experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment), kinds))
     if experiment.state != SeriesState.DONE:
         machine = unclaimed([comparison.machine])[0] if comparison.machine is not None else None
         comparison = replace(comparison, metrics=unclaimed(comparison.metrics), machine=machine)
-    return replace(experiment, comparison=comparison, verdict=_sentence(experiment, change), measured=_measured(change))
+    return replace(
+        experiment,
+        comparison=comparison,
+        verdict=_sentence(experiment, change),
+        measured=_measured(change),
+    )
 
 
 def _measured(change: MetricChange) -> str:
@@ -344,9 +410,11 @@ def _measured(change: MetricChange) -> str:
     return f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)}"
 
 
-def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
-    """Yield sentences about disturbances that the runs show, such as an outlier or a trend. In an experiment on two
-    hosts, the difference between the hosts is removed first."""
+def _diagnosed(
+    experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]
+) -> Iterator[str]:
+    """Yield sentences about disturbances that the runs show, such as an outlier or a trend. In an
+    experiment on two hosts, the difference between the hosts is removed first."""
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     second = 1 + (machine.change_pct or 0.0) / 100 if machine is not None else 1.0
 
@@ -359,7 +427,9 @@ def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchR
     yield from diagnosed([(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded)
     if experiment.restarts:
         arms = [result.conditions for result in pairs[0]]
-        note = compiled_once([c.engine for c in arms], [c.flags.get("enforce-eager") is True for c in arms])
+        note = compiled_once(
+            [c.engine for c in arms], [c.flags.get("enforce-eager") is True for c in arms]
+        )
         if note is not None:
             yield note
 
@@ -373,9 +443,9 @@ def _log_ratios(change: MetricChange) -> list[float]:
 
 
 def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> float | None:
-    """Return the smallest true difference, in percent, that four of five experiments like this one would show. None for
-    fewer than three pairs, whose scatter is unreliable. `at_level` is the confidence level. `kinds` says for each pair
-    on two hosts whether A and B had swapped hosts."""
+    """Return the smallest true difference, in percent, that four of five experiments like this one
+    would show. None for fewer than three pairs, whose scatter is unreliable. `at_level` is the
+    confidence level. `kinds` says for each pair on two hosts whether A and B had swapped hosts."""
     if change.interval_pct is None or len(change.pairs) < 3:
         return None
     known = [v for pair in change.pairs for v in pair if v]
@@ -384,17 +454,21 @@ def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> f
     _, error = difference(logs[0], logs[1], True, resolution, kinds)
     if error is None:
         return None
-    return 100 * math.expm1(min(50.0, detectable_shift(error.df, round(1 - at_level, 9), POWER) * error.size))
+    return 100 * math.expm1(
+        min(50.0, detectable_shift(error.df, round(1 - at_level, 9), POWER) * error.size)
+    )
 
 
 def _notes(experiment: Experiment) -> list[str]:
     notes = [
-        f"{experiment.spec.metric} was chosen before the start; another metric is called better or worse only if the "
+        f"{experiment.spec.metric} was chosen before the start; another metric is called better or "
+        "worse only if the "
         "difference remains after Holm's correction for the number of metrics"
     ]
     if experiment.spec.twins:
         notes.append(
-            "A and B were swapped between the two machines, so the machines' difference is left out of the change; a "
+            "A and B were swapped between the two machines, so the machines' difference is left "
+            "out of the change; a "
             "change that is not the same on both machines shows as spread"
         )
     looks = []
@@ -404,16 +478,17 @@ def _notes(experiment: Experiment) -> list[str]:
         looks.append("more pairs were requested after the result was seen")
     if looks:
         notes.append(
-            f"{' and '.join(looks)}, so a {100 * level(experiment):.4g} % interval is used, which still contains the "
+            f"{' and '.join(looks)}, so a {100 * level(experiment):.4g} % interval is used, which "
+            "still contains the "
             "true difference in about 95 % of experiments"
         )
     return notes
 
 
 def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
-    """Return the verdict of the experiment as one sentence for the user. In an experiment on two hosts, the sentence
-    also gives the difference between them. `change` is the change of the chosen metric, or None without complete
-    pairs."""
+    """Return the verdict of the experiment as one sentence for the user. In an experiment on two
+    hosts, the sentence also gives the difference between them. `change` is the change of the chosen
+    metric, or None without complete pairs."""
     said = _of_change(experiment, change)
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     if not said or machine is None or machine.change_pct is None or machine.interval_pct is None:
@@ -432,8 +507,14 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
     if change is None or change.change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"
     if change.interval_pct is None:
-        return f"no claim: {count_of(done, 'pair')} cannot be distinguished from the noise between runs"
-    seen = f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_named(change)}, {done} pairs)"
+        return (
+            f"no claim: {count_of(done, 'pair')} cannot be distinguished from the noise "
+            "between runs"
+        )
+    seen = (
+        f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_named(change)}, "
+        f"{done} pairs)"
+    )
     if experiment.state == SeriesState.RUNNING:
         return f"so far {seen}"
     if experiment.state != SeriesState.DONE:
@@ -445,14 +526,18 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
         return f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
     if change.verdict in (BETTER, WORSE):
         if experiment.spec.a == experiment.spec.b:
-            return f"two equal configurations differ by {seen}: something other than the configuration affects the runs"
+            return (
+                f"two equal configurations differ by {seen}: something other than the "
+                "configuration affects the runs"
+            )
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
         return f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
     none = f"no difference that {done} pairs can show: {seen}"
     if experiment.smallest_pct is None:
         return f"{none}; the smallest difference that so few pairs could have shown is unknown"
     return (
-        f"{none}; with this spread, a difference of {experiment.smallest_pct:.1f} % or more would have been shown "
+        f"{none}; with this spread, a difference of {experiment.smallest_pct:.1f} % or more would "
+        "have been shown "
         "(in 4 of 5 such experiments)"
     )
 

@@ -1,9 +1,9 @@
-"""Disturbances of an experiment, found in its runs and described in sentences: an outlying pair, two speeds, a trend, a
-cold first run, a shared compile cache.
+"""Disturbances of an experiment, found in its runs and described in sentences: an outlying pair,
+two speeds, a trend, a cold first run, a shared compile cache.
 
-The sentences explain why the experiment's interval is wide, or what it cannot show. They change neither the interval
-nor the verdict. Each test raises a false alarm in about 1 of 100 experiments without disturbances
-(tests/unit/bench/test_bench_diagnosis.py).
+The sentences explain why the experiment's interval is wide, or what it cannot show. They change
+neither the interval nor the verdict. Each test raises a false alarm in about 1 of 100 experiments
+without disturbances (tests/unit/bench/test_bench_diagnosis.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from workbench.model.experiment import ExperimentRun
 
 _FALSE_ALARMS = 0.01
 _LEAST = 0.003  # differences below 0.3 % do not matter
-# Number of runs of an arm -> share of the variance inside two groups, below which there are two speeds: the 1 %
-# quantile for runs of one speed, by simulation (correlated or not).
+# Number of runs of an arm -> share of the variance inside two groups, below which there are two
+# speeds: the 1 % quantile for runs of one speed, by simulation (correlated or not).
 _TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.22}
 
 
@@ -42,9 +42,11 @@ class MeasuredRun:
         return f"run {self.run.place + 1} ({self.run.arm})"
 
 
-def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Sequence[MeasuredRun] = ()) -> Iterator[str]:
-    """Yield one sentence for each disturbance that the runs show. `pairs` are the complete pairs as (A, B); `discarded`
-    are the discarded runs."""
+def diagnosed(
+    pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Sequence[MeasuredRun] = ()
+) -> Iterator[str]:
+    """Yield one sentence for each disturbance that the runs show. `pairs` are the complete pairs as
+    (A, B); `discarded` are the discarded runs."""
     arms = [[pair[side] for pair in pairs] for side in (0, 1)]
     yield from _outlying_pair(pairs, arms)
     groups = _two_speeds(arms)
@@ -55,18 +57,24 @@ def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Seque
 
 
 def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
-    """Return a note if all runs of A, or all runs of B, shared the code that the engine compiled at its first start.
-    Otherwise return None.
+    """Return a note if all runs of A, or all runs of B, shared the code that the engine compiled at
+    its first start. Otherwise return None.
 
-    `engines` are the engine names of A and B. `eager` says for A and for B whether the engine runs without compiling.
-    Each run of A and B must have started a new server.
+    `engines` are the engine names of A and B. `eager` says for A and for B whether the engine runs
+    without compiling. Each run of A and B must have started a new server.
     """
-    compiled = [arm for arm, name, off in zip("AB", engines, eager, strict=True) if _compiles(name) and not off]
+    compiled = [
+        arm
+        for arm, name, off in zip("AB", engines, eager, strict=True)
+        if _compiles(name) and not off
+    ]
     if not compiled:
         return None
     return (
-        f"all runs of {' and all of '.join(compiled)} share the code compiled at the first start: the choices of the "
-        "compiler and the autotuner are part of the difference, and more pairs do not reveal that; another experiment "
+        f"all runs of {' and all of '.join(compiled)} share the code compiled at the first start: "
+        "the choices of the "
+        "compiler and the autotuner are part of the difference, and more pairs do not reveal that; "
+        "another experiment "
         "after clearing the compile cache does"
     )
 
@@ -79,8 +87,8 @@ def _compiles(name: str | None) -> bool:
 def _outlying_pair(
     pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], arms: Sequence[Sequence[MeasuredRun]]
 ) -> Iterator[str]:
-    """Yield a sentence for each pair whose ratio B/A is far from the ratios of all other pairs, compared with their
-    spread. `arms` are the runs of A and the runs of B."""
+    """Yield a sentence for each pair whose ratio B/A is far from the ratios of all other pairs,
+    compared with their spread. `arms` are the runs of A and the runs of B."""
     count = len(pairs)
     if count < 4:
         return
@@ -92,11 +100,15 @@ def _outlying_pair(
         away = abs(ratio - centre)
         if away < _LEAST or away <= limit * size * math.sqrt(1 + 1 / (count - 1)):
             continue
-        deviations = [run.log - median(r.log for r in arm) for run, arm in zip(pair, arms, strict=True)]
+        deviations = [
+            run.log - median(r.log for r in arm) for run, arm in zip(pair, arms, strict=True)
+        ]
         worst = max((0, 1), key=lambda side: abs(deviations[side]))
         yield (
-            f"pair {pair[0].run.pair + 1} is an outlier: {_percent(ratio)}, the others {_percent(centre)} with a "
-            f"spread of {100 * size:.1f} %; {pair[worst].name} is {_percent(deviations[worst])} from its arm's median"
+            f"pair {pair[0].run.pair + 1} is an outlier: {_percent(ratio)}, the others "
+            f"{_percent(centre)} with a "
+            f"spread of {100 * size:.1f} %; {pair[worst].name} is {_percent(deviations[worst])} "
+            "from its arm's median"
         )
 
 
@@ -119,26 +131,35 @@ def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     ]
     step = _step(splits)
     if step is not None:
-        why = f"the change came before run {step + 1} and stayed (throttling, other load, another clock)"
+        why = (
+            f"the change came before run {step + 1} and stayed (throttling, other load, "
+            "another clock)"
+        )
     else:
-        why = "probably each start of a server, or the placement of its memory, selects one of the two"
+        why = (
+            "probably each start of a server, or the placement of its memory, selects one of "
+            "the two"
+        )
     return [f"the runs have two speeds: {', '.join(speeds)}: {why}"]
 
 
 def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
-    """Return (slower runs, faster runs) of A or of B. Each group has at least two runs, and the sorted runs are cut
-    where the variance inside the two groups is least."""
+    """Return (slower runs, faster runs) of A or of B. Each group has at least two runs, and the
+    sorted runs are cut where the variance inside the two groups is least."""
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
         range(2, len(ranked) - 1),
-        key=lambda at: _squares([r.log for r in ranked[:at]]) + _squares([r.log for r in ranked[at:]]),
+        key=lambda at: (
+            _squares([r.log for r in ranked[:at]]) + _squares([r.log for r in ranked[at:]])
+        ),
     )
     return ranked[:cut], ranked[cut:]
 
 
 def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
-    """Return the position, in the order of measurement, of the first run with a new speed if all later runs have this
-    speed too. None if slow and fast runs alternate. `splits` has (slower runs, faster runs) of A and of B."""
+    """Return the position, in the order of measurement, of the first run with a new speed if all
+    later runs have this speed too. None if slow and fast runs alternate. `splits` has (slower runs,
+    faster runs) of A and of B."""
     low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
@@ -147,8 +168,8 @@ def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]])
 
 
 def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
-    """Yield a sentence if the metric rises or falls steadily over the order of the runs. `arms` are the runs of A and
-    the runs of B. The difference between A and B is removed first."""
+    """Yield a sentence if the metric rises or falls steadily over the order of the runs. `arms` are
+    the runs of A and the runs of B. The difference between A and B is removed first."""
     in_order = sorted(
         (run.run.place, run.run.place - fmean([r.run.place for r in arm]), run.log - _centre(arm))
         for arm in arms
@@ -163,21 +184,25 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     error = math.sqrt(math.fsum((y - slope * x) ** 2 for x, y in points) / df / width)
     places = [run.run.place for arm in arms for run in arm]
     over = slope * (max(places) - min(places))
-    # Neighbouring runs are correlated, which looks like a trend: this reduces the number of independent runs.
+    # Neighbouring runs are correlated, which looks like a trend: this reduces the number of
+    # independent runs.
     fewer = _independent_share([y - slope * x for x, y in points])
     chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
     if abs(over) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
         return
     yield (
-        f"the runs have a trend: {_percent(slope, 2)} from run to run, {_percent(over)} from the first to the last; "
-        "their order turns it into spread, not difference (a warm machine or --match-temperature narrows the interval)"
+        f"the runs have a trend: {_percent(slope, 2)} from run to run, {_percent(over)} from the "
+        "first to the last; "
+        "their order turns it into spread, not difference (a warm machine or --match-temperature "
+        "narrows the interval)"
     )
 
 
 def _independent_share(rest: Sequence[float]) -> float:
-    """Return the effective number of independent runs as a share (0 to 1) of all runs, estimated from the correlation
-    of successive runs. `rest` are the residuals of a fitted line, treated as an AR(1) series. The estimated correlation
-    r of n runs is too low by (2 + 4 r) / n, so this amount is added."""
+    """Return the effective number of independent runs as a share (0 to 1) of all runs, estimated
+    from the correlation of successive runs. `rest` are the residuals of a fitted line, treated as
+    an AR(1) series. The estimated correlation r of n runs is too low by (2 + 4 r) / n, so this
+    amount is added."""
     count = len(rest)
     squares = math.fsum(y * y for y in rest)
     r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0
@@ -185,9 +210,12 @@ def _independent_share(rest: Sequence[float]) -> float:
     return (1 - r) / (1 + r)
 
 
-def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Yield a sentence if the first discarded run is far from the other runs of the same configuration, compared with
-    the spread inside A and inside B. `arms` are the runs of A and the runs of B."""
+def _cold_start(
+    arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]
+) -> Iterator[str]:
+    """Yield a sentence if the first discarded run is far from the other runs of the same
+    configuration, compared with the spread inside A and inside B. `arms` are the runs of A and the
+    runs of B."""
     df = sum(map(len, arms)) - len(arms)
     for first in discarded[:1]:
         arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())
@@ -197,7 +225,10 @@ def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[Measu
         size = math.sqrt(math.fsum(_squares([r.log for r in a]) for a in arms) / df)
         limit = t_quantile(1 - _FALSE_ALARMS / 2, df) * size * math.sqrt(1 + 1 / len(arm))
         if abs(away) > max(4 * _LEAST, limit):
-            yield f"the discarded first run is {_percent(away)} from the other runs of {first.run.arm}: a cold start"
+            yield (
+                f"the discarded first run is {_percent(away)} from the other runs of "
+                f"{first.run.arm}: a cold start"
+            )
 
 
 def _centre(runs: Sequence[MeasuredRun]) -> float:

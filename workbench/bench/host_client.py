@@ -1,10 +1,11 @@
-"""The program that runs the load client on the server's host. It runs the worker, and stores the result in a file until
-Workbench has received it.
+"""The program that runs the load client on the server's host. It runs the worker, and stores the
+result in a file until Workbench has received it.
 
-If the link to Workbench is lost, the client ends its run, and the file has the metrics of the requests measured so far.
-argv[1] is a JSON object with "name", the name of the file in Workbench's state directory. Input and output are those of
-`worker`, with two additions: the first output line has the process id, the Unix time and the file's path, and after the
-summary the program waits for the line "received".
+If the link to Workbench is lost, the client ends its run, and the file has the metrics of the
+requests measured so far. argv[1] is a JSON object with "name", the name of the file in Workbench's
+state directory. Input and output are those of `worker`, with two additions: the first output line
+has the process id, the Unix time and the file's path, and after the summary the program waits for
+the line "received".
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def main() -> None:
 
 
 def _place(name: str) -> Path:
-    """Return the path of the result file called `name`. Create its directory, and remove old result files from it."""
+    """Return the path of the result file called `name`. Create its directory, and remove old result
+    files from it."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path.home() / ".local" / "state"

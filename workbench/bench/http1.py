@@ -1,7 +1,8 @@
-"""Parser for one HTTP/1.1 response (RFC 9112) whose bytes arrive in pieces, limited to what a load client needs.
+"""Parser for one HTTP/1.1 response (RFC 9112) whose bytes arrive in pieces, limited to what a load
+client needs.
 
-A body may have a Content-Length, be chunked, or end when the server closes the connection. The parser does no I/O: its
-caller passes bytes to `feed`, which returns the bytes of the body.
+A body may have a Content-Length, be chunked, or end when the server closes the connection. The
+parser does no I/O: its caller passes bytes to `feed`, which returns the bytes of the body.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ _MAX_HEAD_BYTES = 64 * 1024
 _NO_BODY = (204, 304)
 _ZLIB_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _HEX = b"0123456789abcdefABCDEF"
-_SIZES: dict[bytes, int] = {}  # of chunks below 4 KiB, by their digits: a lookup takes a third of the time
+# of chunks below 4 KiB, by their digits: a lookup takes a third of the time
+_SIZES: dict[bytes, int] = {}
 
 
 class HttpError(Exception):
-    """Raised when the bytes are not a valid HTTP/1.1 response. `truncated` is True if the bytes so far are valid, but
-    the connection ended before the end of the response."""
+    """Raised when the bytes are not a valid HTTP/1.1 response. `truncated` is True if the bytes so
+    far are valid, but the connection ended before the end of the response."""
 
     def __init__(self, message: str, *, truncated: bool = False) -> None:
         super().__init__(message)
@@ -25,8 +27,8 @@ class HttpError(Exception):
 
 
 def chunk_size(digits: bytes) -> int:
-    """Return the size of a chunk from the hexadecimal `digits` in its first line. Return -1 if `digits` is not
-    valid."""
+    """Return the size of a chunk from the hexadecimal `digits` in its first line. Return -1 if
+    `digits` is not valid."""
     size = _SIZES.get(digits)
     if size is None:
         if not digits or digits.strip(_HEX) or len(digits) > 15:
@@ -37,20 +39,24 @@ def chunk_size(digits: bytes) -> int:
     return size
 
 
-Decode = Callable[[bytes, bool], bytes]  # (bytes of the body, whether they are the last) -> decoded bytes
+# (bytes of the body, whether they are the last) -> decoded bytes
+Decode = Callable[[bytes, bool], bytes]
 
 
 def body_decoder(encoding: str) -> Decode | None:
-    """Return a function that decodes a body with this Content-Encoding, or None if the body needs no decoding.
+    """Return a function that decodes a body with this Content-Encoding, or None if the body needs
+    no decoding.
 
-    Some servers compress although the client requests plain bodies. Raises HttpError for an encoding other than gzip
-    and deflate.
+    Some servers compress although the client requests plain bodies. Raises HttpError for an
+    encoding other than gzip and deflate.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return None
     if name not in _ZLIB_WINDOWS:
-        raise HttpError(f"the server sent Content-Encoding {name[:40]!r}, which Workbench cannot decode")
+        raise HttpError(
+            f"the server sent Content-Encoding {name[:40]!r}, which Workbench cannot decode"
+        )
     import zlib
 
     inflate = zlib.decompressobj(_ZLIB_WINDOWS[name])
@@ -68,8 +74,8 @@ def body_decoder(encoding: str) -> Decode | None:
 
 
 class ResponseReader:
-    """Parser of one HTTP response. `complete` becomes true when the body has ended. `rest` contains any bytes that
-    follow the end of the response, although a correct server sends none."""
+    """Parser of one HTTP response. `complete` becomes true when the body has ended. `rest` contains
+    any bytes that follow the end of the response, although a correct server sends none."""
 
     def __init__(self) -> None:
         self.status = 0  # 0 until the head is in
@@ -80,14 +86,15 @@ class ResponseReader:
         self.rest = b""
         self._head = b""
         self._chunked = False
-        self._left: int | None = None  # body bytes still to come, of the whole body or of this chunk; None: until close
+        # body bytes still to come, of the whole body or of this chunk; None: until close
+        self._left: int | None = None
         self._framing = b""  # chunk-size line, chunk end or trailer that is not complete yet
         self._in_chunk_end = False
         self._in_trailer = False
 
     def feed(self, data: bytes) -> bytes:
-        """Parse the next bytes of the response. Return the bytes of the body among them. Raises HttpError for an
-        invalid response."""
+        """Parse the next bytes of the response. Return the bytes of the body among them. Raises
+        HttpError for an invalid response."""
         self.received += len(data)
         if not self.status:
             self._head += data
@@ -107,7 +114,8 @@ class ResponseReader:
         return body
 
     def eof(self) -> None:
-        """Note that the server closed the connection. Raises HttpError if the response was not complete."""
+        """Note that the server closed the connection. Raises HttpError if the response was not
+        complete."""
         self.keep_alive = False
         if self.complete:
             return
@@ -119,13 +127,15 @@ class ResponseReader:
             )
             raise HttpError(what, truncated=True)
         if self._chunked or self._left is not None:
-            raise HttpError("the server closed the connection before the end of the answer", truncated=True)
+            raise HttpError(
+                "the server closed the connection before the end of the answer", truncated=True
+            )
         self.complete = True
 
     @property
     def until_close(self) -> bool:
-        """Whether the body ends when the server closes the connection. Such a body looks complete even if it was cut
-        off."""
+        """Whether the body ends when the server closes the connection. Such a body looks complete
+        even if it was cut off."""
         return self._left is None
 
     @property
@@ -155,7 +165,11 @@ class ResponseReader:
     def _parse_head(self, head: bytes) -> int:
         lines = head.decode("latin-1").split("\r\n")
         parts = lines[0].split(" ", 2)
-        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not (parts[1].isdecimal() and len(parts[1]) == 3):
+        if (
+            len(parts) < 2
+            or not parts[0].startswith("HTTP/1.")
+            or not (parts[1].isdecimal() and len(parts[1]) == 3)
+        ):
             raise HttpError(f"invalid HTTP/1.x status line: {lines[0][:60]!r}")
         self.headers = {}
         for line in lines[1:]:
@@ -167,7 +181,11 @@ class ResponseReader:
 
     def _choose_framing(self, head: bytes) -> None:
         connection = self.headers.get("connection", "").lower()
-        self.keep_alive = "close" not in connection if head.startswith(b"HTTP/1.1") else "keep-alive" in connection
+        self.keep_alive = (
+            "close" not in connection
+            if head.startswith(b"HTTP/1.1")
+            else "keep-alive" in connection
+        )
         length = self.headers.get("content-length")
         if self.status in _NO_BODY:
             self.complete = True
@@ -182,8 +200,8 @@ class ResponseReader:
             self.keep_alive = False  # the body ends with the connection
 
     def _dechunk(self, data: bytes) -> bytes:
-        """Return the content of the chunks in `data`. An unfinished line with a chunk's size is kept for the next
-        call."""
+        """Return the content of the chunks in `data`. An unfinished line with a chunk's size is
+        kept for the next call."""
         if self._framing:
             data, self._framing = self._framing + data, b""
         out: list[bytes] = []
@@ -213,10 +231,11 @@ class ResponseReader:
 
     @staticmethod
     def _whole_chunks(data: bytes, out: list[bytes]) -> int:
-        """Append the content of all complete chunks at the start of `data` to `out`, and return the position after
-        them.
+        """Append the content of all complete chunks at the start of `data` to `out`, and return the
+        position after them.
 
-        This is the fast path. It stops before the first chunk that is incomplete, last, invalid or has an extension.
+        This is the fast path. It stops before the first chunk that is incomplete, last, invalid or
+        has an extension.
         """
         at = 0
         while (line_end := data.find(b"\r\n", at)) > at:
@@ -237,14 +256,18 @@ class ResponseReader:
         return end
 
     def _after_line(self, line: bytes) -> int:
-        """Process one line between the contents of chunks: a chunk's size, the end of a chunk, or a trailer. Return the
-        size of the next chunk, or 0 if the line is not a chunk's size. Raises HttpError for an invalid line."""
+        """Process one line between the contents of chunks: a chunk's size, the end of a chunk, or a
+        trailer. Return the size of the next chunk, or 0 if the line is not a chunk's size. Raises
+        HttpError for an invalid line."""
         if self._in_trailer:
             self.complete = not line
             return 0
         if self._in_chunk_end:
             if line:
-                raise HttpError(f"a chunk of the response is longer than its chunk-size line says: {line[:40]!r}")
+                raise HttpError(
+                    "a chunk of the response is longer than its chunk-size line says: "
+                    f"{line[:40]!r}"
+                )
             self._in_chunk_end = False
             return 0
         length = chunk_size(line.partition(b";")[0].strip())

@@ -13,17 +13,20 @@ STREAMS_PER_PROCESS = 128
 
 
 def processes_for(spec: BenchSpec) -> int:
-    """Return the number of processes for a load: one for each 128 streams, but no more than this machine has CPU cores
-    for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of processes for a load: one for each 128 streams, but no more than this
+    machine has CPU cores for."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     streams = min(spec.concurrency, spec.requests)
     return max(1, min(cores, -(-streams // STREAMS_PER_PROCESS)))
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One process's share of the streams and requests: those with the numbers `first`, `first + of`, `first + 2 * of`
-    and so on. `of` is the number of processes. The prompt, length and due time of a request do not depend on it."""
+    """One process's share of the streams and requests: those with the numbers `first`, `first +
+    of`, `first + 2 * of` and so on. `of` is the number of processes. The prompt, length and due
+    time of a request do not depend on it."""
 
     first: int = 0
     of: int = 1
@@ -33,15 +36,15 @@ class Share:
         return len(range(self.first, total, self.of))
 
     def spec(self, spec: BenchSpec) -> BenchSpec:
-        """Return `spec` with the numbers of streams and requests of this share. The request rate remains the rate of
-        the whole load."""
+        """Return `spec` with the numbers of streams and requests of this share. The request rate
+        remains the rate of the whole load."""
         streams, requests, warmup = map(self.count, (spec.concurrency, spec.requests, spec.warmup))
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
 
     def times(self, times: Iterator[float] | None) -> Iterator[float] | None:
-        """Return an iterator over the due times of this share's requests. `times` yields the due times of all requests.
-        It is None, and so is the result, if requests have no due times because each stream starts one when its previous
-        one has ended."""
+        """Return an iterator over the due times of this share's requests. `times` yields the due
+        times of all requests. It is None, and so is the result, if requests have no due times
+        because each stream starts one when its previous one has ended."""
         return None if times is None else islice(times, self.first, None, self.of)
 
 
@@ -50,9 +53,9 @@ WHOLE = Share()
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """Values measured in the warm-up: the prompt tokens of requests, the durations of requests in seconds, and the
-    earliest start of the measured part in monotonic nanoseconds. Each process first has its own values. Then all
-    processes use the combined values."""
+    """Values measured in the warm-up: the prompt tokens of requests, the durations of requests in
+    seconds, and the earliest start of the measured part in monotonic nanoseconds. Each process
+    first has its own values. Then all processes use the combined values."""
 
     prompt_tokens: tuple[int, ...]
     durations_s: tuple[float, ...]

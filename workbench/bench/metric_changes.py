@@ -1,9 +1,11 @@
-"""The change of each metric from A to B over several runs: geometric means, their ratio, its interval and a verdict.
+"""The change of each metric from A to B over several runs: geometric means, their ratio, its
+interval and a verdict.
 
-Each run gives one value. Unpaired runs use Welch's t interval on the logarithms, and pairs of runs use the paired t
-interval. For pairs on two hosts, the difference between the hosts is removed (twins.py). The metric that was chosen
-before the runs is tested at the full level. Every other metric gets the verdict "better" or "worse" only if its
-difference remains significant after Holm's correction for the number of metrics. Otherwise it gets "hint only".
+Each run gives one value. Unpaired runs use Welch's t interval on the logarithms, and pairs of runs
+use the paired t interval. For pairs on two hosts, the difference between the hosts is removed
+(twins.py). The metric that was chosen before the runs is tested at the full level. Every other
+metric gets the verdict "better" or "worse" only if its difference remains significant after Holm's
+correction for the number of metrics. Otherwise it gets "hint only".
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
 HINT, SINGLE_PAIR, NOT_MEASURED = "hint only", "single pair", "not measured"
 LEVEL = 0.95
 _P99_NEEDS = 1000  # samples in a run, below which p99 is a handful of values: p90 is shown instead
-_COMPARED = {name: metric for name, metric in METRICS.items() if metric.higher_is_better is not None}
+_COMPARED = {
+    name: metric for name, metric in METRICS.items() if metric.higher_is_better is not None
+}
 _LATENCIES = tuple(metric.name for metric in metrics_of(LATENCY) if metric.name in _COMPARED)
 _PARTS = ("mean", "p50", "p90", "p99")
 
 _RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
-_RESOLUTION = {"W": 0.5, "ms": 0.01}  # drivers report whole watts or few digits; kernel timestamps have jitter
+# drivers report whole watts or few digits; kernel timestamps have jitter
+_RESOLUTION = {"W": 0.5, "ms": 0.01}
 
 Pick = Callable[[BenchSummary], float | None]
 
@@ -41,8 +46,9 @@ class ResultMetric:
     higher_is_better: bool
 
     def resolution(self, value: float) -> float:
-        """Return the smallest relative difference from `value` that one run can measure, for example 0.0005 (0.05 %).
-        A smaller difference means nothing, even if several runs happen to agree more closely."""
+        """Return the smallest relative difference from `value` that one run can measure, for
+        example 0.0005 (0.05 %). A smaller difference means nothing, even if several runs happen to
+        agree more closely."""
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:
@@ -51,8 +57,8 @@ class ResultMetric:
 
 
 def metric_called(name: str) -> ResultMetric:
-    """Return the metric of that name, such as "output_tok_s" or "ttft_ms.p50". Raises InputError, which lists the valid
-    names."""
+    """Return the metric of that name, such as "output_tok_s" or "ttft_ms.p50". Raises InputError,
+    which lists the valid names."""
     base, _, part = name.partition(".")
     parts = _PARTS if base in _LATENCIES else ("",)
     if base in _COMPARED and part in parts:
@@ -60,13 +66,17 @@ def metric_called(name: str) -> ResultMetric:
     known = [f"{each}.p50" if each in _LATENCIES else each for each in _COMPARED]
     raise InputError(
         f"no metric is called {name!r}",
-        next_step=f"use one of {', '.join(known)}; .mean, .p90 and .p99 are possible in place of .p50",
+        next_step=f"use one of {', '.join(known)}; .mean, .p90 and .p99 are possible in place of "
+        ".p50",
     )
 
 
-def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
-    """Return the metrics that a comparison of `runs` shows, with the metric `chosen` by the user first. The highest
-    percentile of latencies is p99 if each run has enough samples, otherwise p90."""
+def shown_metrics(
+    runs: Sequence[BenchResult], chosen: str | None = None
+) -> tuple[ResultMetric, ...]:
+    """Return the metrics that a comparison of `runs` shows, with the metric `chosen` by the user
+    first. The highest percentile of latencies is p99 if each run has enough samples, otherwise p90.
+    """
     embeds = any(run.spec.endpoint == "embeddings" for run in runs)
     names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
     for latency in _LATENCIES:
@@ -76,7 +86,9 @@ def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tup
         tail = "p99" if counts and min(counts) >= _P99_NEEDS else "p90"
         names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]
     names += ["per_stream_tok_s", "request_s", "power_w"]
-    return tuple(metric_called(name) for name in dict.fromkeys([*([chosen] if chosen else []), *names]))
+    return tuple(
+        metric_called(name) for name in dict.fromkeys([*([chosen] if chosen else []), *names])
+    )
 
 
 def changes(
@@ -88,12 +100,18 @@ def changes(
     level: float = LEVEL,
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, ...]:
-    """Return the change of each metric from `left` (runs of A) to `right` (runs of B). `chosen` is the metric that was
-    named before the runs were made; its change comes first. `level` is the confidence level of the intervals. For pairs
-    on two hosts, `swapped` says for each pair whether A and B had swapped hosts."""
+    """Return the change of each metric from `left` (runs of A) to `right` (runs of B). `chosen` is
+    the metric that was named before the runs were made; its change comes first. `level` is the
+    confidence level of the intervals. For pairs on two hosts, `swapped` says for each pair whether
+    A and B had swapped hosts."""
     found = [
         _change(
-            metric, [metric.of(r.summary) for r in left], [metric.of(r.summary) for r in right], paired, level, swapped
+            metric,
+            [metric.of(r.summary) for r in left],
+            [metric.of(r.summary) for r in right],
+            paired,
+            level,
+            swapped,
         )
         for metric in shown_metrics((*left, *right), chosen)
     ]
@@ -105,15 +123,21 @@ def changes(
 
 
 def machine_change(
-    metric: ResultMetric, a: Sequence[BenchResult], b: Sequence[BenchResult], swapped: Sequence[bool], level: float
+    metric: ResultMetric,
+    a: Sequence[BenchResult],
+    b: Sequence[BenchResult],
+    swapped: Sequence[bool],
+    level: float,
 ) -> MetricChange | None:
-    """Return the change of a metric from the first of two hosts to the second one, with the same configuration.
-    `swapped` says for each pair whether B ran on the first host. None if all pairs are swapped, or if none is."""
+    """Return the change of a metric from the first of two hosts to the second one, with the same
+    configuration. `swapped` says for each pair whether B ran on the first host. None if all pairs
+    are swapped, or if none is."""
     values = [(metric.of(x.summary), metric.of(y.summary)) for x, y in zip(a, b, strict=True)]
     pairs = [(y, x) if kind else (x, y) for (x, y), kind in zip(values, swapped, strict=True)]
     if len(set(swapped)) < 2:
         return None
-    # On each host, a swapped pair has the other arm: seen from the hosts, the arms are what is swapped.
+    # On each host, a swapped pair has the other arm: seen from the hosts, the arms are what is
+    # swapped.
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
     return _change(metric, first, second, True, level, swapped)[0]
 
@@ -126,11 +150,11 @@ def _change(
     level: float,
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, float | None]:
-    """Return the change of `metric` from values `xs` to values `ys`, and the p-value of the hypothesis that nothing
-    changed.
+    """Return the change of `metric` from values `xs` to values `ys`, and the p-value of the
+    hypothesis that nothing changed.
 
-    The p-value is None if there is no interval. Means are geometric, so that a change by a factor and its inverse
-    cancel out.
+    The p-value is None if there is no interval. Means are geometric, so that a change by a factor
+    and its inverse cancel out.
     """
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
@@ -144,15 +168,19 @@ def _change(
     verdict, interval, p = SINGLE_PAIR, None, None
     if error is not None:
         half = t_quantile((1 + level) / 2, error.df) * error.size
-        # Of the interval's two sides, which differ a little in percent, the one towards zero: it holds 0 exactly
-        # where the verdict says so.
+        # Of the interval's two sides, which differ a little in percent, the one towards zero: it
+        # holds 0 exactly where the verdict says so.
         interval = 100 * ratio * abs(math.expm1(-half if centre > 0 else half))
         p = _p_value(centre, error)
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE
-    mean_a, mean_b = (v[0] if len(v) == 1 else math.exp(average(logs)) for v, logs in ((a, log_a), (b, log_b)))
-    return MetricChange(name, unit, mean_a, mean_b, 100 * (ratio - 1), interval, higher, verdict, pairs), p
+    mean_a, mean_b = (
+        v[0] if len(v) == 1 else math.exp(average(logs)) for v, logs in ((a, log_a), (b, log_b))
+    )
+    return MetricChange(
+        name, unit, mean_a, mean_b, 100 * (ratio - 1), interval, higher, verdict, pairs
+    ), p
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,20 +192,28 @@ class StandardError:
 def difference(
     a: list[float], b: list[float], paired: bool, resolution: float, swapped: Sequence[bool] = ()
 ) -> tuple[float, StandardError | None]:
-    """Return (mean of b - mean of a, standard error of this difference). The standard error is None if there are too
-    few runs. `resolution` is the smallest standard deviation that is assumed for a run. With `swapped` (pairs on two
-    hosts), the difference between the hosts is removed (twins.py)."""
+    """Return (mean of b - mean of a, standard error of this difference). The standard error is None
+    if there are too few runs. `resolution` is the smallest standard deviation that is assumed for a
+    run. With `swapped` (pairs on two hosts), the difference between the hosts is removed
+    (twins.py)."""
     if swapped:
-        found = twins.separated([y - x for x, y in zip(a, b, strict=True)], swapped, 2 * resolution**2)
+        found = twins.separated(
+            [y - x for x, y in zip(a, b, strict=True)], swapped, 2 * resolution**2
+        )
         if found is not None:
-            return found.change, None if found.error is None else StandardError(found.error, found.df)
+            return found.change, None if found.error is None else StandardError(
+                found.error, found.df
+            )
         return average(b) - average(a), None
     return average(b) - average(a), _standard_error(a, b, paired, resolution)
 
 
-def _standard_error(a: list[float], b: list[float], paired: bool, resolution: float) -> StandardError | None:
-    """Return the standard error of mean(b) - mean(a) with its degrees of freedom, or None if a side has fewer than two
-    runs. `resolution` is the smallest standard deviation that is assumed for a run."""
+def _standard_error(
+    a: list[float], b: list[float], paired: bool, resolution: float
+) -> StandardError | None:
+    """Return the standard error of mean(b) - mean(a) with its degrees of freedom, or None if a side
+    has fewer than two runs. `resolution` is the smallest standard deviation that is assumed for a
+    run."""
     if len(a) < 2 or len(b) < 2:
         return None
     least = resolution**2
@@ -190,14 +226,14 @@ def _standard_error(a: list[float], b: list[float], paired: bool, resolution: fl
 
 
 def _p_value(centre: float, error: StandardError) -> float:
-    """Return the two-sided p-value of the hypothesis that A and B do not differ. `centre` is the measured difference of
-    the logarithms."""
+    """Return the two-sided p-value of the hypothesis that A and B do not differ. `centre` is the
+    measured difference of the logarithms."""
     return 2 * t_cdf(-abs(centre) / error.size, error.df)
 
 
 def _holm(ps: Sequence[float | None], alpha: float) -> list[bool]:
-    """Return for each p-value whether Holm's procedure rejects its hypothesis. The procedure limits the chance of any
-    false rejection to `alpha`. A p-value of None is never rejected."""
+    """Return for each p-value whether Holm's procedure rejects its hypothesis. The procedure limits
+    the chance of any false rejection to `alpha`. A p-value of None is never rejected."""
     known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     stand = [False] * len(ps)
     for rank, (p, place) in enumerate(known):
@@ -208,12 +244,14 @@ def _holm(ps: Sequence[float | None], alpha: float) -> list[bool]:
 
 
 def _hinted(change: MetricChange, stands: bool) -> MetricChange:
-    return change if stands or change.verdict not in (BETTER, WORSE) else replace(change, verdict=HINT)
+    return (
+        change if stands or change.verdict not in (BETTER, WORSE) else replace(change, verdict=HINT)
+    )
 
 
 def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
-    """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only". Used if the runs are
-    not comparable or not complete."""
+    """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only".
+    Used if the runs are not comparable or not complete."""
     return tuple(_hinted(change, False) for change in found)
 
 

@@ -1,5 +1,6 @@
-"""Replacements for the parts of the standard library that the load client uses and Python 3.10 lacks. Imported first on
-a host, where the client may run under an older Python than Workbench itself."""
+"""Replacements for the parts of the standard library that the load client uses and Python 3.10
+lacks. Imported first on a host, where the client may run under an older Python than Workbench
+itself."""
 
 from __future__ import annotations
 

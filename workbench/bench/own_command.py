@@ -1,5 +1,5 @@
-"""The user's own command as the load of a benchmark. Workbench runs the command once on this machine, and records its
-duration, exit code and last lines of output.
+"""The user's own command as the load of a benchmark. Workbench runs the command once on this
+machine, and records its duration, exit code and last lines of output.
 
 The command comes only from the user's own command line. A preset cannot contain one.
 """
@@ -42,8 +42,8 @@ _LAST_LINES_S = 0.5  # to read the last lines, if children of the command keep i
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The outcome of the user's command. Times are Unix seconds. `exit_code` is negative if a signal ended the command.
-    `output` contains its last lines, with secrets masked."""
+    """The outcome of the user's command. Times are Unix seconds. `exit_code` is negative if a
+    signal ended the command. `output` contains its last lines, with secrets masked."""
 
     exit_code: int
     t0_unix: float
@@ -57,21 +57,24 @@ class CommandOutcome:
 
 @contextmanager
 def filled(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str, ...]]:
-    """Yield `argv` with {base_url} and {model} replaced by the arguments of these names. {endpoints} is replaced by the
-    path of a temporary endpoint file, which is deleted when the context manager ends."""
+    """Yield `argv` with {base_url} and {model} replaced by the arguments of these names.
+    {endpoints} is replaced by the path of a temporary endpoint file, which is deleted when the
+    context manager ends."""
     words = tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
     if not any(ENDPOINTS in word for word in words):
         yield words
         return
     with tempfile.TemporaryDirectory(prefix="workbench-") as directory:
         path = Path(directory, "endpoints.py")
-        path.write_text(with_endpoint("", model, model=model, url=base_url, key="OPENAI_API_KEY"), "utf-8")
+        path.write_text(
+            with_endpoint("", model, model=model, url=base_url, key="OPENAI_API_KEY"), "utf-8"
+        )
         yield tuple(word.replace(ENDPOINTS, str(path)) for word in words)
 
 
 def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
-    """Return the environment variables with the server's address, model and API key, under the names that OpenAI
-    clients read."""
+    """Return the environment variables with the server's address, model and API key, under the
+    names that OpenAI clients read."""
     return {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_BASE": base_url,  # clients before 1.0
@@ -90,12 +93,13 @@ async def run(
     cancel: asyncio.Event | None = None,
     deadline_s: float | None = None,
 ) -> CommandOutcome:
-    """Run `argv` to its end in a session of its own. `on_line(line, seconds since the start)` receives each line of its
-    stdout and stderr.
+    """Run `argv` to its end in a session of its own. `on_line(line, seconds since the start)`
+    receives each line of its stdout and stderr.
 
-    The command and everything that it started are ended on `cancel` (then BenchCancelled is raised), after `deadline_s`
-    seconds, when this task is cancelled, and when this process ends for any reason (own_command_watcher.py). Raises
-    BenchError if the command cannot be started or does not end in time. An exit code other than 0 raises nothing.
+    The command and everything that it started are ended on `cancel` (then BenchCancelled is
+    raised), after `deadline_s` seconds, when this task is cancelled, and when this process ends for
+    any reason (own_command_watcher.py). Raises BenchError if the command cannot be started or does
+    not end in time. An exit code other than 0 raises nothing.
     """
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = shlex.join(mask_argv(argv, secrets))
@@ -104,7 +108,9 @@ async def run(
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
     def hear(line: bytes) -> None:
-        text = clean(mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[:_SHOWN_CHARACTERS]
+        text = clean(mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[
+            :_SHOWN_CHARACTERS
+        ]
         if text:
             kept.append(text)
             if on_line is not None:
@@ -117,10 +123,13 @@ async def run(
         await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         if cancelled is not None and cancelled.done() and not ended.done():
             raise BenchCancelled(
-                "the benchmark command was cancelled, and no result was stored", next_step="run the benchmark again"
+                "the benchmark command was cancelled, and no result was stored",
+                next_step="run the benchmark again",
             )
         if not ended.done():
-            raise BenchError(f"the benchmark command did not end within {deadline_s:g} s", command=shown)
+            raise BenchError(
+                f"the benchmark command did not end within {deadline_s:g} s", command=shown
+            )
         code, seconds = ended.result()
         return CommandOutcome(code, t0_unix, t0_unix + seconds, tuple(kept))
     finally:
@@ -129,18 +138,29 @@ async def run(
         await asyncio.shield(_end_command(tie))
 
 
-async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[Process, int, float]:
-    """Start the watcher (own_command_watcher.py), which runs the user's command and ends it together with Workbench.
-    Return (watcher process, read end of a pipe with the command's output, Unix time at which the command began).
-    `shown` is the command's name for messages. Raises BenchError if the command cannot be started.
+async def _started(
+    argv: Sequence[str], env: Mapping[str, str], shown: str
+) -> tuple[Process, int, float]:
+    """Start the watcher (own_command_watcher.py), which runs the user's command and ends it
+    together with Workbench. Return (watcher process, read end of a pipe with the command's output,
+    Unix time at which the command began). `shown` is the command's name for messages. Raises
+    BenchError if the command cannot be started.
 
-    The pipe does not come from asyncio, because asyncio would wait until the pipe is closed, and children of the
-    command may hold it open.
+    The pipe does not come from asyncio, because asyncio would wait until the pipe is closed, and
+    children of the command may hold it open.
     """
     read_end, write_end = os.pipe()
     try:
         tie = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", own_command_watcher.__file__, str(write_end), str(_TERM_WAIT_S), *argv),
+            *(
+                sys.executable,
+                "-I",
+                "-S",
+                own_command_watcher.__file__,
+                str(write_end),
+                str(_TERM_WAIT_S),
+                *argv,
+            ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -173,10 +193,12 @@ async def _message(tie: Process) -> dict[str, Any]:
     return message
 
 
-async def _wait_for_end(tie: Process, output: int, hear: Callable[[bytes], None]) -> tuple[int, float]:
-    """Wait until the user's command ends. Return its exit code and its duration in seconds. `tie` is the watcher
-    process of the command, `output` a pipe with the command's output, and `hear` receives each line of it. Children of
-    the command that keep the pipe open are not waited for."""
+async def _wait_for_end(
+    tie: Process, output: int, hear: Callable[[bytes], None]
+) -> tuple[int, float]:
+    """Wait until the user's command ends. Return its exit code and its duration in seconds. `tie`
+    is the watcher process of the command, `output` a pipe with the command's output, and `hear`
+    receives each line of it. Children of the command that keep the pipe open are not waited for."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
@@ -186,7 +208,8 @@ async def _wait_for_end(tie: Process, output: int, hear: Callable[[bytes], None]
         ended = await _message(tie)
         if "exit" not in ended:
             raise BenchError(
-                "the process that watches the benchmark command was killed, so the command was ended too",
+                "the process that watches the benchmark command was killed, so the command was "
+                "ended too",
                 next_step="run the benchmark again",
             )
         await asyncio.wait([reading], timeout=_LAST_LINES_S)
@@ -207,7 +230,8 @@ async def _end_command(tie: Process) -> None:
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
-    """Call `hear` with each line of `stream`. A carriage return ends a line too, because progress bars use it."""
+    """Call `hear` with each line of `stream`. A carriage return ends a line too, because progress
+    bars use it."""
     rest = b""
     while piece := await stream.read(65536):
         *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
@@ -218,10 +242,12 @@ async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> 
 
 
 def summary(done: CommandOutcome) -> BenchSummary:
-    """Return the summary of the command's run: its duration, exit code and output. All other metrics are None;
-    `with_counts` adds the numbers of requests and tokens."""
+    """Return the summary of the command's run: its duration, exit code and output. All other
+    metrics are None; `with_counts` adds the numbers of requests and tokens."""
     why = "the load was a command of the user, which reports latencies itself"
-    absent = dict.fromkeys(("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why)
+    absent = dict.fromkeys(
+        ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why
+    )
     refused = (f"the benchmark command {_ended(done.exit_code)}",) if done.exit_code else ()
     return BenchSummary(
         requests_ok=0,
@@ -251,8 +277,8 @@ def summary(done: CommandOutcome) -> BenchSummary:
 
 
 def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
-    """Return the summary with the numbers of requests and tokens that the engine counted while the command ran. They
-    include the requests of all clients of the engine."""
+    """Return the summary with the numbers of requests and tokens that the engine counted while the
+    command ran. They include the requests of all clients of the engine."""
     absent = dict(summary.absent)
     for name, counter in (
         ("prompt_tokens", "prompt_tokens"),
@@ -263,11 +289,20 @@ def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
         if getattr(engine, counter) is None:
             absent[name] = f"the engine's counters: {engine.absent.get(counter, 'not read')}"
     rates: dict[str, Any] = {}
-    for name, count in (("output_tok_s", engine.generation_tokens), ("request_s", engine.requests_finished)):
-        rates[name] = round(count / summary.duration_s, 4) if count and summary.duration_s > 0 else None
+    for name, count in (
+        ("output_tok_s", engine.generation_tokens),
+        ("request_s", engine.requests_finished),
+    ):
+        rates[name] = (
+            round(count / summary.duration_s, 4) if count and summary.duration_s > 0 else None
+        )
         if rates[name] is None:
-            absent.setdefault(name, absent.get("output_tokens") or "the engine counted nothing during the run")
-    notes = ("requests and tokens are the engine's own counts, which include those of any other clients",)
+            absent.setdefault(
+                name, absent.get("output_tokens") or "the engine counted nothing during the run"
+            )
+    notes = (
+        "requests and tokens are the engine's own counts, which include those of any other clients",
+    )
     return replace(
         summary,
         requests_ok=engine.requests_finished or 0,

@@ -1,13 +1,14 @@
-"""The watcher: a process between Workbench and a command of the user. The watcher ends the command when Workbench ends,
-even if Workbench is killed.
+"""The watcher: a process between Workbench and a command of the user. The watcher ends the command
+when Workbench ends, even if Workbench is killed.
 
-Call: `python own_command_watcher.py OUTPUT_FD TERM_WAIT_S COMMAND…`. The watcher's stdin is a pipe that Workbench keeps
-open and never writes to. When Workbench closes the pipe or ends, the watcher ends the command. On stdout it writes a
-line of JSON when the command has started or failed to start, and another line when the command has ended.
+Call: `python own_command_watcher.py OUTPUT_FD TERM_WAIT_S COMMAND…`. The watcher's stdin is a pipe
+that Workbench keeps open and never writes to. When Workbench closes the pipe or ends, the watcher
+ends the command. On stdout it writes a line of JSON when the command has started or failed to
+start, and another line when the command has ended.
 
 Every process that the command starts stays a descendant of the watcher, even in another session
-(PR_SET_CHILD_SUBREAPER), so all of them can be ended. If the watcher is killed, the kernel ends the command. Only the
-standard library is imported, because the watcher starts before each command.
+(PR_SET_CHILD_SUBREAPER), so all of them can be ended. If the watcher is killed, the kernel ends the
+command. Only the standard library is imported, because the watcher starts before each command.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def main() -> int:
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill the calling process when its parent is killed. Call this in the child process."""
+    """Make the kernel kill the calling process when its parent is killed. Call this in the child
+    process."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -80,8 +82,8 @@ def _write_message(message: dict[str, float | int | None]) -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Return whether the command has ended. The command stays a zombie process, so that the kernel cannot give its
-    process id and group id to a new process."""
+    """Return whether the command has ended. The command stays a zombie process, so that the kernel
+    cannot give its process id and group id to a new process."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -93,8 +95,8 @@ def _exit_code(pid: int) -> int:
 
 
 def _end_all(leader: int, wait_s: float) -> None:
-    """End the command's process group and all other descendants: SIGTERM, then after `wait_s` seconds SIGKILL. SIGKILL
-    is repeated, because a process may have forked meanwhile."""
+    """End the command's process group and all other descendants: SIGTERM, then after `wait_s`
+    seconds SIGKILL. SIGKILL is repeated, because a process may have forked meanwhile."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until, first = time.monotonic() + wait_s, True
         while (left := _descendants()) or not _ended(leader):
@@ -110,8 +112,8 @@ def _end_all(leader: int, wait_s: float) -> None:
 
 
 def _send(pid: int, start: bytes, number: int) -> None:
-    """Send signal `number` to the process `pid` that started at `start`. Do nothing if a new process has this id
-    now."""
+    """Send signal `number` to the process `pid` that started at `start`. Do nothing if a new
+    process has this id now."""
     with contextlib.suppress(OSError, AttributeError):
         handle = os.pidfd_open(pid)
         try:
@@ -122,7 +124,8 @@ def _send(pid: int, start: bytes, number: int) -> None:
 
 
 def _descendants() -> list[tuple[int, bytes]]:
-    """Return the living descendants of this process as (process id, start time). Empty on a system without /proc."""
+    """Return the living descendants of this process as (process id, start time). Empty on a system
+    without /proc."""
     table: dict[int, list[bytes]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -139,8 +142,8 @@ def _descendants() -> list[tuple[int, bytes]]:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat after the program's name. The first is the state, the second the parent's id,
-    the 20th the start time. Raises OSError if the process has ended."""
+    """Return the fields of /proc/PID/stat after the program's name. The first is the state, the
+    second the parent's id, the 20th the start time. Raises OSError if the process has ended."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
 
 

@@ -1,5 +1,5 @@
-"""A poller that waits until sockets are readable or writable: epoll where it exists, otherwise poll(2) under the same
-interface (macOS)."""
+"""A poller that waits until sockets are readable or writable: epoll where it exists, otherwise
+poll(2) under the same interface (macOS)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ class Poller(Protocol):
 class PollPoller:
     def __init__(self) -> None:
         self._poll = select.poll()
-        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
+        self.register, self.modify, self.unregister = (
+            self._poll.register,
+            self._poll.modify,
+            self._poll.unregister,
+        )
 
     def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
         return self._poll.poll(timeout_s * 1000)
@@ -30,8 +34,9 @@ def open_poller() -> Poller:
 
 
 def poll_exactly(poller: Poller, timeout_s: float) -> list[tuple[int, int]]:
-    """Poll for at most `timeout_s` seconds, without epoll's rounding up to whole milliseconds. Return (file descriptor,
-    event mask) of each ready descriptor. Makes two system calls instead of one."""
+    """Poll for at most `timeout_s` seconds, without epoll's rounding up to whole milliseconds.
+    Return (file descriptor, event mask) of each ready descriptor. Makes two system calls instead of
+    one."""
     if timeout_s > 0 and hasattr(select, "epoll") and isinstance(poller, select.epoll):
         select.select([poller], [], [], timeout_s)
         timeout_s = 0

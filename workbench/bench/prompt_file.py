@@ -1,5 +1,6 @@
-"""Files of the user's own prompts. A file has one JSON object per line (a prompt, a text, a list of messages, or a
-ShareGPT conversation), or it is one JSON array of them, as ShareGPT is distributed."""
+"""Files of the user's own prompts. A file has one JSON object per line (a prompt, a text, a list of
+messages, or a ShareGPT conversation), or it is one JSON array of them, as ShareGPT is distributed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from workbench.model.errors import InputError
 
 MOST_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
 _EXPECTED = (
-    'write one JSON object per line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or {"conversations": […]}, each'
+    'write one JSON object per line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or '
+    '{"conversations": […]}, each'
     ' with an optional "max_tokens"; or one JSON array of such objects, as ShareGPT is distributed'
 )
 _BOM = b"\xef\xbb\xbf"
@@ -34,16 +36,16 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The user's own prompts from a file. `prompts` are the values for BenchSpec.prompts. `name` is stored with a
-    result, such as "FILE (12 prompts, sha256 3fa…)"."""
+    """The user's own prompts from a file. `prompts` are the values for BenchSpec.prompts. `name` is
+    stored with a result, such as "FILE (12 prompts, sha256 3fa…)"."""
 
     prompts: tuple[str, ...]
     name: str
 
 
 def read(path: str | Path) -> Prompts:
-    """Return the prompts in the file at `path`. Empty lines are skipped. Raises InputError if the file cannot be read
-    or contains an invalid prompt; the message then names the line."""
+    """Return the prompts in the file at `path`. Empty lines are skipped. Raises InputError if the
+    file cannot be read or contains an invalid prompt; the message then names the line."""
     path = Path(path)
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -54,7 +56,8 @@ def read(path: str | Path) -> Prompts:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror}", next_step="check the file given by --prompts"
+            f"{path} cannot be read: {error.strerror}",
+            next_step="check the file given by --prompts",
         ) from None
     found: list[str] = []
     for place, line in _objects(path, data):
@@ -64,7 +67,8 @@ def read(path: str | Path) -> Prompts:
             found[-1].encode()
         except UnicodeEncodeError:
             raise InputError(
-                f"{place}: the prompt contains half of a character (a lone surrogate)", next_step=_EXPECTED
+                f"{place}: the prompt contains half of a character (a lone surrogate)",
+                next_step=_EXPECTED,
             ) from None
         except ValueError as error:
             raise InputError(f"{place}: {error}", next_step=_EXPECTED) from None
@@ -84,9 +88,9 @@ def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
 
 
 def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield (place in the file for error messages, decoded JSON value) for each line, or for each entry of a JSON
-    array. ShareGPT conversations without a message of the role "user" are skipped. Raises InputError for a line that is
-    not JSON."""
+    """Yield (place in the file for error messages, decoded JSON value) for each line, or for each
+    entry of a JSON array. ShareGPT conversations without a message of the role "user" are skipped.
+    Raises InputError for a line that is not JSON."""
     if data.removeprefix(_BOM).lstrip().startswith(b"["):
         try:
             array = json.loads(data.removeprefix(_BOM))
@@ -96,11 +100,15 @@ def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
             usable = ((i, one) for i, one in enumerate(array, start=1) if not _answer_alone(one))
             yield from ((f"{path}: entry {i}", one) for i, one in usable)
             return
-    for number, line in enumerate(data.split(b"\n"), start=1):  # not splitlines: a JSON text may contain U+2028
+    # not splitlines: a JSON text may contain U+2028
+    for number, line in enumerate(data.split(b"\n"), start=1):
         if line.strip():
             try:
                 yield f"{path}:{number}", json.loads(line.removeprefix(_BOM))
-            except (ValueError, RecursionError) as error:  # ValueError also for bytes that are not UTF-8
+            except (
+                ValueError,
+                RecursionError,
+            ) as error:  # ValueError also for bytes that are not UTF-8
                 raise InputError(f"{path}:{number}: {_said(error)}", next_step=_EXPECTED) from None
 
 
@@ -108,7 +116,9 @@ def _answer_alone(one: Any) -> bool:
     turns = one.get("conversations") if isinstance(one, dict) else None
     if not isinstance(turns, list):
         return False
-    return not any(isinstance(turn, dict) and _SPEAKERS.get(str(turn.get("from"))) == "user" for turn in turns)
+    return not any(
+        isinstance(turn, dict) and _SPEAKERS.get(str(turn.get("from"))) == "user" for turn in turns
+    )
 
 
 def _said(error: Exception) -> str:
@@ -133,7 +143,9 @@ def _prompt(line: Any) -> str | list[dict[str, Any]]:
     if isinstance(turns, list):
         return _messages([_turn(turn) for turn in turns])
     fields = ", ".join(map(str, line)) or "no fields"
-    raise ValueError(f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}")
+    raise ValueError(
+        f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}"
+    )
 
 
 def _text(text: str) -> str:
@@ -144,14 +156,20 @@ def _text(text: str) -> str:
 
 def _turn(turn: Any) -> dict[str, Any]:
     speaker = turn.get("from") if isinstance(turn, dict) else None
-    if not isinstance(speaker, str) or speaker not in _SPEAKERS or not isinstance(turn.get("value"), str):
-        raise ValueError('each entry of "conversations" needs "from" (human, gpt, system) and "value"')
+    if (
+        not isinstance(speaker, str)
+        or speaker not in _SPEAKERS
+        or not isinstance(turn.get("value"), str)
+    ):
+        raise ValueError(
+            'each entry of "conversations" needs "from" (human, gpt, system) and "value"'
+        )
     return {"role": _SPEAKERS[speaker], "content": turn["value"]}
 
 
 def _messages(messages: list[Any]) -> list[dict[str, Any]]:
-    """Return the messages up to the last one of the role "user" or "tool". Later messages are the model's answer and
-    are left out. Raises ValueError for an invalid message."""
+    """Return the messages up to the last one of the role "user" or "tool". Later messages are the
+    model's answer and are left out. Raises ValueError for an invalid message."""
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise ValueError(f'each message needs a "role", one of {", ".join(_ROLES)}')

@@ -1,4 +1,5 @@
-"""The number of words that gives a prompt of the requested length in tokens, found with the server's own tokenizer."""
+"""The number of words that gives a prompt of the requested length in tokens, found with the
+server's own tokenizer."""
 
 from __future__ import annotations
 
@@ -17,18 +18,19 @@ _PROMPTS = 6  # prompts counted at each length, since not all words are one toke
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The size of a synthetic prompt: a prompt of `words` words has `tokens` tokens, including the chat template."""
+    """The size of a synthetic prompt: a prompt of `words` words has `tokens` tokens, including the
+    chat template."""
 
     words: int
     tokens: int
 
 
 async def measure(spec: BenchSpec, count: Count) -> Length | None:
-    """Return the number of words with which a prompt has `spec.input_tokens` tokens, and the token count of such a
-    prompt. None if the server does not count tokens.
+    """Return the number of words with which a prompt has `spec.input_tokens` tokens, and the token
+    count of such a prompt. None if the server does not count tokens.
 
-    `count` sends a prompt to the server and returns its token count. Prompts of two lengths give the tokens per word,
-    and a prompt of a third length corrects the result.
+    `count` sends a prompt to the server and returns its token count. Prompts of two lengths give
+    the tokens per word, and a prompt of a third length corrects the result.
     """
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)
@@ -46,6 +48,8 @@ async def measure(spec: BenchSpec, count: Count) -> Length | None:
 
 async def _tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
     workload = Workload(replace(spec, prompt_words=words, salt="0"))
-    counted = await asyncio.gather(*(count(workload.fields(i, warmup=False)) for i in range(_PROMPTS)))
+    counted = await asyncio.gather(
+        *(count(workload.fields(i, warmup=False)) for i in range(_PROMPTS))
+    )
     known = [n for n in counted if n is not None]
     return fmean(known) if len(known) == _PROMPTS else None

@@ -1,8 +1,9 @@
 """The pause of the load client between two rounds of reads, which saves CPU time.
 
-A wake-up costs more CPU time than the read of a chunk. The kernel records the receive time of each read, so the client
-can wait and then read the sockets of many streams in one round without a loss of accuracy. The pause must be shorter
-than the time between two chunks of one stream, because two chunks in one socket would get one receive time.
+A wake-up costs more CPU time than the read of a chunk. The kernel records the receive time of each
+read, so the client can wait and then read the sockets of many streams in one round without a loss
+of accuracy. The pause must be shorter than the time between two chunks of one stream, because two
+chunks in one socket would get one receive time.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ _PART_BELOW = 0.01  # the share of gaps that may be shorter than the gap that co
 class ReadPause:
     """The pause between two rounds of reads: `ns` nanoseconds, 0 for none.
 
-    The pause depends on the gaps between the chunks of a stream. It is an eighth of a short gap (the first percentile
-    of the last second's gaps), but at most 1 ms and at most 1/500 of a request's duration. The second limit exists
-    because after its last chunk a stream is idle for half a pause on average.
+    The pause depends on the gaps between the chunks of a stream. It is an eighth of a short gap
+    (the first percentile of the last second's gaps), but at most 1 ms and at most 1/500 of a
+    request's duration. The second limit exists because after its last chunk a stream is idle for
+    half a pause on average.
 
-    There is no pause if more than 1 % of the gaps are 0, because then the server already sends several chunks together.
-    There is none either if fewer than two chunks would arrive in it, or without the kernel's receive times.
+    There is no pause if more than 1 % of the gaps are 0, because then the server already sends
+    several chunks together. There is none either if fewer than two chunks would arrive in it, or
+    without the kernel's receive times.
     """
 
     def __init__(self, tokens_per_request: int, clock: ReceiveClock) -> None:
@@ -42,8 +45,8 @@ class ReadPause:
         self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_SWEEPS)
 
     def adapt(self, running: Collection[Exchange]) -> None:
-        """Compute the pause again from the newest times between two chunks of the requests in flight. Call this ten
-        times a second."""
+        """Compute the pause again from the newest times between two chunks of the requests in
+        flight. Call this ten times a second."""
         self._sweeps.append([gap for one in running for gap in _newest_gaps(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
         gaps = sorted(chain.from_iterable(self._sweeps))

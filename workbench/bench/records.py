@@ -30,11 +30,13 @@ UNHEARD = "nobody reads the output of the worker"
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """Measurements of one finished request. `ttft_us` (first chunk) and `end_us` (end) are in microseconds after the
-    request was sent. `gaps_us` are the microseconds between successive chunks with content.
+    """Measurements of one finished request. `ttft_us` (first chunk) and `end_us` (end) are in
+    microseconds after the request was sent. `gaps_us` are the microseconds between successive
+    chunks with content.
 
-    Token counts come from the server's field "usage" and are None if the server sends none. The token counts of a
-    failed request may be too low. `first_tokens` is the number of tokens in the first chunk, which few servers report.
+    Token counts come from the server's field "usage" and are None if the server sends none. The
+    token counts of a failed request may be too low. `first_tokens` is the number of tokens in the
+    first chunk, which few servers report.
     """
 
     index: int
@@ -55,22 +57,25 @@ class RequestRecord:
     reconnected: bool = False  # the kept connection had been closed: sent again on a fresh one
     without_done: bool = False  # ok and streamed, but without [DONE]
     encoded: bool = False  # the body was compressed although the client did not request that
-    silent_us: int = 0  # of a stream that a time limit ended: the time at the end in which nothing came
+    # of a stream that a time limit ended: the time at the end in which nothing came
+    silent_us: int = 0
 
     @property
     def ok(self) -> bool:
         return self.error is None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record's fields as a dict, without fields that have their default value. This keeps thousands of
-        records small."""
-        values = ((f, getattr(self, f.name)) for f in fields(self))  # asdict would copy each gap, in 5 us
+        """Return the record's fields as a dict, without fields that have their default value. This
+        keeps thousands of records small."""
+        # asdict would copy each gap, in 5 us
+        values = ((f, getattr(self, f.name)) for f in fields(self))
         return {f.name: v for f, v in values if v != f.default}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RequestRecord:
-        """Return the record with the fields that `as_json` has returned. Their values are not checked, because checking
-        thousands of numbers takes ten times as long. Raises TypeError for an unknown field."""
+        """Return the record with the fields that `as_json` has returned. Their values are not
+        checked, because checking thousands of numbers takes ten times as long. Raises TypeError for
+        an unknown field."""
         return cls(**{**data, "gaps_us": tuple(data.get("gaps_us", ()))})
 
 
@@ -82,8 +87,9 @@ def total(values: Sequence[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """The outcome of a run, as the worker process reports it. `spec` contains the salt (the random text that makes
-    prompts unique) that was used. `requests` are the measured requests without the warm-up."""
+    """The outcome of a run, as the worker process reports it. `spec` contains the salt (the random
+    text that makes prompts unique) that was used. `requests` are the measured requests without the
+    warm-up."""
 
     spec: BenchSpec
     summary: BenchSummary

@@ -24,8 +24,8 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The values of one metric over several runs. `cv_pct` is the sample standard deviation in percent of the mean, or
-    None for a single run."""
+    """The values of one metric over several runs. `cv_pct` is the sample standard deviation in
+    percent of the mean, or None for a single run."""
 
     metric: str
     unit: str
@@ -35,8 +35,8 @@ class Spread:
 
 
 def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
-    """Return the mean and scatter of each metric over the valid results among `summaries`. Metrics without any value
-    are left out."""
+    """Return the mean and scatter of each metric over the valid results among `summaries`. Metrics
+    without any value are left out."""
     usable = [s for s in summaries if not s.refused]
     found = []
     for metric in _SHOWN:
@@ -47,5 +47,9 @@ def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
             cv = 100 * stdev(values) / mean(values) if len(values) > 1 else None
             middle = round(geometric_mean(values), 4)
             title = f"{name.removesuffix('_ms')}_{part}_ms" if part else name
-            found.append(Spread(title, METRICS[name].unit, values, middle, None if cv is None else round(cv, 3)))
+            found.append(
+                Spread(
+                    title, METRICS[name].unit, values, middle, None if cv is None else round(cv, 3)
+                )
+            )
     return tuple(found)

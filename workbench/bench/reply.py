@@ -1,8 +1,8 @@
-"""The content of a model's reply, parsed into text chunks with their receive times, finish reason, token usage and
-errors.
+"""The content of a model's reply, parsed into text chunks with their receive times, finish reason,
+token usage and errors.
 
-Understands the OpenAI-compatible formats of vLLM, SGLang, llama.cpp, TabbyAPI and transformers. The caller passes the
-receive times.
+Understands the OpenAI-compatible formats of vLLM, SGLang, llama.cpp, TabbyAPI and transformers. The
+caller passes the receive times.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ _JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
 _NOTHING = b"\r"  # a prefix that no event has: the decoder removes each CR
 _TEXT = re.compile(_JSON_TEXT)
-_CONTENT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"')
+_CONTENT_FIELD = re.compile(
+    rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"'
+)
 
 
 class Reply:
-    """The reply to one request. The first problem that makes the request fail sets `error` (kind of failure) and
-    `detail` (message); later content is ignored."""
+    """The reply to one request. The first problem that makes the request fail sets `error` (kind of
+    failure) and `detail` (message); later content is ignored."""
 
     def __init__(self) -> None:
         self.stamps_ns = array("q")  # receive stamps of chunks with content
@@ -41,12 +43,12 @@ class Reply:
         self._suffix = b""
 
     def feed(self, events: list[tuple[bytes, bytes]], stamp_ns: int) -> None:
-        """Parse events that arrived at `stamp_ns` (monotonic nanoseconds). `events` are (event name, data) pairs of an
-        event stream."""
+        """Parse events that arrived at `stamp_ns` (monotonic nanoseconds). `events` are (event
+        name, data) pairs of an event stream."""
         prefix, suffix = self._prefix, self._suffix
         for name, data in events:
-            # An event that differs from an already parsed content chunk only inside its text is a content chunk too.
-            # Comparing bytes takes a fifth of the time of parsing JSON.
+            # An event that differs from an already parsed content chunk only inside its text is a
+            # content chunk too. Comparing bytes takes a fifth of the time of parsing JSON.
             if not name and data.startswith(prefix) and data.endswith(suffix):
                 text = data[len(prefix) : len(data) - len(suffix)]
                 if is_json_text(text):
@@ -58,8 +60,8 @@ class Reply:
 
     @property
     def around_text(self) -> tuple[bytes, bytes] | None:
-        """The bytes before and after the text in the newest event that contained text. None if the next event may have
-        other bytes around its text."""
+        """The bytes before and after the text in the newest event that contained text. None if the
+        next event may have other bytes around its text."""
         return None if self._prefix is _NOTHING else (self._prefix, self._suffix)
 
     def whole(self, body: bytes) -> None:
@@ -72,11 +74,12 @@ class Reply:
         self.first_tokens = None
 
     def verdict(self, asked_tokens: int | None, *, delimited: bool = True) -> None:
-        """Set `error` if the reply is incomplete or has the wrong length. Call this method once, after the last byte.
+        """Set `error` if the reply is incomplete or has the wrong length. Call this method once,
+        after the last byte.
 
-        `asked_tokens` is the exact number of tokens that the reply must have, or None if any number is right.
-        `delimited` says whether the end of the HTTP body was marked (by its length or a last chunk). Without such a
-        mark, the reply is complete only if it ends with [DONE].
+        `asked_tokens` is the exact number of tokens that the reply must have, or None if any number
+        is right. `delimited` says whether the end of the HTTP body was marked (by its length or a
+        last chunk). Without such a mark, the reply is complete only if it ends with [DONE].
         """
         if self.error is not None:
             return
@@ -90,12 +93,22 @@ class Reply:
         elif not (delimited or self.done):
             self._fail(records.TRUNCATED, "the server closed the connection before [DONE]")
         elif self.finish_reason in _GIVEN_UP:
-            self._fail(records.STREAM_ERROR, f"the engine ended the reply with finish reason {self.finish_reason}")
+            self._fail(
+                records.STREAM_ERROR,
+                f"the engine ended the reply with finish reason {self.finish_reason}",
+            )
         tokens = self.output_tokens
-        if self.error is None and asked_tokens is not None and tokens is not None and tokens != asked_tokens:
+        if (
+            self.error is None
+            and asked_tokens is not None
+            and tokens is not None
+            and tokens != asked_tokens
+        ):
             kind = records.SHORT if tokens < asked_tokens else records.LONG
             self._fail(
-                kind, f"the reply has {tokens} tokens, {asked_tokens} requested (finish reason {self.finish_reason})"
+                kind,
+                f"the reply has {tokens} tokens, {asked_tokens} requested (finish reason "
+                f"{self.finish_reason})",
             )
 
     @property
@@ -127,11 +140,15 @@ class Reply:
             chunk = json.loads(data)
         except (ValueError, RecursionError):  # RecursionError: nested too deeply
             chunk = None
-        if name == b"error" or (isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")):
+        if name == b"error" or (
+            isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")
+        ):
             self._fail(records.STREAM_ERROR, error_text(data))
         elif not isinstance(chunk, dict):
             self._fail(
-                records.MALFORMED, f"an event of the reply is not a JSON object: {data[:80].decode('utf-8', 'replace')}"
+                records.MALFORMED,
+                "an event of the reply is not a JSON object: "
+                f"{data[:80].decode('utf-8', 'replace')}",
             )
         else:
             try:
@@ -139,7 +156,8 @@ class Reply:
             except (TypeError, AttributeError, IndexError):
                 self._fail(
                     records.MALFORMED,
-                    f"an event of the reply is not a completion chunk: {data[:80].decode('utf-8', 'replace')}",
+                    "an event of the reply is not a completion chunk: "
+                    f"{data[:80].decode('utf-8', 'replace')}",
                 )
 
     def _read_chunk(self, chunk: dict[str, Any], data: bytes, stamp_ns: int) -> None:
@@ -169,14 +187,17 @@ class Reply:
 
 
 def is_json_text(text: bytes) -> bool:
-    """Return whether `text` is a non-empty ASCII text that is valid between the quotes of a JSON string."""
+    """Return whether `text` is a non-empty ASCII text that is valid between the quotes of a JSON
+    string."""
     if text and not text.translate(None, PLAIN):
         return True
     return text.isascii() and _TEXT.fullmatch(text) is not None
 
 
 def _has_content(delta: dict[str, Any]) -> bool:
-    return any(delta.get(key) for key in _CONTENT_KEYS) or bool(delta.get("tool_calls") or delta.get("function_call"))
+    return any(delta.get(key) for key in _CONTENT_KEYS) or bool(
+        delta.get("tool_calls") or delta.get("function_call")
+    )
 
 
 def _count(usage: dict[str, Any] | None, key: str) -> int | None:
@@ -185,8 +206,8 @@ def _count(usage: dict[str, Any] | None, key: str) -> int | None:
 
 
 def error_text(body: bytes) -> str:
-    """Return the message in the body of an error answer, as one line of at most 300 characters. Understands {"error":
-    {"message": …}}, {"detail": …}, {"message": …} and plain text."""
+    """Return the message in the body of an error answer, as one line of at most 300 characters.
+    Understands {"error": {"message": …}}, {"detail": …}, {"message": …} and plain text."""
     text = clean(body, lines=True)
     try:
         found: Any = json.loads(body)
@@ -195,7 +216,9 @@ def error_text(body: bytes) -> str:
     for _ in range(4):
         if not isinstance(found, dict):
             break
-        key = next((k for k in ("error", "message", "detail", "error_message") if found.get(k)), None)
+        key = next(
+            (k for k in ("error", "message", "detail", "error_message") if found.get(k)), None
+        )
         if key is None:
             break
         found = found[key]

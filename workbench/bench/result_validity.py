@@ -14,16 +14,18 @@ from workbench.model.bench import BenchSpec
 BUSY_CLIENT_PCT = 70.0  # above it the client's own pace may be what is measured
 LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
 CACHED_SHARE = 0.01
-FAILED_SHARE = 0.01  # share of failed requests above which the measured load is not the requested one
+# share of failed requests above which the measured load is not the requested one
+FAILED_SHARE = 0.01
 _LATE_MS = 10.0  # a start that is further behind its schedule is late
 _ODD_READS = 0.01  # share of unusual reads above which the result gets a note
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """Observations of the load client about a run. `dropped` are the names of optional request fields that the engine
-    rejected. `prompt_words` is the number of words in a synthetic prompt, or None for the user's own prompts. If
-    `window` is None, the steady window is computed from the records."""
+    """Observations of the load client about a run. `dropped` are the names of optional request
+    fields that the engine rejected. `prompt_words` is the number of words in a synthetic prompt, or
+    None for the user's own prompts. If `window` is None, the steady window is computed from the
+    records."""
 
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -33,7 +35,8 @@ class ClientFacts:
     capped: int = 0  # requests that were due while all streams were taken
     unsent: int = 0  # requests that were due before the run's time was over, and never sent
     window: Window | None = None
-    first_tokens: float | None = None  # in the first chunk of a warm-up reply, by the server's usage
+    # in the first chunk of a warm-up reply, by the server's usage
+    first_tokens: float | None = None
     partial: str = ""  # why the run ended before all its requests were made
     reads: int = 0
     unstamped_reads: int = 0
@@ -41,15 +44,20 @@ class ClientFacts:
     latest_read_ms: float = 0.0
 
 
-def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
-    """Return the reasons why a result is invalid: its metrics are not the metrics of the server under the requested
-    load. Empty if the result is valid."""
+def refusals(
+    spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window
+) -> tuple[str, ...]:
+    """Return the reasons why a result is invalid: its metrics are not the metrics of the server
+    under the requested load. Empty if the result is valid."""
     good = [r for r in counted if r.ok]
     failures = _failures(counted)
     partial = (
-        f"partial result: {facts.partial} after {len(counted)} of {spec.requests} requests" if facts.partial else None
+        f"partial result: {facts.partial} after {len(counted)} of {spec.requests} requests"
+        if facts.partial
+        else None
     )
-    idle = None if failures or partial else _idle_streams(spec, counted, window)  # failed streams are idle too
+    # failed streams are idle too
+    idle = None if failures or partial else _idle_streams(spec, counted, window)
     reasons = (
         partial,
         failures,
@@ -64,45 +72,53 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
 
 
 def marks(counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
-    """Return the reasons why a valid result is less reliable than it seems, for example because the run was short.
-    Empty if there are none."""
+    """Return the reasons why a valid result is less reliable than it seems, for example because the
+    run was short. Empty if there are none."""
     reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))
     return tuple(r for r in reasons if r)
 
 
 def _failures(counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason to reject the result if more than 1 % of the requests failed, because the other requests then ran
-    under a smaller load. Otherwise None."""
+    """Return a reason to reject the result if more than 1 % of the requests failed, because the
+    other requests then ran under a smaller load. Otherwise None."""
     kinds = Counter(r.error for r in counted if r.error)
     failed = kinds.total()
     if failed <= FAILED_SHARE * len(counted):
         return None
     named = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
     return (
-        f"{failed} of {len(counted)} requests failed at the server ({named}); more than {100 * FAILED_SHARE:.0f} % are"
+        f"{failed} of {len(counted)} requests failed at the server ({named}); more than "
+        f"{100 * FAILED_SHARE:.0f} % are"
         " too many, since the others then ran under another load than the requested one"
     )
 
 
 def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
-    """Return a reason to reject the result if fewer streams than requested were in flight on average; otherwise None.
+    """Return a reason to reject the result if fewer streams than requested were in flight on
+    average; otherwise None.
 
-    Only the steady window of a run without a request rate is checked. With a request rate, and near the start and the
-    end of every run, streams are idle for other reasons.
+    Only the steady window of a run without a request rate is checked. With a request rate, and near
+    the start and the end of every run, streams are idle for other reasons.
     """
     mean = mean_in_flight(window, counted)
-    if spec.rate is not None or window.name != STEADY or mean is None or mean >= LEAST_LOAD * spec.concurrency:
+    if (
+        spec.rate is not None
+        or window.name != STEADY
+        or mean is None
+        or mean >= LEAST_LOAD * spec.concurrency
+    ):
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
-        f" ({_below(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are needed):"
+        f" ({_below(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are "
+        "needed):"
         " the client, or the time to connect, limited the load"
     )
 
 
 def _below(percent: float) -> str:
-    """Return the percentage as text with one decimal, rounded down, so that a value below a limit never looks equal to
-    the limit."""
+    """Return the percentage as text with one decimal, rounded down, so that a value below a limit
+    never looks equal to the limit."""
     return f"{int(10 * percent) / 10:g}"
 
 
@@ -110,18 +126,19 @@ def _busy(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     if not good or facts.client_cpu_pct is None or facts.client_cpu_pct <= BUSY_CLIENT_PCT:
         return None
     return (
-        f"the client itself used {facts.client_cpu_pct:.0f} % of a core (the limit is {BUSY_CLIENT_PCT:.0f} %), so it"
+        f"the client itself used {facts.client_cpu_pct:.0f} % of a core (the limit is "
+        f"{BUSY_CLIENT_PCT:.0f} %), so it"
         " may have limited the load"
     )
 
 
 def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """Return a reason to reject the result if more than 1 % of the prompt tokens came from the prefix cache, not
-    counting the chat template; otherwise None.
+    """Return a reason to reject the result if more than 1 % of the prompt tokens came from the
+    prefix cache, not counting the chat template; otherwise None.
 
-    Two prompts differ from their first word on, so they share only the chat template before it. The template's length
-    is unknown, but a prompt of T tokens and W synthetic words has at most T - W tokens of template. More cached tokens
-    than that are tokens of the prompt's text.
+    Two prompts differ from their first word on, so they share only the chat template before it. The
+    template's length is unknown, but a prompt of T tokens and W synthetic words has at most T - W
+    tokens of template. More cached tokens than that are tokens of the prompt's text.
     """
     prompt = total([r.prompt_tokens for r in good])
     if not prompt or spec.shared_prefix or spec.prompts:
@@ -134,12 +151,16 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
     )
     if own <= CACHED_SHARE * prompt:
         return None
-    return f"{100 * own / prompt:.0f} % of the prompt tokens came from the prefix cache and were not computed"
+    return (
+        f"{100 * own / prompt:.0f} % of the prompt tokens came from the prefix cache and were "
+        "not computed"
+    )
 
 
 def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason to reject the result if the client started requests later than the requested rate demands, and
-    never caught up. Otherwise return None. The measured rate is then not the requested one."""
+    """Return a reason to reject the result if the client started requests later than the requested
+    rate demands, and never caught up. Otherwise return None. The measured rate is then not the
+    requested one."""
     starts = sorted((r.due_s, r.start_s) for r in counted if r.due_s is not None)
     if spec.rate is None or len(starts) < 2:
         return None
@@ -150,15 +171,16 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     reached = (len(starts) - 1) / (due_span_s + behind_s)
     scheduled = (len(starts) - 1) / due_span_s if due_span_s > 0 else spec.rate
     return (
-        f"requests started at {reached:.2f} per second instead of the scheduled {scheduled:.2f}: the last one was"
+        f"requests started at {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
+        "the last one was"
         f" {behind_s:.1f} s late, since {_streams(spec)} busy"
     )
 
 
 def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """Return a reason to reject the result if, at a requested rate, more than 3 % of the due requests were never sent.
-    Otherwise return None. Those requests would have waited longest, so the latencies of the sent requests alone look
-    too good."""
+    """Return a reason to reject the result if, at a requested rate, more than 3 % of the due
+    requests were never sent. Otherwise return None. Those requests would have waited longest, so
+    the latencies of the sent requests alone look too good."""
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
         return None
@@ -166,11 +188,16 @@ def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFa
 
 
 def _streams(spec: BenchSpec) -> str:
-    return "the only stream was" if spec.concurrency == 1 else f"all {spec.concurrency} streams were"
+    return (
+        "the only stream was" if spec.concurrency == 1 else (f"all {spec.concurrency} streams were")
+    )
 
 
-def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
-    """Return the notes on a result, one sentence each: failures, lengths, prompts, schedule, accuracy of the times."""
+def notes_of(
+    spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window
+) -> tuple[str, ...]:
+    """Return the notes on a result, one sentence each: failures, lengths, prompts, schedule,
+    accuracy of the times."""
     good = [r for r in counted if r.ok]
     notes = list(facts.notes)
     if spec.insecure and spec.url.startswith("https:"):
@@ -179,17 +206,22 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
         notes.append(f"rates cover the whole run, including ramp and tail: {window.why}")
     if facts.dropped:
         notes.append(
-            f"the server rejected the request fields {', '.join(facts.dropped)}, so requests were sent without them"
+            f"the server rejected the request fields {', '.join(facts.dropped)}, so requests were "
+            "sent without them"
         )
     failures = Counter((r.error, r.detail) for r in counted if r.error)
     notes += [f"{n} x {kind}: {detail}" for (kind, detail), n in failures.most_common(3)]
     short = sum(r.error == SHORT for r in counted)
     if short:
-        notes.append(f"{short} replies ended before the requested length: the server does not follow ignore_eos")
+        notes.append(
+            f"{short} replies ended before the requested length: the server does not "
+            "follow ignore_eos"
+        )
     lengths = [r.output_tokens for r in good if r.output_tokens is not None]
     if lengths and not spec.extra_body.get("ignore_eos", spec.ignore_eos):
         notes.append(
-            f"natural lengths: the model ended its answers after {min(lengths)} to {max(lengths)} tokens,"
+            f"natural lengths: the model ended its answers after {min(lengths)} to {max(lengths)} "
+            "tokens,"
             f" {sum(lengths) / len(lengths):.0f} on average"
         )
     notes += _odd_replies(counted, good)
@@ -198,39 +230,52 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
     notes += _schedule_notes(spec, counted, facts)
     if facts.unstamped_reads > _ODD_READS * facts.reads:
         notes.append(
-            f"the client timed {facts.unstamped_reads} of {facts.reads} reads itself, because the kernel gave no time"
+            f"the client timed {facts.unstamped_reads} of {facts.reads} reads itself, because the "
+            "kernel gave no time"
         )
     if facts.late_reads > _ODD_READS * facts.reads:
         notes.append(
-            f"the client's machine was busy: {100 * facts.late_reads / facts.reads:.0f} % of the reads were over 2 ms"
+            f"the client's machine was busy: {100 * facts.late_reads / facts.reads:.0f} % of the "
+            "reads were over 2 ms"
             f" late (worst {facts.latest_read_ms:.0f} ms), so shorter times may be inexact"
         )
     return tuple(notes)
 
 
 def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]) -> list[str]:
-    """Return notes on successful replies that lacked [DONE] or token usage, were compressed, or needed a second
-    attempt."""
-    without_done, without_usage = sum(r.without_done for r in good), sum(r.output_tokens is None for r in good)
+    """Return notes on successful replies that lacked [DONE] or token usage, were compressed, or
+    needed a second attempt."""
+    without_done, without_usage = (
+        sum(r.without_done for r in good),
+        sum(r.output_tokens is None for r in good),
+    )
     again = sum(r.reconnected for r in counted)
     notes = []
     if without_done:
-        notes.append(f"{without_done} of {len(good)} replies had no [DONE], but their bodies were complete")
+        notes.append(
+            f"{without_done} of {len(good)} replies had no [DONE], but their bodies were complete"
+        )
     if without_usage:
-        notes.append(f"{without_usage} of {len(good)} replies had no token usage, and chunks are not tokens")
+        notes.append(
+            f"{without_usage} of {len(good)} replies had no token usage, and chunks are not tokens"
+        )
     encoded = sum(r.encoded for r in counted)
     if encoded:
         notes.append(
-            f"{encoded} of {len(counted)} replies were compressed, which delays chunks and distorts their times"
+            f"{encoded} of {len(counted)} replies were compressed, which delays chunks and "
+            "distorts their times"
         )
     if again:
-        notes.append(f"{again} of {len(counted)} requests were sent again: the server had closed the kept connection")
+        notes.append(
+            f"{again} of {len(counted)} requests were sent again: the server had closed "
+            "the kept connection"
+        )
     return notes
 
 
 def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
-    """Return a list with a note if TPOT may be too low, because the server does not report how many tokens the first
-    chunk has. Otherwise the list is empty."""
+    """Return a list with a note if TPOT may be too low, because the server does not report how many
+    tokens the first chunk has. Otherwise the list is empty."""
     open_ = [r for r in good if r.first_tokens is None and 1 < r.chunks < (r.output_tokens or 0)]
     if not open_ or facts.first_tokens is not None:
         return []
@@ -238,7 +283,8 @@ def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> lis
     per_chunk = tokens / (sum(r.chunks for r in open_) / len(open_))
     low_pct = 100 * (1 - (tokens - per_chunk) / (tokens - 1))
     return [
-        f"TPOT counts the first chunk as one token, since the server does not report its tokens: at {per_chunk:.1f}"
+        "TPOT counts the first chunk as one token, since the server does not report its tokens: "
+        f"at {per_chunk:.1f}"
         f" tokens per chunk, TPOT may be {low_pct:.0f} % too low"
     ]
 
@@ -249,26 +295,48 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         return []
     length = f"prompts of {prompt / len(good):.0f} tokens each"
     if spec.prompts:
-        marked = "" if spec.shared_prefix else ", each with a random mark in front, so that no cache contains it"
+        marked = (
+            ""
+            if spec.shared_prefix
+            else (", each with a random mark in front, so that no cache contains it")
+        )
         notes = [f"{length}, from {spec.prompts_name or 'a file'}{marked}"]
     elif spec.prompt_words:
         notes = [f"{length} ({spec.input_tokens} requested, by the server's tokenizer)"]
     else:
-        how = "calibrated in the warm-up" if facts.calibrated else "not calibrated: no warm-up with usage"
+        how = (
+            "calibrated in the warm-up"
+            if facts.calibrated
+            else ("not calibrated: no warm-up with usage")
+        )
         notes = [f"{length} ({spec.input_tokens} requested, {how})"]
-    if cached and cached > CACHED_SHARE * prompt and not spec.shared_prefix and not _cached(spec, good, facts):
-        why = "they share only the chat template" if spec.prompts else "no more than a chat template can have"
-        notes.append(f"{cached / len(good):.0f} prompt tokens of each came from the prefix cache: {why}")
+    if (
+        cached
+        and cached > CACHED_SHARE * prompt
+        and not spec.shared_prefix
+        and not _cached(spec, good, facts)
+    ):
+        why = (
+            "they share only the chat template"
+            if spec.prompts
+            else ("no more than a chat template can have")
+        )
+        notes.append(
+            f"{cached / len(good):.0f} prompt tokens of each came from the prefix cache: {why}"
+        )
     return notes
 
 
-def _schedule_notes(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
+def _schedule_notes(
+    spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts
+) -> list[str]:
     waits_ms = [1000 * (r.start_s - r.due_s) for r in counted if r.due_s is not None]
     late = sum(wait > _LATE_MS for wait in waits_ms)
     if not late:
         return []
     why = f"{_streams(spec)} busy {facts.capped} times" if facts.capped else "connecting took time"
     return [
-        f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_MS:.0f} ms late"
+        f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_MS:.0f} ms "
+        "late"
         f" (worst {max(waits_ms):.0f} ms): {why}"
     ]

@@ -1,5 +1,5 @@
-"""Runs a benchmark in a worker process, on this machine or on a host: sends the worker the spec, and reads its
-messages."""
+"""Runs a benchmark in a worker process, on this machine or on a host: sends the worker the spec,
+and reads its messages."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _PARTIAL_WAIT_S = 5.0  # for the summary of a cancelled run
 
 
 class BenchCancelled(BenchError):
-    """Raised when `cancel` ended a run. `result_id` is the id of the stored partial result, or None if nothing was
-    measured."""
+    """Raised when `cancel` ended a run. `result_id` is the id of the stored partial result, or None
+    if nothing was measured."""
 
     result_id: int | None = None
 
 
 @asynccontextmanager
 async def started_worker(host: Host | None = None) -> AsyncIterator[Worker]:
-    """Start a worker before its run, to save time, and yield it for the argument `worker` of `run`. The worker is a
-    process on `host`, or on this machine if `host` is None. The worker is ended when the context manager ends. Raises
-    NoClientThere if `host` cannot run the load client."""
+    """Start a worker before its run, to save time, and yield it for the argument `worker` of `run`.
+    The worker is a process on `host`, or on this machine if `host` is None. The worker is ended
+    when the context manager ends. Raises NoClientThere if `host` cannot run the load client."""
     worker = await (HostWorker.start(host) if host is not None else LocalWorker.start())
     try:
         yield worker
@@ -52,30 +52,36 @@ async def run(
     worker: Worker | None = None,
     processes: int | None = None,
 ) -> BenchOutcome:
-    """Run one benchmark and return its outcome. Failed requests raise nothing; the summary counts them.
+    """Run one benchmark and return its outcome. Failed requests raise nothing; the summary counts
+    them.
 
-    If `cancel` is set, the outcome covers the part that was measured; if nothing was measured, BenchCancelled is
-    raised. `env` must contain the API key under the name `spec.api_key_env` if this process's environment lacks the
-    key. `worker` comes from `started_worker`. `processes` is the number of processes that send the load; None chooses
-    it from the load.
+    If `cancel` is set, the outcome covers the part that was measured; if nothing was measured,
+    BenchCancelled is raised. `env` must contain the API key under the name `spec.api_key_env` if
+    this process's environment lacks the key. `worker` comes from `started_worker`. `processes` is
+    the number of processes that send the load; None chooses it from the load.
 
-    The worker and everything that it started are ended on `cancel`, when this task is cancelled, and on any error.
-    Raises BenchError if the benchmark could not be run.
+    The worker and everything that it started are ended on `cancel`, when this task is cancelled,
+    and on any error. Raises BenchError if the benchmark could not be run.
     """
     spec = spec if spec.salt else replace(spec, salt=secrets.token_hex(4))
     worker = worker or await LocalWorker.start()
     key = (env or {}).get(spec.api_key_env or "")
-    reading = asyncio.ensure_future(_send_spec_and_read_messages(worker, spec, key, processes, on_progress))
+    reading = asyncio.ensure_future(
+        _send_spec_and_read_messages(worker, spec, key, processes, on_progress)
+    )
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
-        await asyncio.wait([t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED
+        )
         if not reading.done():
             await worker.stop()
             await asyncio.wait([reading], timeout=_PARTIAL_WAIT_S)
             if reading.done() and (partial := reading.result()) is not None:
                 return partial
             raise BenchCancelled(
-                "the benchmark was cancelled, and no result was stored", next_step="run the benchmark again"
+                "the benchmark was cancelled, and no result was stored",
+                next_step="run the benchmark again",
             )
         outcome = reading.result()
         if outcome is None:
@@ -95,9 +101,10 @@ async def _send_spec_and_read_messages(
     processes: int | None,
     on_progress: Callable[[BenchProgress], None] | None,
 ) -> BenchOutcome | None:
-    """Send the spec to the worker and read its messages until the summary. Return the outcome, or None if the worker
-    ended without one. Raises BenchError for an error that the worker reports."""
-    used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]  # a file may contain a hundred thousand
+    """Send the spec to the worker and read its messages until the summary. Return the outcome, or
+    None if the worker ended without one. Raises BenchError for an error that the worker reports."""
+    # a file may contain a hundred thousand
+    used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]
     asked = to_json(replace(spec, prompts=used))
     if key:
         asked["api_key"] = key
@@ -120,7 +127,9 @@ async def _send_spec_and_read_messages(
             summary = from_json(BenchSummary, message["summary"])
             names = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
             partial = bool(message.get("partial"))
-            return BenchOutcome(spec, summary, requests, partial, **{name: message[name] for name in names})
+            return BenchOutcome(
+                spec, summary, requests, partial, **{name: message[name] for name in names}
+            )
     return None
 
 
@@ -132,6 +141,7 @@ def _message(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         said = line[:200].decode("utf-8", "replace").strip()
         raise BenchError(
-            f"the benchmark process wrote an invalid message: {said!r}", next_step="run the benchmark again"
+            f"the benchmark process wrote an invalid message: {said!r}",
+            next_step="run the benchmark again",
         )
     return message

@@ -1,8 +1,9 @@
 """The schedule of requests: when each request starts, and when the warm-up is long enough.
 
-Without a request rate (closed loop), a stream starts its next request when the previous one has ended, and only the
-first requests are spread out. With a request rate (open loop), each request has a scheduled time that does not depend
-on the server. The schedule depends on the seed alone, so that A and B of a comparison get equal schedules.
+Without a request rate (closed loop), a stream starts its next request when the previous one has
+ended, and only the first requests are spread out. With a request rate (open loop), each request has
+a scheduled time that does not depend on the server. The schedule depends on the seed alone, so that
+A and B of a comparison get equal schedules.
 """
 
 from __future__ import annotations
@@ -20,15 +21,21 @@ STEADY_ROUNDS = 4  # least number of requests per stream for a steady window
 _AGREE = 0.03
 _MOST_WINDOWS = 8
 _OPEN_WINDOW = 16  # requests; the number in flight is not known beforehand
-_RAMP_SHARE = 0.02  # share of the expected run by which staggered starts may reduce a whole-run rate
+# share of the expected run by which staggered starts may reduce a whole-run rate
+_RAMP_SHARE = 0.02
 
 
 def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
-    """Return an endless iterator over the times at which requests are due, in seconds after the start of the warm-up
-    (`warmup`) or of the measured part. None if requests have no due times, because the spec has no request rate."""
+    """Return an endless iterator over the times at which requests are due, in seconds after the
+    start of the warm-up (`warmup`) or of the measured part. None if requests have no due times,
+    because the spec has no request rate."""
     if spec.rate is None:
         return None
-    return _constant(spec.rate) if spec.arrival == "constant" else _poisson(spec.rate, f"{spec.seed}/arrival/{warmup}")
+    return (
+        _constant(spec.rate)
+        if spec.arrival == "constant"
+        else _poisson(spec.rate, f"{spec.seed}/arrival/{warmup}")
+    )
 
 
 def _constant(rate: float) -> Iterator[float]:
@@ -47,9 +54,10 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 
 @dataclass(slots=True)
 class RequestPhase:
-    """Progress through one phase of a run: the warm-up or the measured part. `left` is the number of requests that have
-    not started, `next` the index of the next request, and `step` the difference between the indices of two successive
-    requests. `times` yields the due times of the requests, and is None without a request rate."""
+    """Progress through one phase of a run: the warm-up or the measured part. `left` is the number
+    of requests that have not started, `next` the index of the next request, and `step` the
+    difference between the indices of two successive requests. `times` yields the due times of the
+    requests, and is None without a request rate."""
 
     warmup: bool
     left: int
@@ -59,16 +67,16 @@ class RequestPhase:
     step: int = 1
 
     def take(self) -> tuple[int, int]:
-        """Return (index, due time) of the next request, and count it as started. The due time is in monotonic
-        nanoseconds; 0 means at once."""
+        """Return (index, due time) of the next request, and count it as started. The due time is in
+        monotonic nanoseconds; 0 means at once."""
         index, self.next = self.next, self.next + self.step
         self.left -= 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
     def give_up(self, now_ns: int) -> int:
-        """End this phase of the run (warm-up or measured part) now. Return how many of its remaining requests were due
-        by `now_ns`, or 0 if requests have no due times."""
+        """End this phase of the run (warm-up or measured part) now. Return how many of its
+        remaining requests were due by `now_ns`, or 0 if requests have no due times."""
         overdue = 0
         while self.times is not None and self.left and self.take()[1] <= now_ns:
             overdue += 1
@@ -77,12 +85,12 @@ class RequestPhase:
 
 
 def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
-    """Return the number of seconds over which the first requests of the streams are spread. `duration_s` is the
-    expected duration of a request, or None if unknown.
+    """Return the number of seconds over which the first requests of the streams are spread.
+    `duration_s` is the expected duration of a request, or None if unknown.
 
-    If the run is long enough for a steady window, the result is `duration_s`: the streams then start their later
-    requests at different times, as under a lasting load. Otherwise it is shorter, because a long ramp would lower the
-    rates.
+    If the run is long enough for a steady window, the result is `duration_s`: the streams then
+    start their later requests at different times, as under a lasting load. Otherwise it is shorter,
+    because a long ramp would lower the rates.
     """
     if spec.rate is not None or spec.concurrency == 1:
         return 0.0
@@ -96,9 +104,9 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WarmupOutcome:
-    """How a warm-up with a test for a steady server ended. `steady` is False if the warm-up gave up. The warm-up took
-    `seen` requests and compared windows of `window` requests each. `apart` is the last relative difference between two
-    windows, or None without two windows."""
+    """How a warm-up with a test for a steady server ended. `steady` is False if the warm-up gave
+    up. The warm-up took `seen` requests and compared windows of `window` requests each. `apart` is
+    the last relative difference between two windows, or None without two windows."""
 
     seen: int
     window: int
@@ -107,7 +115,8 @@ class WarmupOutcome:
 
     @classmethod
     def of_all(cls, outcomes: Sequence[WarmupOutcome]) -> WarmupOutcome:
-        """Return one outcome for a warm-up that several processes shared, from the outcome of each process."""
+        """Return one outcome for a warm-up that several processes shared, from the outcome of each
+        process."""
         apart = [one.apart for one in outcomes if one.apart is not None]
         return cls(
             sum(one.seen for one in outcomes),
@@ -118,27 +127,38 @@ class WarmupOutcome:
 
     def note(self) -> str:
         if self.steady:
-            return f"warmed up by {self.seen} requests, until two windows of {self.window} requests agreed within 3 %"
-        apart = "" if self.apart is None else f": the last two windows are {100 * self.apart:.0f} % apart"
+            return (
+                f"warmed up by {self.seen} requests, until two windows of {self.window} "
+                "requests agreed within 3 %"
+            )
+        apart = (
+            ""
+            if self.apart is None
+            else (f": the last two windows are {100 * self.apart:.0f} % apart")
+        )
         return f"the server had not become steady after {self.seen} warm-up requests{apart}"
 
 
 class Warmup:
-    """Decides when the warm-up is long enough. A warm-up has at least `spec.warmup` requests. With `spec.until_steady`,
-    it continues until the server is steady.
+    """Decides when the warm-up is long enough. A warm-up has at least `spec.warmup` requests. With
+    `spec.until_steady`, it continues until the server is steady.
 
-    The server is steady when the mean time per token of two successive windows differs by at most 3 %. A window is as
-    many requests as there are streams. The warm-up gives up after eight windows or a quarter of the run's deadline.
+    The server is steady when the mean time per token of two successive windows differs by at most 3
+    %. A window is as many requests as there are streams. The warm-up gives up after eight windows
+    or a quarter of the run's deadline.
 
-    At a fixed number of streams, the time per token is the inverse of the throughput (Little's law), but it does not
-    depend on where one window ends and the next begins.
+    At a fixed number of streams, the time per token is the inverse of the throughput (Little's
+    law), but it does not depend on where one window ends and the next begins.
     """
 
     def __init__(self, spec: BenchSpec) -> None:
         self.until_steady = spec.until_steady
         self.window = max(2, spec.concurrency) if spec.rate is None else _OPEN_WINDOW
-        self.limit = max(spec.warmup, _MOST_WINDOWS * self.window) if spec.until_steady else spec.warmup
-        self.limit_ns = int((spec.deadline_s or RUN_S) * 1e9 / 4) if spec.until_steady else 0  # 0: no limit
+        self.limit = (
+            max(spec.warmup, _MOST_WINDOWS * self.window) if spec.until_steady else spec.warmup
+        )
+        # 0: no limit
+        self.limit_ns = int((spec.deadline_s or RUN_S) * 1e9 / 4) if spec.until_steady else 0
         self.steady = False
         self.first = 0  # first request with the measured prompt length
         self._least = spec.warmup
@@ -147,8 +167,8 @@ class Warmup:
         self._apart: float | None = None
 
     def prompts_resized(self, next_index: int) -> None:
-        """Note that prompts have the requested length from request `next_index` on. The test for a steady server
-        ignores earlier requests."""
+        """Note that prompts have the requested length from request `next_index` on. The test for a
+        steady server ignores earlier requests."""
         self.first = next_index
 
     def enough(self, record: RequestRecord) -> bool:
@@ -159,17 +179,24 @@ class Warmup:
         if record.ok and record.index >= self.first:
             self._per_token.append((record.end_us, record.output_tokens or 1))
             if len(self._per_token) >= 2 * self.window and len(self._per_token) % self.window == 0:
-                before, last = self._value(-2 * self.window, -self.window), self._value(-self.window, None)
+                before, last = (
+                    self._value(-2 * self.window, -self.window),
+                    self._value(-self.window, None),
+                )
                 self._apart = abs(last / before - 1) if before > 0 else math.inf
                 self.steady = self._apart <= _AGREE
         return self.steady and self._seen >= self._least
 
     def _value(self, begin: int, end: int | None) -> float:
-        """Return the mean time per token, in microseconds, of the warm-up requests from number `begin` up to, but not
-        including, number `end` (None: up to the last one)."""
+        """Return the mean time per token, in microseconds, of the warm-up requests from number
+        `begin` up to, but not including, number `end` (None: up to the last one)."""
         part = self._per_token[begin:end]
         return sum(us for us, _ in part) / sum(tokens for _, tokens in part)
 
     def outcome(self) -> WarmupOutcome | None:
         """Return how the warm-up ended. None if the warm-up had a fixed number of requests."""
-        return WarmupOutcome(self._seen, self.window, self.steady, self._apart) if self.until_steady else None
+        return (
+            WarmupOutcome(self._seen, self.window, self.steady, self._apart)
+            if self.until_steady
+            else None
+        )

@@ -1,9 +1,10 @@
-"""One run of the load client in several processes, so that one CPU core does not limit a large load.
+"""One run of the load client in several processes, so that one CPU core does not limit a large
+load.
 
-The worker forks one process for each share of the load and collects the messages of all processes. Each process reports
-its warm-up, and the worker replies to all of them with the combined values and a common start of the measured part. If
-a process ends before its report, the run fails. All processes end when the worker ends, because the worker holds the
-pipes to their stdin.
+The worker forks one process for each share of the load and collects the messages of all processes.
+Each process reports its warm-up, and the worker replies to all of them with the combined values and
+a common start of the measured part. If a process ends before its report, the run fails. All
+processes end when the worker ends, because the worker holds the pipes to their stdin.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _SMALLEST = ("silent_s",)
 
 
 class _Process:
-    """One client process of a run, as its parent process sees it: its process id, the pipes to it, and the messages
-    that it has sent."""
+    """One client process of a run, as its parent process sees it: its process id, the pipes to it,
+    and the messages that it has sent."""
 
     def __init__(self, pid: int, output: int, control: int) -> None:
         self.pid, self.output, self.control = pid, output, control
@@ -60,16 +61,16 @@ class _Process:
             os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """Wait until the process has ended. Return its exit code, or the negative number of the signal that ended
-        it."""
+        """Wait until the process has ended. Return its exit code, or the negative number of the
+        signal that ended it."""
         if self.status is None:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.status
 
 
 class SharedRun:
-    """A run of the load client in `count` processes. `run` starts the processes and returns the message that ends the
-    run: a summary, an error, or the reason why the run was stopped."""
+    """A run of the load client in `count` processes. `run` starts the processes and returns the
+    message that ends the run: a summary, an error, or the reason why the run was stopped."""
 
     def __init__(
         self,
@@ -89,7 +90,9 @@ class SharedRun:
         self._processes: list[_Process] = []
         for first in range(count):
             others = [fd for one in self._processes for fd in (one.output, one.control)]
-            self._processes.append(_fork(spec, endpoint, key, Share(first, count), began_ns, others))
+            self._processes.append(
+                _fork(spec, endpoint, key, Share(first, count), began_ns, others)
+            )
         self._poller = open_poller()
         self._watched: dict[int, Callable[[int], None]] = {}
 
@@ -104,7 +107,8 @@ class SharedRun:
             self._poller.unregister(fd)
 
     def stop(self, reason: str) -> None:
-        """End the run early for the given reason. The client processes still report what they have measured so far."""
+        """End the run early for the given reason. The client processes still report what they have
+        measured so far."""
         if self._stopped is None:
             self._stopped = reason
             for process in self._processes:
@@ -129,24 +133,33 @@ class SharedRun:
                 process.signal(signal.SIGKILL)
                 process.wait()
         return (
-            {"type": "error", "error": failure, "next_step": "run the benchmark again"} if failure else self._result()
+            {"type": "error", "error": failure, "next_step": "run the benchmark again"}
+            if failure
+            else self._result()
         )
 
     def _failure(self, fd: int) -> str | None:
-        """Return a sentence on how the process that has closed its output `fd` failed. None if it had sent its
-        report."""
-        number, process = next((n, p) for n, p in enumerate(self._processes, start=1) if p.output == fd)
+        """Return a sentence on how the process that has closed its output `fd` failed. None if it
+        had sent its report."""
+        number, process = next(
+            (n, p) for n, p in enumerate(self._processes, start=1) if p.output == fd
+        )
         if process.report is not None:
             return None
         code = process.wait()
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return f"process {number} of {len(self._processes)} of the load client ended {how} before it had a result"
+        return (
+            f"process {number} of {len(self._processes)} of the load client ended {how} "
+            "before it had a result"
+        )
 
     def _result(self) -> dict[str, Any]:
         reports = [process.report for process in self._processes if process.report is not None]
         stopped = self._stopped or next((r.stopped for r in reports if r.stopped), None)
         records = [_record(line) for line in self._records]
-        counted = sorted((r for r in records if not r.warmup), key=lambda r: r.start_s + r.end_us / 1e6)
+        counted = sorted(
+            (r for r in records if not r.warmup), key=lambda r: r.start_s + r.end_us / 1e6
+        )
         if stopped and (stopped not in self._kept_after or not any(r.ok for r in counted)):
             return {"type": "stopped", "reason": stopped}
         return summary_message(self._spec, reports, counted, [r for r in records if r.warmup])
@@ -180,15 +193,17 @@ class SharedRun:
             if all(one.steady for one in self._processes):
                 self._end_warmup()
         elif kind == "warmed up":
-            process.warmed = WarmedUp(tuple(message["prompt_tokens"]), tuple(message["durations_s"]), 0)
+            process.warmed = WarmedUp(
+                tuple(message["prompt_tokens"]), tuple(message["durations_s"]), 0
+            )
             self._end_warmup()
             self._begin_together()
         elif kind == "report":
             process.report = ClientReport.from_json(message)
 
     def _end_warmup(self) -> None:
-        """End the warm-up of all processes. Called when all of them are steady, or when one of them may send no more
-        warm-up requests."""
+        """End the warm-up of all processes. Called when all of them are steady, or when one of them
+        may send no more warm-up requests."""
         if not self._ending_warmup:
             self._ending_warmup = True
             if self._spec.until_steady:
@@ -212,7 +227,10 @@ class SharedRun:
         if not all(each) or time.monotonic() - self._shown_s < _PROGRESS_S:
             return
         self._shown_s = time.monotonic()
-        merged: dict[str, Any] = {"line": "", "phase": min((one["phase"] for one in each), key=_PHASES.index)}
+        merged: dict[str, Any] = {
+            "line": "",
+            "phase": min((one["phase"] for one in each), key=_PHASES.index),
+        }
         for name in each[0].keys() - merged.keys():
             merge = max if name in _LARGEST else min if name in _SMALLEST else sum
             merged[name] = merge(one[name] for one in each)
@@ -225,14 +243,20 @@ def _record(line: bytes) -> RequestRecord:
     return RequestRecord.of_json(fields)
 
 
-# -- one process -------------------------------------------------------------------------------------------------------
+# -- one process -----------------------------------------------------------------------------------
 
 
 def _fork(
-    spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int, close: list[int]
+    spec: BenchSpec,
+    endpoint: Endpoint,
+    key: str | None,
+    share: Share,
+    began_ns: int,
+    close: list[int],
 ) -> _Process:
-    """Fork the process that sends one share of the load. `close` are file descriptors of the parent's pipes to earlier
-    processes; the new process closes them, because an inherited copy would keep those pipes open."""
+    """Fork the process that sends one share of the load. `close` are file descriptors of the
+    parent's pipes to earlier processes; the new process closes them, because an inherited copy
+    would keep those pipes open."""
     output_read, output_write = os.pipe()
     control_read, control_write = os.pipe()
     pid = os.fork()
@@ -256,7 +280,9 @@ def _fork(
         os._exit(status)
 
 
-def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int) -> None:
+def _send_share(
+    spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int
+) -> None:
     wake = wake_on_signals()
     output = WorkerOutput(1)
     client = Client(spec, endpoint, key, output.record, share=share, began_ns=began_ns)
@@ -269,8 +295,8 @@ def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Sha
 
 
 class _Control:
-    """The connection of one client process to its parent, the worker. It tells the worker when the client is steady,
-    sends the values of the warm-up, and receives the worker's replies."""
+    """The connection of one client process to its parent, the worker. It tells the worker when the
+    client is steady, sends the values of the warm-up, and receives the worker's replies."""
 
     def __init__(self, client: Client, output: WorkerOutput, wake: int) -> None:
         self._client, self._output, self._wake = client, output, wake
@@ -284,8 +310,8 @@ class _Control:
             self._output.line({"type": "steady"})
 
     def agree(self, warmed: WarmedUp) -> WarmedUp:
-        """Send what this process has measured in its warm-up to the worker, and wait for the reply. Return the combined
-        values of all processes."""
+        """Send what this process has measured in its warm-up to the worker, and wait for the reply.
+        Return the combined values of all processes."""
         self._output.line({"type": "warmed up", **asdict(warmed)})
         while self._agreed is None and not self._client.stopped:
             self._output.flush()

@@ -1,7 +1,8 @@
-"""Decoder for server-sent events (WHATWG HTML, "Parsing an event stream") whose bytes arrive in pieces of any size.
+"""Decoder for server-sent events (WHATWG HTML, "Parsing an event stream") whose bytes arrive in
+pieces of any size.
 
-It works on bytes, because decoded text could wrongly be split at U+2028, U+2029 or U+0085, which do not end a line in
-this format.
+It works on bytes, because decoded text could wrongly be split at U+2028, U+2029 or U+0085, which do
+not end a line in this format.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ class SseError(Exception):
 
 
 class SseDecoder:
-    """Decoder of one event stream. Its methods return (event name, data) pairs; the name is b"" for an event without a
-    name.
+    """Decoder of one event stream. Its methods return (event name, data) pairs; the name is b"" for
+    an event without a name.
 
-    The decoder accepts two things that the standard does not. A field named `error` (llama.cpp) becomes the event
-    (b"error", value). A last event without its blank line is returned by `close`, because some servers omit that line.
+    The decoder accepts two things that the standard does not. A field named `error` (llama.cpp)
+    becomes the event (b"error", value). A last event without its blank line is returned by `close`,
+    because some servers omit that line.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,8 @@ class SseDecoder:
                 raise SseError("the server's answer contains an event of more than 16 MiB")
             return []
         self._tail = data[end + 2 :]
-        if data.startswith(b"data: "):  # fast path for the common case: only events of one data line
+        # fast path for the common case: only events of one data line
+        if data.startswith(b"data: "):
             lines = data[6:end].split(b"\n\ndata: ")
             if data.count(b"\n", 0, end) == 2 * len(lines) - 2:
                 return [(b"", line) for line in lines]
@@ -64,13 +67,14 @@ class SseDecoder:
         return self._started and not self._tail and not self._after_cr
 
     def close(self) -> list[tuple[bytes, bytes]]:
-        """Return the events in the rest of the stream. Call this only after the complete body has been fed."""
+        """Return the events in the rest of the stream. Call this only after the complete body has
+        been fed."""
         tail, self._tail = self._tail, b""
         return _event(tail)
 
     def _with_lf(self, data: bytes) -> bytes:
-        """Return `data` with each CR LF and CR replaced by LF. If a CR ends `data` and the next piece begins with LF,
-        that LF is dropped."""
+        """Return `data` with each CR LF and CR replaced by LF. If a CR ends `data` and the next
+        piece begins with LF, that LF is dropped."""
         after_cr, self._after_cr = self._after_cr, data.endswith(b"\r") if data else self._after_cr
         if after_cr and data.startswith(b"\n"):
             data = data[1:]

@@ -1,5 +1,5 @@
-"""Checks whether the server was in a lasting state during a run. If it was not, the metrics depend on how long the run
-lasted."""
+"""Checks whether the server was in a lasting state during a run. If it was not, the metrics depend
+on how long the run lasted."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.steady_window import STEADY, Window, end_s
 from workbench.model.bench import BenchSpec
 
-LEAST_REQUESTS, LEAST_S = 4, 1.0  # in a shorter measurement, a single pause of server or client decides
+# in a shorter measurement, a single pause of server or client decides
+LEAST_REQUESTS, LEAST_S = 4, 1.0
 _HALF = 8  # least number of requests in a half
 _APART = 0.10  # relative difference that the halves may have
 _SURE = 4.0  # standard errors; a smaller difference may be chance
 _KEEPING_UP = 0.97  # share of the due rate that must be completed
 _LONGER = 1.2  # if a queue grows, later requests wait longer by this factor,
-_GROWTH = 0.03  # and by this share of the schedule's length, more than in a queue that comes and goes
+# and by this share of the schedule's length, more than in a queue that comes and goes
+_GROWTH = 0.03
 
 
 def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason to reject the result if the server did not keep up with the requested rate; otherwise None.
+    """Return a reason to reject the result if the server did not keep up with the requested rate;
+    otherwise None.
 
-    The server did not keep up if, in the second half of the schedule, fewer requests were completed than due (by more
-    than chance) and each request waited longer than in the first half. All latencies then grow for as long as the run
-    lasts.
+    The server did not keep up if, in the second half of the schedule, fewer requests were completed
+    than due (by more than chance) and each request waited longer than in the first half. All
+    latencies then grow for as long as the run lasts.
     """
     due = [(r.due_s, end_s(r)) for r in counted if r.due_s is not None]
     if spec.rate is None or len(due) < 2 * _HALF:
@@ -41,8 +44,10 @@ def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     if fmean(late) < max(_LONGER * fmean(early), fmean(early) + _GROWTH * (end - begin)):
         return None
     return (
-        f"the server did not keep up: {came / seconds:.1f} requests/s were due and {done / seconds:.1f}/s completed in"
-        f" the second half of the schedule; the end-to-end time was {1000 * fmean(early):,.0f} ms in the first half and"
+        f"the server did not keep up: {came / seconds:.1f} requests/s were due and "
+        f"{done / seconds:.1f}/s completed in"
+        f" the second half of the schedule; the end-to-end time was {1000 * fmean(early):,.0f} ms "
+        "in the first half and"
         f" {1000 * fmean(late):,.0f} ms in the second, and grows with the length of the run"
     )
 
@@ -53,18 +58,21 @@ def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
         return None
     requests = "one request" if good == 1 else f"{good} requests"
     return (
-        f"the measurement is short: {requests} in {window.seconds:.2f} s; use at least {LEAST_REQUESTS} requests and"
+        f"the measurement is short: {requests} in {window.seconds:.2f} s; use at least "
+        f"{LEAST_REQUESTS} requests and"
         f" {LEAST_S:g} s"
     )
 
 
 def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None:
-    """Return why the result is less reliable than it seems, if the time per token differs between the two halves of the
-    steady window. Otherwise return None. At a fixed number of streams, that time is the inverse of the throughput
-    (Little's law)."""
+    """Return why the result is less reliable than it seems, if the time per token differs between
+    the two halves of the steady window. Otherwise return None. At a fixed number of streams, that
+    time is the inverse of the throughput (Little's law)."""
     if window.name != STEADY:
         return None
-    inside = [r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us]
+    inside = [
+        r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us
+    ]
     inside.sort(key=lambda r: r.start_s)
     half = len(inside) // 2
     if half < _HALF:
@@ -75,14 +83,17 @@ def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None
     if abs(apart) <= _APART or abs(fmean(second) - fmean(first)) <= _SURE * error:
         return None
     return (
-        f"the two halves of the run differ: {fmean(first):.2f} ms per token of a request in the first,"
-        f" {fmean(second):.2f} in the second ({100 * apart:+.0f} %): the server was not warm yet, or something changed;"
+        f"the two halves of the run differ: {fmean(first):.2f} ms per token of a request in the "
+        "first,"
+        f" {fmean(second):.2f} in the second ({100 * apart:+.0f} %): the server was not warm yet, "
+        "or something changed;"
         " use --until-steady or more --warmup"
     )
 
 
 def fmean(values: Sequence[float]) -> float:
-    """Return the mean of the values. `statistics.fmean` is not used, because its module takes 10 ms to import."""
+    """Return the mean of the values. `statistics.fmean` is not used, because its module takes 10 ms
+    to import."""
     return sum(values) / len(values)
 
 

@@ -1,13 +1,15 @@
-"""The steady window: the part of a run from which its rates are taken, and the tokens and requests inside it.
+"""The steady window: the part of a run from which its rates are taken, and the tokens and requests
+inside it.
 
-A rate over the whole run includes the ramp and the tail, in which fewer streams are in flight. With 2 to 16 requests
-per stream, such a rate is 0.79 to 0.96 of the steady rate. In a run without a request rate, the steady window begins
-when every stream has started and the first request has ended. It ends when the last request starts, so all streams are
-in flight inside the window.
+A rate over the whole run includes the ramp and the tail, in which fewer streams are in flight. With
+2 to 16 requests per stream, such a rate is 0.79 to 0.96 of the steady rate. In a run without a
+request rate, the steady window begins when every stream has started and the first request has
+ended. It ends when the last request starts, so all streams are in flight inside the window.
 
-Each chunk counts at its receive time, with an equal share of the tokens that the server reports for the reply. The
-first chunk gets its exact number if the server reports it. Requests, and replies without chunks, count by the share of
-their time inside the window. Counting whole requests would favour requests that happen to end inside.
+Each chunk counts at its receive time, with an equal share of the tokens that the server reports for
+the reply. The first chunk gets its exact number if the server reports it. Requests, and replies
+without chunks, count by the share of their time inside the window. Counting whole requests would
+favour requests that happen to end inside.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ _OPEN_DURATIONS = 2.0  # least length of an open loop's window, in durations of 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a run, in seconds after the run began. `name` is STEADY for the steady window (all streams are busy) or
-    WHOLE for the whole run. If there is no steady window, `why` gives the reason."""
+    """A part of a run, in seconds after the run began. `name` is STEADY for the steady window (all
+    streams are busy) or WHOLE for the whole run. If there is no steady window, `why` gives the
+    reason."""
 
     name: str
     begin_s: float
@@ -43,14 +46,17 @@ def end_s(record: RequestRecord) -> float:
     return record.start_s + record.end_us / 1e6
 
 
-def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0, processes: int = 1) -> Window:
-    """Return the part of a run over which rates are computed: the steady window, or the whole run if there is none.
-    `ramp_end_s` is when the last stream started. `processes` is how many processes of the load client shared the
-    requests; the window ends when the first process has started its last request.
+def window_of(
+    spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0, processes: int = 1
+) -> Window:
+    """Return the part of a run over which rates are computed: the steady window, or the whole run
+    if there is none. `ramp_end_s` is when the last stream started. `processes` is how many
+    processes of the load client shared the requests; the window ends when the first process has
+    started its last request.
 
-    Without a request rate, each stream must have four successful requests for a steady window. With one, the window
-    must last as long as two mean requests. There is no steady window if a stream stalled. With a single stream, the
-    whole run is steady, because it has no ramp and no tail.
+    Without a request rate, each stream must have four successful requests for a steady window. With
+    one, the window must last as long as two mean requests. There is no steady window if a stream
+    stalled. With a single stream, the whole run is steady, because it has no ramp and no tail.
     """
     if not counted:
         return Window(WHOLE, 0.0, 0.0, "no request was made")
@@ -66,36 +72,47 @@ def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: flo
     begin = max(ramp_end_s, min(end_s(r) for r in good))
     last: dict[int, float] = {}
     for record in counted:
-        last[record.index % processes] = max(record.start_s, last.get(record.index % processes, 0.0))
+        last[record.index % processes] = max(
+            record.start_s, last.get(record.index % processes, 0.0)
+        )
     end = min(last.values())
     if spec.rate is None:
         needed = STEADY_ROUNDS * spec.concurrency
-        short = "" if len(good) >= needed else f"a steady window needs {needed} requests ({STEADY_ROUNDS} per stream)"
+        short = (
+            ""
+            if len(good) >= needed
+            else (f"a steady window needs {needed} requests ({STEADY_ROUNDS} per stream)")
+        )
     else:
         least_s = _OPEN_DURATIONS * sum(r.end_us for r in good) / len(good) / 1e6
-        short = "" if end - begin >= least_s else f"a steady window needs {least_s:.1f} s (two mean requests)"
+        short = (
+            ""
+            if end - begin >= least_s
+            else (f"a steady window needs {least_s:.1f} s (two mean requests)")
+        )
     if not short and end <= begin:
         short = "the first stream had ended before the last one started"
     return Window(WHOLE, *whole, short) if short else Window(STEADY, begin, end)
 
 
 def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
-    """Return the number of output tokens that arrived inside the window. `good` are the successful requests. None if
-    the server did not report the token count of one of these requests."""
+    """Return the number of output tokens that arrived inside the window. `good` are the successful
+    requests. None if the server did not report the token count of one of these requests."""
     if any(r.output_tokens is None for r in good):
         return None
     return sum(_tokens(r, window) for r in good)
 
 
 def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
-    """Return the number of requests inside the window. A request that is only partly inside counts as that part of its
-    duration, so the number can be a fraction."""
+    """Return the number of requests inside the window. A request that is only partly inside counts
+    as that part of its duration, so the number can be a fraction."""
     return sum(_share(r, window) for r in good)
 
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
-    """Return the number of requests in flight, averaged over the window, or None if the window has no duration. Failed
-    requests are included. A request that a time limit ended is included only until its last byte."""
+    """Return the number of requests in flight, averaged over the window, or None if the window has
+    no duration. Failed requests are included. A request that a time limit ended is included only
+    until its last byte."""
     if window.seconds <= 0:
         return None
     return sum(_overlap_s(r, window, r.silent_us) for r in counted) / window.seconds

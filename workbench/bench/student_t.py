@@ -1,5 +1,6 @@
-"""Student's t distribution without scipy. The distribution function uses the continued fraction of the incomplete beta
-function (Lentz's method; DLMF 8.17.22), and the quantile uses Newton's method."""
+"""Student's t distribution without scipy. The distribution function uses the continued fraction of
+the incomplete beta function (Lentz's method; DLMF 8.17.22), and the quantile uses Newton's method.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
         return 1.0
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below its mean
         return 1.0 - incomplete_beta(1.0 - x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    log_front = (
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     value, c, d = 1.0, 1.0, 0.0
     for i in range(_TERMS):
         m = i // 2
@@ -37,14 +40,15 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def t_cdf(t: float, df: float) -> float:
-    """Return P(T <= t) of Student's t distribution with `df` > 0 degrees of freedom, which need not be an integer."""
+    """Return P(T <= t) of Student's t distribution with `df` > 0 degrees of freedom, which need not
+    be an integer."""
     return 0.5 + math.copysign(0.5 * incomplete_beta(t * t / (df + t * t), 0.5, df / 2), t)
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
-    """Return the value t with P(T <= t) = p of Student's t distribution with `df` degrees of freedom, for 0.5 <= p <
-    1."""
+    """Return the value t with P(T <= t) = p of Student's t distribution with `df` degrees of
+    freedom, for 0.5 <= p < 1."""
     log_front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
     t = 0.0  # the distribution is concave above 0: Newton's steps from below never pass the root
     for _ in range(_TERMS):
@@ -57,17 +61,18 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def t_power(shift: float, df: float, alpha: float) -> float:
-    """Return the chance, to about 1e-6, that a two-sided t test at level `alpha` shows a difference whose true size is
-    `shift` standard errors.
+    """Return the chance, to about 1e-6, that a two-sided t test at level `alpha` shows a difference
+    whose true size is `shift` standard errors.
 
-    This is P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t distribution, integrated
-    by Simpson's rule.
+    This is P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t
+    distribution, integrated by Simpson's rule.
     """
     limit = t_quantile(1 - alpha / 2, df)
     end, steps = math.sqrt(1 + 9 / math.sqrt(2 * df)), 600
     log_front = math.log(2) + 0.5 * df * math.log(df / 2) - math.lgamma(df / 2)
 
-    def part(v: float) -> float:  # u = v * v: close points where the spread is small, which is where T is large
+    # u = v * v: close points where the spread is small, which is where T is large
+    def part(v: float) -> float:
         if v == 0.0:
             return 0.0
         u = v * v
@@ -84,8 +89,8 @@ def _normal(z: float) -> float:
 
 @lru_cache(maxsize=256)
 def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Return the true difference, in standard errors, that a two-sided t test at level `alpha` shows in a share `power`
-    of all experiments."""
+    """Return the true difference, in standard errors, that a two-sided t test at level `alpha`
+    shows in a share `power` of all experiments."""
     low, high = 0.0, 1.0
     while t_power(high, df, alpha) < power:
         high *= 2

@@ -30,11 +30,12 @@ _OF_OUTPUT = {*_FROM_CHUNKS, *_FROM_USAGE} - {"prompt_tokens", "cached_tokens"}
 
 
 def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:
-    """Return the time per output token after the first chunk, in ms: (last chunk - first chunk) / (tokens - tokens in
-    the first chunk).
+    """Return the time per output token after the first chunk, in ms: (last chunk - first chunk) /
+    (tokens - tokens in the first chunk).
 
-    If this reply does not say how many tokens its first chunk has, `first_tokens` (measured in the warm-up) is used,
-    and 1 if that is None. Return None without token usage, or if nothing follows the first chunk.
+    If this reply does not say how many tokens its first chunk has, `first_tokens` (measured in the
+    warm-up) is used, and 1 if that is None. Return None without token usage, or if nothing follows
+    the first chunk.
     """
     tokens = record.output_tokens or 0
     usual = 1 if first_tokens is None or record.chunks >= tokens else first_tokens
@@ -45,13 +46,18 @@ def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float |
 
 
 def summarize(
-    spec: BenchSpec, counted: Sequence[RequestRecord], warmups: Sequence[RequestRecord], facts: ClientFacts
+    spec: BenchSpec,
+    counted: Sequence[RequestRecord],
+    warmups: Sequence[RequestRecord],
+    facts: ClientFacts,
 ) -> BenchSummary:
-    """Return the metrics of a run. `counted` and `warmups` are the records of the measured and of the warm-up requests.
+    """Return the metrics of a run. `counted` and `warmups` are the records of the measured and of
+    the warm-up requests.
 
-    `output_tok_s` and `request_s` are rates over the steady window (steady_window.py); `whole_run_tok_s` is a rate over
-    the whole run. TTFT and end-to-end time begin when a request is sent. With a request rate, a request may wait for a
-    free stream before that: `queue_ms` is this wait, and the metrics named `…_from_schedule_ms` include it.
+    `output_tok_s` and `request_s` are rates over the steady window (steady_window.py);
+    `whole_run_tok_s` is a rate over the whole run. TTFT and end-to-end time begin when a request is
+    sent. With a request rate, a request may wait for a free stream before that: `queue_ms` is this
+    wait, and the metrics named `…_from_schedule_ms` include it.
     """
     good = [r for r in counted if r.ok]
     warm = [r for r in warmups if r.ok]
@@ -88,10 +94,12 @@ def summarize(
     )
 
 
-def _run_metrics(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
+def _run_metrics(
+    good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None
+) -> dict[str, object]:
     """Return {metric name: value} for the metrics over the whole run, from the successful requests
-    `good`. `first_tokens` is the number of tokens in a reply's first chunk, None if unknown. A metric that
-    cannot be computed is None."""
+    `good`. `first_tokens` is the number of tokens in a reply's first chunk, None if unknown. A
+    metric that cannot be computed is None."""
     output = total([r.output_tokens for r in good])
     tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
     chunks = sum(r.chunks for r in good)
@@ -121,24 +129,32 @@ def _window_metrics(good: Sequence[RequestRecord], window: Window) -> dict[str, 
 
 
 def _prompt_rate(good: Sequence[RequestRecord], window: Window) -> float | None:
-    """Return the prompt tokens per second of the requests in the window, or None without token usage. For a request
-    that is partly in the window, only that part of its tokens counts."""
+    """Return the prompt tokens per second of the requests in the window, or None without token
+    usage. For a request that is partly in the window, only that part of its tokens counts."""
     tokens, requests = total([r.prompt_tokens for r in good]), requests_in(window, good)
-    return round(tokens / len(good) * requests / window.seconds, 4) if tokens and window.seconds > 0 else None
+    return (
+        round(tokens / len(good) * requests / window.seconds, 4)
+        if tokens and window.seconds > 0
+        else None
+    )
 
 
 def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
-    """Return {metric name: distribution} for the metrics that begin at a request's scheduled time. All of them are None
-    without a request rate, because requests then have no scheduled times."""
+    """Return {metric name: distribution} for the metrics that begin at a request's scheduled time.
+    All of them are None without a request rate, because requests then have no scheduled times."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
     return {
         "queue_ms": distribution(max(0.0, wait) for _, wait in waits),
-        "ttft_from_schedule_ms": distribution(wait + r.ttft_us / 1000 for r, wait in waits if r.ttft_us is not None),
+        "ttft_from_schedule_ms": distribution(
+            wait + r.ttft_us / 1000 for r, wait in waits if r.ttft_us is not None
+        ),
         "e2e_from_schedule_ms": distribution(wait + r.end_us / 1000 for r, wait in waits),
     }
 
 
-def _absent(spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]) -> dict[str, str]:
+def _absent(
+    spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]
+) -> dict[str, str]:
     """Return {metric name: reason} for each metric that is None."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
     for name, value in metrics.items():
@@ -154,7 +170,9 @@ def _why(spec: BenchSpec, name: str, good: list[RequestRecord]) -> str:
         return "an embedding has no output tokens"
     if name == "cached_tokens" and all(r.prompt_tokens is not None for r in good):
         return "the server's usage does not contain the number of cached prompt tokens"
-    without = sum((r.prompt_tokens if name == "prompt_tokens" else r.output_tokens) is None for r in good)
+    without = sum(
+        (r.prompt_tokens if name == "prompt_tokens" else r.output_tokens) is None for r in good
+    )
     if without and name in _FROM_USAGE:
         return f"{without} of {len(good)} replies had no token usage"
     if name in _FROM_CHUNKS and not spec.stream:
@@ -164,4 +182,8 @@ def _why(spec: BenchSpec, name: str, good: list[RequestRecord]) -> str:
     if name in ("itl_ms", "tpot_ms", "per_stream_tok_s"):
         return "no reply had content after its first chunk"
     tokens = ("output_tok_s", "whole_run_tok_s")
-    return "the replies had no tokens" if name in tokens else "the run took no time that can be measured"
+    return (
+        "the replies had no tokens"
+        if name in tokens
+        else ("the run took no time that can be measured")
+    )

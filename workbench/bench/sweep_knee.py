@@ -1,9 +1,10 @@
-"""The knee of a sweep (one benchmark for each of several values of a setting): the value beyond which more costs much
-and gains little. All functions are pure.
+"""The knee of a sweep (one benchmark for each of several values of a setting): the value beyond
+which more costs much and gains little. All functions are pure.
 
-Methods that look for the strongest bend of a curve find a knee in any curve, even in a straight line or in noise. The
-two rules here do not. Both consider only the values that keep nearly all of the best throughput. A sweep over GPU
-settings then names the value with the most tok/J, a sweep over the concurrency the value with the lowest latency.
+Methods that look for the strongest bend of a curve find a knee in any curve, even in a straight
+line or in noise. The two rules here do not. Both consider only the values that keep nearly all of
+the best throughput. A sweep over GPU settings then names the value with the most tok/J, a sweep
+over the concurrency the value with the lowest latency.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from workbench.model.counts import four_digits
 from workbench.model.sweep import SweepPoint
 
 NEEDED = 3  # measured values: two give a line, not a bend
-SETTING_LOSS = 0.05  # of tok/s that a GPU setting may cost: above the 1-2 % by which single runs differ
+# of tok/s that a GPU setting may cost: above the 1-2 % by which single runs differ
+SETTING_LOSS = 0.05
 FLAT_LOSS = 0.02  # within this tok/s is called flat: what single runs cannot tell apart
 NO_EFFECT = "no effect"  # value of SweepPoint.in_force
 UNBOUND = (
-    "no knee: no value limited anything (the driver reported no power cap, and the GPUs drew less than each value"
+    "no knee: no value limited anything (the driver reported no power cap, and the GPUs drew less "
+    "than each value"
     " allows), so the differences between the values are noise"
 )
 CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with it
@@ -27,20 +30,20 @@ CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The knee of a sweep, which is the value beyond which more costs much and gains little. `index` is its position in
-    the sweep's points, and `text` states the rule and the numbers by which it was found. If there is no knee, `index`
-    is None and `text` says why."""
+    """The knee of a sweep, which is the value beyond which more costs much and gains little.
+    `index` is its position in the sweep's points, and `text` states the rule and the numbers by
+    which it was found. If there is no knee, `index` is None and `text` says why."""
 
     index: int | None
     text: str
 
 
 def of_setting(points: Sequence[SweepPoint]) -> Knee:
-    """Return the knee of a sweep over a power limit or a clock. The knee is the value with the most tok/J among the
-    values whose tok/s is at most 5 % below the best.
+    """Return the knee of a sweep over a power limit or a clock. The knee is the value with the most
+    tok/J among the values whose tok/s is at most 5 % below the best.
 
-    Values that had no effect are left out. There is no knee if tok/s is equal at all values, or still rises at the
-    highest value.
+    Values that had no effect are left out. There is no knee if tok/s is equal at all values, or
+    still rises at the highest value.
     """
     known = [(i, p) for i, p in _measured(points) if p.in_force != NO_EFFECT]
     if known and all(p.bound is False for _, p in known):
@@ -49,7 +52,9 @@ def of_setting(points: Sequence[SweepPoint]) -> Knee:
     idle = [p.label for _, p in _measured(points) if p.in_force == NO_EFFECT]
     if not idle:
         return found
-    return Knee(found.index, f"{found.text}; left out, since the setting had no effect: {', '.join(idle)}")
+    return Knee(
+        found.index, f"{found.text}; left out, since the setting had no effect: {', '.join(idle)}"
+    )
 
 
 def _of_curve(known: Sequence[Placed]) -> Knee:
@@ -62,15 +67,23 @@ def _of_curve(known: Sequence[Placed]) -> Knee:
     last = max(known, key=lambda p: p[1].x or 0.0)
     if all(_speed(p) >= (1 - FLAT_LOSS) * _speed(best[1]) for _, p in known):
         first = min(known, key=lambda p: p[1].x or 0.0)
-        text = f"no knee: tok/s is flat within {_pct(FLAT_LOSS)} from {first[1].label} to {last[1].label}"
+        text = (
+            f"no knee: tok/s is flat within {_pct(FLAT_LOSS)} from {first[1].label} to "
+            f"{last[1].label}"
+        )
         return Knee(None, f"{text}, so a knee can only be below them; {_thriftiest(known, best)}")
     if fast == [last]:
-        text = f"tok/s still rises up to {last[1].label}, the highest value measured: the knee may lie beyond it"
+        text = (
+            f"tok/s still rises up to {last[1].label}, the highest value measured: the knee "
+            "may lie beyond it"
+        )
         return Knee(None, f"{text}; {_thriftiest(known, best)}")
     index, knee = max(fast, key=lambda p: (_thrift(p[1]), _speed(p[1]), -(p[1].x or 0.0)))
     text = (
-        f"{knee.label}: the most tok/J ({_thrift(knee):.3g}) of the values that lose at most {_pct(SETTING_LOSS)} of"
-        f" the best tok/s ({four_digits(_speed(best[1]))} at {best[1].label}; here {four_digits(_speed(knee))},"
+        f"{knee.label}: the most tok/J ({_thrift(knee):.3g}) of the values that lose at most "
+        f"{_pct(SETTING_LOSS)} of"
+        f" the best tok/s ({four_digits(_speed(best[1]))} at {best[1].label}; here "
+        f"{four_digits(_speed(knee))},"
         f" {_change(knee, best[1])})"
     )
     if index == min(known, key=lambda p: p[1].x or 0.0)[0]:
@@ -79,8 +92,8 @@ def _of_curve(known: Sequence[Placed]) -> Knee:
 
 
 def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
-    """Return the knee of a sweep over the concurrency. The knee is the value with the lowest latency among the values
-    with at least 90 % of the best throughput.
+    """Return the knee of a sweep over the concurrency. The knee is the value with the lowest
+    latency among the values with at least 90 % of the best throughput.
 
     Latency here is the time per token of one stream, concurrency / throughput (Little's law).
     """
@@ -93,13 +106,18 @@ def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     if kept == [last]:
         before = max((p for p in known if p != last), key=lambda p: p[1].x or 0.0)
         gain = 100 * (_speed(last[1]) / _speed(before[1]) - 1) if _speed(before[1]) else 0.0
-        text = f"throughput still rises by {gain:.0f} % from {before[1].label} to {last[1].label}, the highest level"
+        text = (
+            f"throughput still rises by {gain:.0f} % from {before[1].label} to "
+            f"{last[1].label}, the highest level"
+        )
         return Knee(None, f"{text} measured: the knee is above it")
     index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), p[1].x or 0.0))
     share = _speed(knee) / _speed(best[1])
     text = (
-        f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of the levels that keep "
-        f"{_pct(1 - CONCURRENCY_LOSS)} of the best throughput ({four_digits(_speed(best[1]))} tok/s at {best[1].label};"
+        f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of "
+        "the levels that keep "
+        f"{_pct(1 - CONCURRENCY_LOSS)} of the best throughput ({four_digits(_speed(best[1]))} "
+        f"tok/s at {best[1].label};"
         f" here {four_digits(_speed(knee))}, {_pct(share)})"
     )
     return Knee(index, text)
@@ -109,7 +127,11 @@ Placed = tuple[int, SweepPoint]
 
 
 def _measured(points: Sequence[SweepPoint]) -> list[Placed]:
-    return [(i, p) for i, p in enumerate(points) if p.state == "done" and p.tok_s is not None and p.tok_s > 0]
+    return [
+        (i, p)
+        for i, p in enumerate(points)
+        if p.state == "done" and p.tok_s is not None and p.tok_s > 0
+    ]
 
 
 def _speed(point: SweepPoint) -> float:
@@ -129,7 +151,10 @@ def _pct(share: float) -> str:
 
 
 def _too_few(known: Sequence[Placed]) -> str:
-    return f"no knee: that needs {NEEDED} measured values, and there {'is' if len(known) == 1 else 'are'} {len(known)}"
+    return (
+        f"no knee: that needs {NEEDED} measured values, and there "
+        f"{'is' if len(known) == 1 else 'are'} {len(known)}"
+    )
 
 
 def _flat(known: Sequence[Placed], best: Placed) -> str:
@@ -138,7 +163,10 @@ def _flat(known: Sequence[Placed], best: Placed) -> str:
     if lowest.x == max(p.x or 0.0 for _, p in known):
         return f"tok/s over watts does not flatten up to {lowest.label}"
     watts = f" ({lowest.power_w:.0f} W drawn)" if lowest.power_w is not None else ""
-    return f"tok/s over watts flattens at {lowest.label}{watts}: higher values gain at most {_pct(FLAT_LOSS)}"
+    return (
+        f"tok/s over watts flattens at {lowest.label}{watts}: higher values gain at most "
+        f"{_pct(FLAT_LOSS)}"
+    )
 
 
 def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
@@ -148,7 +176,10 @@ def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
     most = max(with_thrift, key=lambda p: _thrift(p[1]))[1]
     if all(_thrift(p) >= (1 - SETTING_LOSS) * _thrift(most) for _, p in with_thrift):
         return f"tok/J is within {_pct(SETTING_LOSS)} at all values"
-    return f"the most tok/J of all values: {most.label} ({_thrift(most):.3g}), {_change(most, best[1])} tok/s"
+    return (
+        f"the most tok/J of all values: {most.label} ({_thrift(most):.3g}), "
+        f"{_change(most, best[1])} tok/s"
+    )
 
 
 def _change(point: SweepPoint, best: SweepPoint) -> str:

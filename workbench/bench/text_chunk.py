@@ -1,8 +1,9 @@
-"""The fast path of the load client: recognizes HTTP chunks that contain nothing but one more piece of text each.
+"""The fast path of the load client: recognizes HTTP chunks that contain nothing but one more piece
+of text each.
 
-Most reads of a stream return one such chunk, and reads from a fast server return several. A chunk differs from the
-previous one only in its size and its text. Comparing bytes takes a third of the time of the three parsers (http1.py,
-sse.py, reply.py), which parse all other chunks.
+Most reads of a stream return one such chunk, and reads from a fast server return several. A chunk
+differs from the previous one only in its size and its text. Comparing bytes takes a third of the
+time of the three parsers (http1.py, sse.py, reply.py), which parse all other chunks.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from workbench.bench.reply import PLAIN, is_json_text
 
 
 class TextChunk:
-    """Recognizes the chunks of one reply in which only the text may differ. `prefix` and `suffix` are the bytes of the
-    event's data before and after the text."""
+    """Recognizes the chunks of one reply in which only the text may differ. `prefix` and `suffix`
+    are the bytes of the event's data before and after the text."""
 
     def __init__(self, prefix: bytes, suffix: bytes) -> None:
         self._lead = b"\r\ndata: " + prefix
         self._trail = suffix + b"\n\n\r\n"
-        self._heads: dict[int, bytes] = {}  # what stands before the text of a chunk, by the length of the chunk
+        # what stands before the text of a chunk, by the length of the chunk
+        self._heads: dict[int, bytes] = {}
 
     def count(self, data: bytes) -> int:
-        """Return the number of chunks in `data` if each contains nothing but one more piece of text. Return 0 if `data`
-        contains anything else."""
+        """Return the number of chunks in `data` if each contains nothing but one more piece of
+        text. Return 0 if `data` contains anything else."""
         head, trail = self._heads.get(len(data)), self._trail
-        # Nearly always: one chunk of a length that was seen before, so its size is right. `_is_chunk` is slower.
+        # Nearly always: one chunk of a length that was seen before, so its size is right.
+        # `_is_chunk` is slower.
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
             if text and not text.translate(None, PLAIN):
@@ -35,13 +38,16 @@ class TextChunk:
         return len(chunks)
 
     def _is_chunk(self, data: bytes) -> bool:
-        """Return whether `data`, which ends as a chunk does, is one chunk with this prefix and suffix. If it is, keep
-        what stands before its text."""
+        """Return whether `data`, which ends as a chunk does, is one chunk with this prefix and
+        suffix. If it is, keep what stands before its text."""
         head = self._heads.get(len(data))
         if head is None or not data.startswith(head):
             line_end = data.find(b"\r\n", 0, 9)
             head = data[: line_end + len(self._lead)]
-            if not head.endswith(self._lead) or chunk_size(data[:line_end]) != len(data) - line_end - 4:
+            if (
+                not head.endswith(self._lead)
+                or chunk_size(data[:line_end]) != len(data) - line_end - 4
+            ):
                 return False
             self._heads[len(data)] = head
         return is_json_text(data[len(head) : len(data) - len(self._trail)])

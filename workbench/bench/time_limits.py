@@ -1,9 +1,10 @@
 """Time limits of a request, of the time without a byte from the server, and of a whole run.
 
-A limit from the user applies unchanged. Otherwise there is no fixed time per request, because 500 tokens take 2 s on
-one server and three minutes on another. Instead, the time without a byte is limited: separately before the first token
-(only while no other request receives tokens either) and after it. A run may last half an hour, or up to four hours if
-its progress shows that it needs the time.
+A limit from the user applies unchanged. Otherwise there is no fixed time per request, because 500
+tokens take 2 s on one server and three minutes on another. Instead, the time without a byte is
+limited: separately before the first token (only while no other request receives tokens either) and
+after it. A run may last half an hour, or up to four hours if its progress shows that it needs the
+time.
 """
 
 from __future__ import annotations
@@ -22,21 +23,26 @@ STALL_S = 60.0
 RUN_S = 1800.0
 LONGEST_RUN_S = 4 * 3600.0
 _PREFILL_TOK_S = 50.0  # reached by the slowest machines in use
-_PREFILLED_TOGETHER = 16  # most prompts that are processed before the first of them has its first token
-_STALL_GAPS = 100  # mean gaps of the same reply: a server of 1 token/s may pause longer than one of 100
+# most prompts that are processed before the first of them has its first token
+_PREFILLED_TOGETHER = 16
+# mean gaps of the same reply: a server of 1 token/s may pause longer than one of 100
+_STALL_GAPS = 100
 _SLACK = 1.5  # factor on the expected time of a run
 _ENDLESS = 8  # chunks of a reply, as a multiple of the requested length
 _CHARACTERS_PER_TOKEN = 4
 
 
 class Limits:
-    """Time limits of one run. `heard_ns` is the monotonic time at which the last content of any request arrived."""
+    """Time limits of one run. `heard_ns` is the monotonic time at which the last content of any
+    request arrived."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
         self.heard_ns = 0
         self.deadline_s = spec.deadline_s or RUN_S + (spec.seconds or 0.0)
-        prompt_tokens = max((len(one) // _CHARACTERS_PER_TOKEN for one in spec.prompts), default=spec.input_tokens)
+        prompt_tokens = max(
+            (len(one) // _CHARACTERS_PER_TOKEN for one in spec.prompts), default=spec.input_tokens
+        )
         together = min(spec.concurrency, _PREFILLED_TOGETHER)
         self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S
 
@@ -47,30 +53,37 @@ class Limits:
                 self.heard_ns = max(self.heard_ns, exchange.reply.stamps_ns[-1])
 
     def over(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
-        """Return (kind of failure, message) for a request in flight that has exceeded a time limit. None if the request
-        may continue."""
+        """Return (kind of failure, message) for a request in flight that has exceeded a time limit.
+        None if the request may continue."""
         asked_s, chunks = self.spec.timeout_s, len(exchange.reply.stamps_ns)
         if asked_s is not None and now_ns - exchange.began_ns > asked_s * 1e9:
-            return records.TIMEOUT, f"the reply was not complete after {asked_s:g} s and {chunks} chunks"
+            return records.TIMEOUT, (
+                f"the reply was not complete after {asked_s:g} s and {chunks} chunks"
+            )
         if exchange.begun:
             stall_s = self._stall_s(exchange)
             if now_ns - exchange.last_byte_ns > stall_s * 1e9:
-                return records.STALL, f"the server sent no byte for {stall_s:g} s after {chunks} chunks"
+                return records.STALL, (
+                    f"the server sent no byte for {stall_s:g} s after {chunks} chunks"
+                )
             return None
         limit_s = self._first_token_s
         if asked_s is None and now_ns - max(exchange.began_ns, self.heard_ns) > limit_s * 1e9:
             return (
                 records.TIMEOUT,
-                f"the request got no first token for {limit_s:g} s, and no other request got a token either",
+                f"the request got no first token for {limit_s:g} s, and no other request got a "
+                "token either",
             )
         return None
 
     def endless(self, chunks: int, asked_tokens: int) -> tuple[str, str] | None:
-        """Return (kind of failure, message) for a reply with far more chunks than requested tokens, or None if its
-        length is acceptable."""
+        """Return (kind of failure, message) for a reply with far more chunks than requested tokens,
+        or None if its length is acceptable."""
         if chunks <= _ENDLESS * asked_tokens + 1000:
             return None
-        return records.LONG, f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"
+        return records.LONG, (
+            f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"
+        )
 
     def _stall_s(self, exchange: Exchange) -> float:
         if self.spec.stall_s is not None:
@@ -80,11 +93,12 @@ class Limits:
         return max(STALL_S, round(_STALL_GAPS * gap_s))
 
     def run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
-        """Return whether the run must end now, `elapsed_s` seconds after its start. `share_done` returns the share of
-        the run that is done, 0 to 1.
+        """Return whether the run must end now, `elapsed_s` seconds after its start. `share_done`
+        returns the share of the run that is done, 0 to 1.
 
-        If the user gave neither a deadline nor a duration, a run that makes progress may continue until the end that
-        its pace so far predicts, with some slack, but at most LONGEST_RUN_S seconds.
+        If the user gave neither a deadline nor a duration, a run that makes progress may continue
+        until the end that its pace so far predicts, with some slack, but at most LONGEST_RUN_S
+        seconds.
         """
         if elapsed_s <= self.deadline_s:
             return False

@@ -1,5 +1,5 @@
-"""TLS settings for connections to a server: trust this machine's certificates, those in a given file or, on request,
-any certificate."""
+"""TLS settings for connections to a server: trust this machine's certificates, those in a given
+file or, on request, any certificate."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ if TYPE_CHECKING:
 
 
 def context(spec: BenchSpec) -> ssl.SSLContext:
-    """Return the TLS context for the options in `spec`. Without options it trusts the certificates that OpenSSL trusts
-    on this machine (including SSL_CERT_FILE and SSL_CERT_DIR). Raises InputError if `spec.ca_file` cannot be read or
-    contains no certificate."""
+    """Return the TLS context for the options in `spec`. Without options it trusts the certificates
+    that OpenSSL trusts on this machine (including SSL_CERT_FILE and SSL_CERT_DIR). Raises
+    InputError if `spec.ca_file` cannot be read or contains no certificate."""
     import ssl
 
     try:
         made = ssl.create_default_context(cafile=spec.ca_file or None)
     except OSError as error:  # ssl.SSLError is one
-        why = error.strerror if not isinstance(error, ssl.SSLError) else "the file contains no certificate in PEM form"
+        why = (
+            error.strerror
+            if not isinstance(error, ssl.SSLError)
+            else ("the file contains no certificate in PEM form")
+        )
         raise InputError(
             f"--cacert {spec.ca_file}: {why}",
-            next_step="give a PEM file with the certificate of the authority (CA) that signed the server's certificate",
+            next_step="give a PEM file with the certificate of the authority (CA) that signed the "
+            "server's certificate",
         ) from None
     if spec.insecure:
         made.check_hostname = False
@@ -45,4 +50,7 @@ def distrusted(error: BaseException) -> str | None:
     return None
 
 
-ADVICE = "give the file of the server's CA: --cacert FILE; or, on your own network, accept any certificate: --insecure"
+ADVICE = (
+    "give the file of the server's CA: --cacert FILE; or, on your own network, accept any "
+    "certificate: --insecure"
+)

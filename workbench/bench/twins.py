@@ -1,16 +1,18 @@
-"""An experiment on two hosts (twins) with the same GPUs, driver and engine. In half of the pairs, A runs on the first
-host and B on the second one. The other half of the pairs is swapped: A runs on the second host.
+"""An experiment on two hosts (twins) with the same GPUs, driver and engine. In half of the pairs, A
+runs on the first host and B on the second one. The other half of the pairs is swapped: A runs on
+the second host.
 
-This is the two-period cross-over design, with the two hosts in place of the two periods (Hills and Armitage, The
-two-period cross-over clinical trial, Br J Clin Pharmacol 8, 1979; Jones and Kenward, Design and Analysis of Cross-Over
-Trials, section 2.3). For each pair, d = log(B/A). m+ is the mean of d over the n+ unswapped pairs, m- over the n-
-swapped pairs:
+This is the two-period cross-over design, with the two hosts in place of the two periods (Hills and
+Armitage, The two-period cross-over clinical trial, Br J Clin Pharmacol 8, 1979; Jones and Kenward,
+Design and Analysis of Cross-Over Trials, section 2.3). For each pair, d = log(B/A). m+ is the mean
+of d over the n+ unswapped pairs, m- over the n- swapped pairs:
 
     change = (m+ + m-) / 2        machine = (m+ - m-) / 2        standard error of both = s / 2 * sqrt(1/n+ + 1/n-)
 
-`s` is the pooled standard deviation of d inside the two groups of pairs, with n+ + n- - 2 degrees of freedom. `change`
-is B against A on the same machine, and `machine` is the second host against the first one with the same configuration.
-The design assumes that the change is the same on both machines.
+`s` is the pooled standard deviation of d inside the two groups of pairs, with n+ + n- - 2 degrees
+of freedom. `change` is B against A on the same machine, and `machine` is the second host against
+the first one with the same configuration. The design assumes that the change is the same on both
+machines.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ LEAST_PAIRS = 4  # two of each kind
 
 @dataclass(frozen=True, slots=True)
 class Separated:
-    """Two effects in an experiment on two hosts: that of the change from A to B, and that of the machine. Both are
-    logarithms of ratios and have the standard error `error` with `df` degrees of freedom. `error` is None unless there
-    are at least two swapped and two unswapped pairs."""
+    """Two effects in an experiment on two hosts: that of the change from A to B, and that of the
+    machine. Both are logarithms of ratios and have the standard error `error` with `df` degrees of
+    freedom. `error` is None unless there are at least two swapped and two unswapped pairs."""
 
     change: float
     machine: float
@@ -41,30 +43,30 @@ class Separated:
 
 
 def swapped(spec: ExperimentSpec, pair: int) -> bool:
-    """Return whether A runs on the second host in pair number `pair`. Of every two successive pairs (0 and 1, 2 and 3,
-    …) one is swapped in this way. The experiment's seed decides which one, so that a drift affects swapped and
-    unswapped pairs alike."""
+    """Return whether A runs on the second host in pair number `pair`. Of every two successive pairs
+    (0 and 1, 2 and 3, …) one is swapped in this way. The experiment's seed decides which one, so
+    that a drift affects swapped and unswapped pairs alike."""
     first = random.Random(f"{spec.order_seed} twins {pair // 2}").random() < 0.5
     return first == (pair % 2 == 0)
 
 
 def host_of(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
-    """Return the host on which A or B (`arm`) runs in pair number `pair`. None if the experiment does not use two
-    hosts."""
+    """Return the host on which A or B (`arm`) runs in pair number `pair`. None if the experiment
+    does not use two hosts."""
     if not spec.twins:
         return None
     return spec.twins[(arm == "B") != swapped(spec, pair)]
 
 
 def balanced(spec: ExperimentSpec, pairs: int) -> bool:
-    """Return whether A runs on the second host in exactly half of the first `pairs` pairs, so that the experiment can
-    end after them. True for an experiment on one host."""
+    """Return whether A runs on the second host in exactly half of the first `pairs` pairs, so that
+    the experiment can end after them. True for an experiment on one host."""
     return not spec.twins or pairs % 2 == 0
 
 
 def check(spec: ExperimentSpec) -> None:
-    """Raise InputError if the experiment's two hosts are the same host, or if the number of pairs does not allow A to
-    run on each host equally often."""
+    """Raise InputError if the experiment's two hosts are the same host, or if the number of pairs
+    does not allow A to run on each host equally often."""
     if not spec.twins:
         return
     if len(spec.twins) != 2 or spec.twins[0] == spec.twins[1]:
@@ -74,16 +76,23 @@ def check(spec: ExperimentSpec) -> None:
         )
     if spec.pairs % 2 or spec.pairs < LEAST_PAIRS:
         raise InputError(
-            f"an experiment on twins needs an even number of pairs, at least {LEAST_PAIRS}, got {spec.pairs}",
+            f"an experiment on twins needs an even number of pairs, at least {LEAST_PAIRS}, got "
+            f"{spec.pairs}",
             next_step="A and B swap their hosts in half of the pairs: use 4, 6 or 8 pairs",
         )
 
 
-def separated(differences: Sequence[float], kinds: Sequence[bool], least: float) -> Separated | None:
-    """Return the effect of the change from A to B and the effect of the machine, computed from log(B/A) of each pair.
-    `kinds` says for each pair whether A and B had swapped hosts. `least` is the smallest variance that is assumed for a
-    pair. None if all or no pairs are swapped, because the two effects cannot be separated then."""
-    groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
+def separated(
+    differences: Sequence[float], kinds: Sequence[bool], least: float
+) -> Separated | None:
+    """Return the effect of the change from A to B and the effect of the machine, computed from
+    log(B/A) of each pair. `kinds` says for each pair whether A and B had swapped hosts. `least` is
+    the smallest variance that is assumed for a pair. None if all or no pairs are swapped, because
+    the two effects cannot be separated then."""
+    groups = [
+        [d for d, kind in zip(differences, kinds, strict=True) if kind is wanted]
+        for wanted in (False, True)
+    ]
     if not all(groups):
         return None
     plus, minus = map(fmean, groups)
@@ -95,8 +104,12 @@ def separated(differences: Sequence[float], kinds: Sequence[bool], least: float)
 
 
 def variance_inside(differences: Sequence[float], kinds: Sequence[bool]) -> float:
-    """Return the pooled variance of log(B/A) inside two groups of pairs: those in which A and B had swapped hosts, and
-    the others. `kinds` says for each pair whether it was swapped. There must be three or more pairs."""
-    groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
+    """Return the pooled variance of log(B/A) inside two groups of pairs: those in which A and B had
+    swapped hosts, and the others. `kinds` says for each pair whether it was swapped. There must be
+    three or more pairs."""
+    groups = [
+        [d for d, kind in zip(differences, kinds, strict=True) if kind is wanted]
+        for wanted in (False, True)
+    ]
     squares = math.fsum((d - fmean(group)) ** 2 for group in groups for d in group)
     return squares / (len(differences) - 2)

@@ -1,14 +1,14 @@
-"""The worker process of a benchmark, started as `python -m workbench.bench.worker`. It imports only the standard
-library and data classes, so that it starts fast.
+"""The worker process of a benchmark, started as `python -m workbench.bench.worker`. It imports only
+the standard library and data classes, so that it starts fast.
 
-Input: one line of JSON on stdin. The line is a BenchSpec with two optional fields: `api_key`, if the environment lacks
-the key, and `processes`, to set the number of client processes. Output: lines of JSON on stdout, each with a "type":
-"progress" (at most five per second), "request" (each finished request, including the warm-up), and at last a "summary"
-or an "error".
+Input: one line of JSON on stdin. The line is a BenchSpec with two optional fields: `api_key`, if
+the environment lacks the key, and `processes`, to set the number of client processes. Output: lines
+of JSON on stdout, each with a "type": "progress" (at most five per second), "request" (each
+finished request, including the warm-up), and at last a "summary" or an "error".
 
-The worker ends early when its parent has ended, on SIGTERM, or on the line "stop", and writes a "stopped" line if it
-can. On SIGTERM or "stop" after at least one measured request has succeeded, it writes a summary marked "partial"
-instead.
+The worker ends early when its parent has ended, on SIGTERM, or on the line "stop", and writes a
+"stopped" line if it can. On SIGTERM or "stop" after at least one measured request has succeeded, it
+writes a summary marked "partial" instead.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def carry_out(
     keep: Callable[[dict[str, Any]], None] = lambda message: None,
     kept_after: Collection[str] = (TERMINATED,),
 ) -> int:
-    """Read the spec from stdin, send the load, and write the worker's messages to `output`. Return the exit status.
-    `keep` gets the final message (a summary, an error or "stopped") before it is written. After an early end for a
-    reason in `kept_after`, a summary of the requests measured so far replaces "stopped"."""
+    """Read the spec from stdin, send the load, and write the worker's messages to `output`. Return
+    the exit status. `keep` gets the final message (a summary, an error or "stopped") before it is
+    written. After an early end for a reason in `kept_after`, a summary of the requests measured so
+    far replaces "stopped"."""
     wake = wake_on_signals()
     try:
         line = _read_line(wake)
@@ -75,14 +76,17 @@ def _send_alone(
     processes: int,
     kept_after: Collection[str],
 ) -> dict[str, Any]:
-    """Send the load from this process alone. Return the message that ends the run: a summary, or the reason why the run
-    was stopped. A signal makes the descriptor `wake` readable and stops the run. After a stop for a reason in
-    `kept_after`, the message is a summary of the requests measured so far, if any succeeded."""
+    """Send the load from this process alone. Return the message that ends the run: a summary, or
+    the reason why the run was stopped. A signal makes the descriptor `wake` readable and stops the
+    run. After a stop for a reason in `kept_after`, the message is a summary of the requests
+    measured so far, if any succeeded."""
 
     client = Client(spec, endpoint, key, output.record)
     _watch_for_the_end_of_the_parent(client)
     drive(client, output, wake)
-    if client.stopped and (client.stopped not in kept_after or not any(r.ok for r in client.counted)):
+    if client.stopped and (
+        client.stopped not in kept_after or not any(r.ok for r in client.counted)
+    ):
         return {"type": "stopped", "reason": client.stopped}
     return summary_message(spec, [client.report()], client.counted, client.warmups)
 
@@ -96,9 +100,10 @@ def _send_shared(
     processes: int,
     kept_after: Collection[str],
 ) -> dict[str, Any]:
-    """Send the load from several processes. Return the message that ends the run: a summary, or the reason why the run
-    was stopped. A signal makes the descriptor `wake` readable and stops the run. After a stop for a reason in
-    `kept_after`, the message is a summary of the requests measured so far, if any succeeded."""
+    """Send the load from several processes. Return the message that ends the run: a summary, or the
+    reason why the run was stopped. A signal makes the descriptor `wake` readable and stops the run.
+    After a stop for a reason in `kept_after`, the message is a summary of the requests measured so
+    far, if any succeeded."""
     from workbench.bench.several_processes import SharedRun
 
     run = SharedRun(spec, endpoint, key, processes, output, kept_after)
@@ -113,8 +118,8 @@ def _send_shared(
 
 
 def _read_line(wake: int) -> bytes | None:
-    """Return the first line of stdin. None if stdin is empty or a signal arrives before the line is complete. A signal
-    makes the descriptor `wake` readable."""
+    """Return the first line of stdin. None if stdin is empty or a signal arrives before the line is
+    complete. A signal makes the descriptor `wake` readable."""
     data = b""
     while not data.endswith(b"\n"):
         ready, _, _ = select.select([0, wake], [], [])
@@ -128,8 +133,8 @@ def _read_line(wake: int) -> bytes | None:
 
 
 def _asked(line: bytes) -> tuple[BenchSpec, str | None, int]:
-    """Return (spec, API key, number of processes) from the input line of the worker. Raises BenchError if the line is
-    invalid."""
+    """Return (spec, API key, number of processes) from the input line of the worker. Raises
+    BenchError if the line is invalid."""
     try:
         asked = json.loads(line)
         key, processes = asked.pop("api_key", None), asked.pop("processes", None)
@@ -145,16 +150,31 @@ def _asked(line: bytes) -> tuple[BenchSpec, str | None, int]:
 
 def check(spec: BenchSpec) -> None:
     """Raise BenchError if a value in `spec` is invalid."""
-    for name, least in (("concurrency", 1), ("requests", 1), ("max_tokens", 1), ("input_tokens", 1), ("warmup", 0)):
+    for name, least in (
+        ("concurrency", 1),
+        ("requests", 1),
+        ("max_tokens", 1),
+        ("input_tokens", 1),
+        ("warmup", 0),
+    ):
         if getattr(spec, name) < least:
-            raise BenchError(f"invalid benchmark option: {name} is {getattr(spec, name)}, it must be at least {least}")
+            raise BenchError(
+                f"invalid benchmark option: {name} is {getattr(spec, name)}, it must "
+                f"be at least {least}"
+            )
     if spec.endpoint not in ENDPOINTS:
         named = ", ".join(ENDPOINTS)
-        raise BenchError(f"invalid benchmark option: endpoint is {spec.endpoint!r}, it must be one of {named}")
+        raise BenchError(
+            f"invalid benchmark option: endpoint is {spec.endpoint!r}, it must be one of {named}"
+        )
     if spec.endpoint == "embeddings" and spec.stream:
-        raise BenchError("invalid benchmark option: embeddings are not streamed, so stream must be false")
+        raise BenchError(
+            "invalid benchmark option: embeddings are not streamed, so stream must be false"
+        )
     if spec.arrival not in ("poisson", "constant"):
-        raise BenchError(f"invalid benchmark option: arrival is {spec.arrival!r}, it must be poisson or constant")
+        raise BenchError(
+            f"invalid benchmark option: arrival is {spec.arrival!r}, it must be poisson or constant"
+        )
     times = {
         "timeout_s": spec.timeout_s,
         "stall_s": spec.stall_s,
@@ -167,7 +187,8 @@ def check(spec: BenchSpec) -> None:
             raise BenchError(f"invalid benchmark option: {name} is {value:g}, it must be above 0")
     if not 0 <= spec.length_spread < 1:
         raise BenchError(
-            f"invalid benchmark option: length_spread is {spec.length_spread:g}, it must be at least 0 and below 1"
+            f"invalid benchmark option: length_spread is {spec.length_spread:g}, it must be at "
+            "least 0 and below 1"
         )
 
 

@@ -34,10 +34,28 @@ CLIENT = PythonProgram(
     (
         "bench.older_python",
         *(f"model.{name}" for name in ("flags", "model_shape", "plan", "bench")),
-        *(f"bench.{name}" for name in ("records", "client_cpu", "time_limits", "schedule", "steady_window")),
-        *("bench.steadiness", "bench.result_validity", "model.distribution", "bench.summary", "model.json_records"),
-        *("bench.client_report", "model.findings", "model.untrusted_text", "model.errors", "bench.connection"),
-        *(f"bench.{name}" for name in ("http1", "reply", "sse", "text_chunk", "exchange", "poller", "read_pause")),
+        *(
+            f"bench.{name}"
+            for name in ("records", "client_cpu", "time_limits", "schedule", "steady_window")
+        ),
+        *(
+            "bench.steadiness",
+            "bench.result_validity",
+            "model.distribution",
+            "bench.summary",
+            "model.json_records",
+        ),
+        *(
+            "bench.client_report",
+            "model.findings",
+            "model.untrusted_text",
+            "model.errors",
+            "bench.connection",
+        ),
+        *(
+            f"bench.{name}"
+            for name in ("http1", "reply", "sse", "text_chunk", "exchange", "poller", "read_pause")
+        ),
         *(f"bench.{name}" for name in ("load_share", "workload", "client", "client_process")),
         *("model.api_key", "bench.own_command_watcher", "bench.several_processes", "bench.tls"),
         *("bench.worker", "bench.host_client"),
@@ -45,8 +63,8 @@ CLIENT = PythonProgram(
     options=("-S", "-u"),
     least_python=(3, 10),
 )
-# $1: the result's file, $2: process id of the client, $3: its name. Ends a client that has not noticed that its link is
-# lost, and prints the result. Exit code 1: there is none.
+# $1: the result's file, $2: process id of the client, $3: its name. Ends a client that has not
+# noticed that its link is lost, and prints the result. Exit code 1: there is none.
 _FETCH = r"""
 tr '\0' ' ' <"/proc/$2/cmdline" 2>/dev/null | grep -qF "$3" && kill -s TERM "$2"
 tries=0
@@ -60,11 +78,13 @@ cat "$1" && rm -f "$1"
 
 
 class NoClientThere(BenchError):
-    """Raised if the load client cannot run on the host of the server. The text of the exception is the reason."""
+    """Raised if the load client cannot run on the host of the server. The text of the exception is
+    the reason."""
 
 
 class Worker(Protocol):
-    """A started process of the load client, on this machine or a host, that waits for the spec of its run."""
+    """A started process of the load client, on this machine or a host, that waits for the spec of
+    its run."""
 
     async def send(self, line: bytes) -> None: ...
 
@@ -94,7 +114,9 @@ class LocalWorker:
 
     @classmethod
     async def start(cls) -> LocalWorker:
-        path = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        path = os.pathsep.join(
+            p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -108,7 +130,8 @@ class LocalWorker:
             )
         except OSError as error:
             raise BenchError(
-                f"the benchmark process did not start: {error}", command=" ".join((sys.executable, *_WORKER))
+                f"the benchmark process did not start: {error}",
+                command=" ".join((sys.executable, *_WORKER)),
             ) from None
         return cls(process)
 
@@ -131,11 +154,13 @@ class LocalWorker:
         code = await self.process.wait()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._stderr), _END_WAIT_S)
-        return _died(code, self._stderr.result().decode("utf-8", "replace") if self._stderr.done() else "")
+        return _died(
+            code, self._stderr.result().decode("utf-8", "replace") if self._stderr.done() else ""
+        )
 
     async def end(self) -> None:
-        """End the worker's process group with SIGTERM, then SIGKILL. The group id is the worker's process id, because
-        the worker leads a session of its own."""
+        """End the worker's process group with SIGTERM, then SIGKILL. The group id is the worker's
+        process id, because the worker leads a session of its own."""
         process = self.process
         if process.stdin is not None:
             process.stdin.close()
@@ -150,10 +175,18 @@ class LocalWorker:
 
 
 class HostWorker:
-    """The load client on another host. Its times are converted to this machine's clock. The offset of the two clocks is
-    their smallest observed difference; it is too large by the travel time of one message."""
+    """The load client on another host. Its times are converted to this machine's clock. The offset
+    of the two clocks is their smallest observed difference; it is too large by the travel time of
+    one message."""
 
-    def __init__(self, host: Host, stream: Stream, name: str, first: Mapping[str, Any], lines: AsyncIterator[bytes]):
+    def __init__(
+        self,
+        host: Host,
+        stream: Stream,
+        name: str,
+        first: Mapping[str, Any],
+        lines: AsyncIterator[bytes],
+    ):
         self._host, self._stream, self._name = host, stream, name
         self._pid, self._path = int(first["pid"]), str(first["path"])
         self._ahead_s = time.time() - float(first["unix_s"])
@@ -202,7 +235,8 @@ class HostWorker:
             yield self._here(await self._fetch(lost))
 
     def _here(self, line: bytes) -> bytes:
-        """Return the summary in `line`, a line of JSON, with its times converted to this machine's clock."""
+        """Return the summary in `line`, a line of JSON, with its times converted to this machine's
+        clock."""
         message = _message(line)
         if "sent_unix_s" in message:
             self._ahead_s = min(self._ahead_s, time.time() - message.pop("sent_unix_s"))
@@ -211,12 +245,15 @@ class HostWorker:
         return json.dumps(message).encode()
 
     async def _fetch(self, lost: HostUnreachable) -> bytes:
-        """Return the result from the file that the client on the host wrote after the link was lost. `lost` is the
-        error that broke the link. Raises BenchError if there is no such result."""
+        """Return the result from the file that the client on the host wrote after the link was
+        lost. `lost` is the error that broke the link. Raises BenchError if there is no such result.
+        """
         until = time.monotonic() + _RETURN_S
         while True:
             try:
-                done = await self._host.run(sh(_FETCH, self._path, str(self._pid), self._name), timeout_s=_START_S)
+                done = await self._host.run(
+                    sh(_FETCH, self._path, str(self._pid), self._name), timeout_s=_START_S
+                )
                 break
             except HostUnreachable as error:
                 if time.monotonic() > until:
@@ -230,7 +267,8 @@ class HostWorker:
 
     def _lost(self, error: HostError) -> BenchError:
         return BenchError(
-            f"the link was lost while the load client ran there, and it had no result yet ({error.message})",
+            "the link was lost while the load client ran there, and it had no result yet "
+            f"({error.message})",
             host=self._host.name,
             next_step="no result was stored; run the benchmark again",
         )
@@ -250,7 +288,8 @@ def _none_there(host: Host, why: str) -> NoClientThere:
     return NoClientThere(
         f"the load client cannot run there: {why}",
         host=host.name,
-        next_step="give `--client here`: the load client then runs here, and its times include the SSH tunnel",
+        next_step="give `--client here`: the load client then runs here, and its times include the "
+        "SSH tunnel",
     )
 
 

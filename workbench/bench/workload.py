@@ -1,5 +1,5 @@
-"""The requests of a benchmark: synthetic prompts of a given length or the user's own prompts, in a JSON body without
-fields that the engine rejects."""
+"""The requests of a benchmark: synthetic prompts of a given length or the user's own prompts, in a
+JSON body without fields that the engine rejects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from workbench.model.bench import BenchSpec
 
 # Common English words: each is one token, with the space before it, in the BPE vocabularies in use.
 _WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work government number night point home water room mother "
-    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
-    "father power hour game line end member law car city community name president team minute idea body information "
-    "back parent face level office door health person art war history party result change morning reason research girl "
+    "time year people way day man thing woman life child world school state family student group "
+    "country problem hand "
+    "part place case week company system program question work government number night point home "
+    "water room mother "
+    "area money story fact month lot right study book eye job word business issue side kind head "
+    "house service friend "
+    "father power hour game line end member law car city community name president team minute idea "
+    "body information "
+    "back parent face level office door health person art war history party result change morning "
+    "reason research girl "
     "guy moment air teacher force education"
 )
 _VOCABULARY = tuple(_WORDS.split())
@@ -27,12 +32,12 @@ _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options", "enco
 
 
 def request_mark(salt: str, own: str) -> str:
-    """Return twelve digits that identify one request of one run. `own` is "r/INDEX" for a measured request and
-    "w/INDEX" for a warm-up request.
+    """Return twelve digits that identify one request of one run. `own` is "r/INDEX" for a measured
+    request and "w/INDEX" for a warm-up request.
 
-    The digits stand at the front of the prompt, so that the prefix cache contains no part of it. The salt alone is not
-    enough, because all prompts of a run would begin with it. Digits, unlike letters, take the same number of tokens in
-    every prompt.
+    The digits stand at the front of the prompt, so that the prefix cache contains no part of it.
+    The salt alone is not enough, because all prompts of a run would begin with it. Digits, unlike
+    letters, take the same number of tokens in every prompt.
     """
     return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
 
@@ -43,17 +48,17 @@ def has_messages(prompt: str) -> bool:
 
 
 def split(entry: Any) -> tuple[Any, int | None]:
-    """Return (text or messages, requested answer length) of a decoded entry of `BenchSpec.prompts`. The length is None
-    if the entry contains none."""
+    """Return (text or messages, requested answer length) of a decoded entry of `BenchSpec.prompts`.
+    The length is None if the entry contains none."""
     if isinstance(entry, dict):
         return entry.get("messages", entry.get("prompt")), entry["max_tokens"]
     return entry, None
 
 
 class Workload:
-    """Makes the body of each request of a run. `words` is the number of words in a synthetic prompt. This number comes
-    from the server's tokenizer (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up
-    (`calibrate`)."""
+    """Makes the body of each request of a run. `words` is the number of words in a synthetic
+    prompt. This number comes from the server's tokenizer (`spec.prompt_words`), otherwise from
+    prompt lengths measured in the warm-up (`calibrate`)."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -67,35 +72,38 @@ class Workload:
         self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
     def max_tokens(self, index: int, *, warmup: bool) -> int:
-        """Return the token limit of request `index`. It varies within `spec.length_spread`, and depends only on the
-        seed and the index, so that A and B of a comparison request equal lengths."""
+        """Return the token limit of request `index`. It varies within `spec.length_spread`, and
+        depends only on the seed and the index, so that A and B of a comparison request equal
+        lengths."""
         spec = self.spec
         if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
             return length
         if not spec.length_spread:
             return spec.max_tokens
-        low, high = (max(1, round(spec.max_tokens * (1 + way * spec.length_spread))) for way in (-1, 1))
+        low, high = (
+            max(1, round(spec.max_tokens * (1 + way * spec.length_spread))) for way in (-1, 1)
+        )
         return random.Random(f"{spec.seed}/length/{_name(index, warmup)}").randint(low, high)
 
     def asked_tokens(self, index: int, *, warmup: bool) -> int | None:
-        """Return the exact number of tokens that the reply to request `index` must have; None if the engine may end the
-        reply earlier."""
+        """Return the exact number of tokens that the reply to request `index` must have; None if
+        the engine may end the reply earlier."""
         exact = self._exact and "ignore_eos" not in self.dropped
         return self.max_tokens(index, warmup=warmup) if exact else None
 
     @property
     def _exact(self) -> bool:
-        """Whether replies must have an exact length (`ignore_eos`). The user's `extra_body` takes precedence over the
-        spec."""
+        """Whether replies must have an exact length (`ignore_eos`). The user's `extra_body` takes
+        precedence over the spec."""
         wanted = self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos)
         return bool(wanted) and self.spec.endpoint != "embeddings"
 
     def prompt(self, index: int, *, warmup: bool) -> str:
-        """Return the synthetic prompt of request `index`. Its words depend only on the seed and the index, so that A
-        and B of a comparison get equal words.
+        """Return the synthetic prompt of request `index`. Its words depend only on the seed and the
+        index, so that A and B of a comparison get equal words.
 
-        Digits made from the salt (`request_mark`) are at the front, so that no two prompts of any runs share a prefix.
-        With `spec.shared_prefix`, the digits are at the end.
+        Digits made from the salt (`request_mark`) are at the front, so that no two prompts of any
+        runs share a prefix. With `spec.shared_prefix`, the digits are at the end.
         """
         spec = self.spec
         own = _name(index, warmup)
@@ -106,8 +114,8 @@ class Workload:
         return f"[{mark}] {_TASK}{' '.join(words)}"
 
     def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
-        """Return the prompt of request `index` as part of its JSON body: {"prompt": text}, {"input": text} or
-        {"messages": [...]}."""
+        """Return the prompt of request `index` as part of its JSON body: {"prompt": text},
+        {"input": text} or {"messages": [...]}."""
         if self._own:
             asked = self._own[index % len(self._own)]
             if not self.spec.shared_prefix:
@@ -118,7 +126,9 @@ class Workload:
             return {"prompt": asked}
         if self.spec.endpoint == "embeddings":
             return {"input": asked}
-        return {"messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked}
+        return {
+            "messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        }
 
     def body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
@@ -128,7 +138,11 @@ class Workload:
         if spec.endpoint == "embeddings":
             fields["encoding_format"] = "base64"  # a quarter of the bytes of decimal numbers
         else:
-            fields |= {self._length_field: length, "temperature": spec.temperature, "stream": spec.stream}
+            fields |= {
+                self._length_field: length,
+                "temperature": spec.temperature,
+                "stream": spec.stream,
+            }
         if spec.stream:
             fields["stream_options"] = {"include_usage": True} | self._usage_in_chunks(warmup)
         if self._exact:
@@ -139,23 +153,27 @@ class Workload:
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
     def _usage_in_chunks(self, warmup: bool) -> dict[str, bool]:
-        """Return the stream option that requests token usage in each chunk, or {} if it must not be requested.
+        """Return the stream option that requests token usage in each chunk, or {} if it must not be
+        requested.
 
-        TPOT needs the number of tokens in the first chunk. The option is set in the warm-up only, so that it does not
-        slow the measured requests. Without a warm-up, it is always set.
+        TPOT needs the number of tokens in the first chunk. The option is set in the warm-up only,
+        so that it does not slow the measured requests. Without a warm-up, it is always set.
         """
         wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
         return {_IN_CHUNKS: True} if wanted else {}
 
     def drop_rejected_fields(self, status: int, message: str, sent: Mapping[str, Any]) -> bool:
-        """React to an answer with status 400 or 422: leave out, from now on, the optional fields that its `message`
-        names. `sent` is the parsed body of the request. Return whether the request should be sent again."""
+        """React to an answer with status 400 or 422: leave out, from now on, the optional fields
+        that its `message` names. `sent` is the parsed body of the request. Return whether the
+        request should be sent again."""
         if status not in (400, 422):
             return False
         if "max_completion_tokens" in message and "max_tokens" in sent:
             self._length_field = "max_completion_tokens"
             return True
-        named = [f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", message)]
+        named = [
+            f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", message)
+        ]
         in_chunks = _IN_CHUNKS in (sent.get("stream_options") or ())
         if in_chunks and (_IN_CHUNKS in message or "stream_options" in named or not named):
             named = [_IN_CHUNKS]
@@ -163,10 +181,11 @@ class Workload:
         return bool(named)
 
     def calibrate(self, prompt_tokens: int) -> None:
-        """Adjust `words` so that prompts get the requested length. `prompt_tokens` is the server's token count,
-        including the chat template, for a prompt of the number of words so far.
+        """Adjust `words` so that prompts get the requested length. `prompt_tokens` is the server's
+        token count, including the chat template, for a prompt of the number of words so far.
 
-        Nothing changes for the user's own prompts, or if the server's tokenizer already determined the length.
+        Nothing changes for the user's own prompts, or if the server's tokenizer already determined
+        the length.
         """
         if self._own or self.spec.prompt_words:
             return
@@ -183,7 +202,8 @@ class Workload:
 
 
 def prompt_of(source: random.Random, words: int) -> str:
-    """Return a synthetic prompt: a short instruction and `words` random words. The prompt has about `words` tokens."""
+    """Return a synthetic prompt: a short instruction and `words` random words. The prompt has about
+    `words` tokens."""
     return f"{_TASK}{' '.join(source.choices(_VOCABULARY, k=words))}"
 
 
@@ -192,8 +212,8 @@ def _name(index: int, warmup: bool) -> str:
 
 
 def _marked(asked: Any, mark: str) -> Any:
-    """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages, the mark is in front
-    of the text of the first one."""
+    """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages,
+    the mark is in front of the text of the first one."""
     if isinstance(asked, str):
         return mark + asked
     first, *others = asked

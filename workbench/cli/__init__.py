@@ -1,4 +1,5 @@
-"""The command line. Importing this package imports no other file; each command imports the modules that it needs.
+"""The command line. Importing this package imports no other file; each command imports the modules
+that it needs.
 
 registry.py          the `@command` declaration, and the table of command files
 parser.py, run.py    command line → namespace → handler → exit code
@@ -16,9 +17,9 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. The code is 0 for success, 1 for a failure, 2 for invalid usage or
-    input, 3 for an invalid benchmark result, and 130 for an interruption. Errors are printed as messages, never as
-    tracebacks."""
+    """Run one command and return its exit code. The code is 0 for success, 1 for a failure, 2 for
+    invalid usage or input, 3 for an invalid benchmark result, and 130 for an interruption. Errors
+    are printed as messages, never as tracebacks."""
     from workbench.cli.run import run
 
     return run(list(sys.argv[1:] if argv is None else argv))

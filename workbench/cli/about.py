@@ -16,7 +16,11 @@ def version(arguments: argparse.Namespace) -> int:
     return emit_or_say(arguments.json, {"version": __version__}, f"workbench {__version__}")
 
 
-@command("config print", "print all settings in effect, with defaults", examples=("workbench config print",))
+@command(
+    "config print",
+    "print all settings in effect, with defaults",
+    examples=("workbench config print",),
+)
 def config_print(arguments: argparse.Namespace) -> int:
     """Print the configuration. Return 2 if config.toml has an error, otherwise 0."""
     import tomlkit
@@ -26,12 +30,18 @@ def config_print(arguments: argparse.Namespace) -> int:
 
     store = ConfigStore()
     settings = asdict(store.config)
-    document = {"file": str(store.path), "config": settings, "findings": [f.as_json() for f in store.findings]}
+    document = {
+        "file": str(store.path),
+        "config": settings,
+        "findings": [f.as_json() for f in store.findings],
+    }
     emit_or_say(arguments.json, document, tomlkit.dumps(settings).rstrip())
     return 2 if any(f.level is Level.ERROR for f in store.findings) else 0
 
 
-@command("config path", "print the path of the configuration file", examples=("workbench config path",))
+@command(
+    "config path", "print the path of the configuration file", examples=("workbench config path",)
+)
 def config_path(arguments: argparse.Namespace) -> int:
     from workbench.store import paths
 

@@ -19,14 +19,28 @@ if TYPE_CHECKING:
 
 @command(
     "advise",
-    "say what limits a result or a running server, and which change would help, with the largest gain first",
-    option("subject RUN|RESULT", "id of a result (a number), or id of a run, or its beginning or end"),
-    option("--expect TOK_S", "check a promised speed of one stream against the limit by memory bandwidth", float),
-    examples=("workbench advise 12", "workbench advise 12 --expect 45", "workbench advise RUN --json"),
+    "say what limits a result or a running server, and which change would help, with the largest "
+    "gain first",
+    option(
+        "subject RUN|RESULT", "id of a result (a number), or id of a run, or its beginning or end"
+    ),
+    option(
+        "--expect TOK_S",
+        "check a promised speed of one stream against the limit by memory bandwidth",
+        float,
+    ),
+    examples=(
+        "workbench advise 12",
+        "workbench advise 12 --expect 45",
+        "workbench advise RUN --json",
+    ),
 )
 async def advise(arguments: argparse.Namespace) -> int:
     if arguments.expect is not None and not 0 < arguments.expect < float("inf"):
-        raise InputError("--expect needs a speed above 0", next_step="give tokens per second, such as --expect 45")
+        raise InputError(
+            "--expect needs a speed above 0",
+            next_step="give tokens per second, such as --expect 45",
+        )
     number = whole_number(arguments.subject.removeprefix("#"))
     if number is not None:
         session = local_session()
@@ -44,7 +58,10 @@ def _document(advised: Advised) -> dict[str, Any]:
         "result": result.id if result else None,
         "run_id": advised.run_id,
         "simulated": result.conditions.simulated if result else None,
-        "findings": [{**f.as_json(), "verdicts": list(advised.verdicts.get(f.code, ()))} for f in advised.findings],
+        "findings": [
+            {**f.as_json(), "verdicts": list(advised.verdicts.get(f.code, ()))}
+            for f in advised.findings
+        ],
     }
 
 
@@ -55,7 +72,10 @@ def _lines(advised: Advised) -> Iterator[str]:
         engine = result.conditions.engine or "unknown engine"
         yield f"result #{result.id}: {engine} {result.conditions.model}{simulated}"
     else:
-        yield f"run {advised.run_id}: not measured yet, so only its configuration and its log give advice"
+        yield (
+            f"run {advised.run_id}: not measured yet, so only its configuration and its log "
+            "give advice"
+        )
     if not advised.findings:
         yield "no finding"
     for number, finding in enumerate(advised.findings, 1):

@@ -1,4 +1,5 @@
-"""The command `bench`, which benchmarks a run or a server by URL, or runs the user's own benchmark command."""
+"""The command `bench`, which benchmarks a run or a server by URL, or runs the user's own benchmark
+command."""
 
 from __future__ import annotations
 
@@ -36,14 +37,16 @@ _FOR_OWN_COMMAND = {"command", "model", "api_key_env", "ca_file", "insecure", "d
 
 _CONCURRENCY = option(
     "--concurrency N[,N…]",
-    "number of requests in flight at the same time; several numbers are measured one after the other",
+    "number of requests in flight at the same time; several numbers are measured one after the "
+    "other",
     dest="levels",
 )
 
 
 @command(
     "bench",
-    "benchmark a run or any OpenAI-compatible server, with requests of Workbench or your own command",
+    "benchmark a run or any OpenAI-compatible server, with requests of Workbench or your own "
+    "command",
     option("run RUN", "id of a run; `workbench servers` lists them", nargs="?"),
     option("--url URL", "base URL of a server that Workbench did not start"),
     _CONCURRENCY,
@@ -63,7 +66,9 @@ _CONCURRENCY = option(
 )
 async def bench(arguments: argparse.Namespace) -> int:
     if bool(arguments.run) == bool(arguments.url):
-        raise InputError("`bench` needs either a run or --url", next_step="`workbench servers` lists the runs")
+        raise InputError(
+            "`bench` needs either a run or --url", next_step="`workbench servers` lists the runs"
+        )
     levels, load = levels_of(arguments.levels), load_of(arguments)
     if "command" in load:
         _check_own_command(levels, load)
@@ -72,7 +77,8 @@ async def bench(arguments: argparse.Namespace) -> int:
             "--repeat must be 1 or more, and --concurrency must then be one number",
             next_step="give, for example, --concurrency 8 --repeat 5",
         )
-    asyncio.get_running_loop().call_soon(_load_ahead)  # at the first wait; before it, the imports would compete
+    # at the first wait; before it, the imports would compete
+    asyncio.get_running_loop().call_soon(_load_ahead)
     async with connected(arguments) as session:
         shown = not arguments.json and sys.stderr.isatty()
         session.subscribe(_draw_progress if shown else report_silence())
@@ -90,7 +96,8 @@ async def bench(arguments: argparse.Namespace) -> int:
 
 
 def _load_ahead() -> None:
-    """Import the modules that the benchmark will need, in a thread. Meanwhile the command waits for the host."""
+    """Import the modules that the benchmark will need, in a thread. Meanwhile the command waits for
+    the host."""
 
     def load() -> None:
         for module in ("workbench.session.bench", "httpx"):
@@ -102,8 +109,8 @@ def _load_ahead() -> None:
 async def _bench_repeatedly(
     session: Session, arguments: argparse.Namespace, run_id: str | None, load: dict[str, Any]
 ) -> tuple[list[BenchResult], list[signal.Signals]]:
-    """Run the benchmark `--repeat` times and print each result. Return (results, signals that stopped the last
-    benchmark); the signals are empty if none did."""
+    """Run the benchmark `--repeat` times and print each result. Return (results, signals that
+    stopped the last benchmark); the signals are empty if none did."""
     from workbench.bench.runner import BenchCancelled
 
     results: list[BenchResult] = []
@@ -132,7 +139,11 @@ async def _bench_repeatedly(
 
 
 async def _bench_levels(
-    session: Session, arguments: argparse.Namespace, levels: list[int], run_id: str | None, load: dict[str, Any]
+    session: Session,
+    arguments: argparse.Namespace,
+    levels: list[int],
+    run_id: str | None,
+    load: dict[str, Any],
 ) -> int:
     url = None if run_id else arguments.url
     sweep = await session.sweeps.run_concurrency(
@@ -149,22 +160,23 @@ async def _bench_levels(
 
 
 def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
-    """Raise InputError if options that describe requests are given together with the user's own benchmark command,
-    because that command makes its own requests.
+    """Raise InputError if options that describe requests are given together with the user's own
+    benchmark command, because that command makes its own requests.
     """
     unused = {*load, *(["levels"] if levels else [])} - _FOR_OWN_COMMAND
     options = fields_by_option(_CONCURRENCY, *SIZE, *SHAPE, *CLIENT)
     names = sorted(options[field] for field in unused)
     if names:
         raise InputError(
-            f"{', '.join(names)}: your own command makes its own requests, so these options have no effect",
+            f"{', '.join(names)}: your own command makes its own requests, so these options have "
+            "no effect",
             next_step="remove these options, and give equivalent ones to your own command",
         )
 
 
 def levels_of(text: str | None) -> list[int]:
-    """Return the concurrencies in a text such as "1,8,32". The list is empty for None. Raises InputError for a number
-    below 1.
+    """Return the concurrencies in a text such as "1,8,32". The list is empty for None. Raises
+    InputError for a number below 1.
     """
     if text is None:
         return []
@@ -193,7 +205,11 @@ def _print_spread(results: list[BenchResult], as_json: bool) -> None:
 
 
 def _exit_code(results: Sequence[BenchResult]) -> int:
-    return INVALID if any(r.summary.refused or not (r.summary.requests_ok or r.spec.command) for r in results) else 0
+    return (
+        INVALID
+        if any(r.summary.refused or not (r.summary.requests_ok or r.spec.command) for r in results)
+        else 0
+    )
 
 
 def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
@@ -212,11 +228,15 @@ def _counts(progress: BenchProgress) -> str:
 
 
 def _silence(progress: BenchProgress) -> str:
-    return f"no byte from the server for {progress.silent_s:.0f} s, {count_of(progress.in_flight, 'request')} waiting"
+    return (
+        f"no byte from the server for {progress.silent_s:.0f} s, "
+        f"{count_of(progress.in_flight, 'request')} waiting"
+    )
 
 
 def report_silence() -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints a message on stderr when the server has sent nothing for 10, 20, 40, … seconds."""
+    """Return a listener that prints a message on stderr when the server has sent nothing for 10,
+    20, 40, … seconds."""
     next_s = _SILENT_S
 
     def report(state: SessionState, changed: frozenset[str]) -> None:

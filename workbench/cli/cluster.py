@@ -21,11 +21,14 @@ _NAME = option("name NAME", "a cluster of hosts.toml")
 
 
 def use_cluster(arguments: argparse.Namespace) -> None:
-    """Set --cluster to the cluster that the command's argument names. Raises InputError if --cluster names a different
-    cluster."""
+    """Set --cluster to the cluster that the command's argument names. Raises InputError if
+    --cluster names a different cluster."""
     if arguments.cluster not in (None, arguments.name):
         step = "leave out --cluster"
-        text = f"the command names the cluster {arguments.name}, but --cluster names {arguments.cluster}"
+        text = (
+            f"the command names the cluster {arguments.name}, but --cluster names "
+            f"{arguments.cluster}"
+        )
         raise InputError(text, next_step=step)
     arguments.cluster = arguments.name
 
@@ -78,7 +81,11 @@ async def status(arguments: argparse.Namespace) -> int:
     use_cluster(arguments)
     async with connected(arguments) as session:
         found = await cluster_servers.read(session)
-        transports = {s.run_id: await cluster_servers.transport(session, s) for s in found if s.ranks and s.alive}
+        transports = {
+            s.run_id: await cluster_servers.transport(session, s)
+            for s in found
+            if s.ranks and s.alive
+        }
         host = cluster_servers.cluster_of(session)
         nodes = [
             {**asdict(place), "reached": node.host.connected}
@@ -89,12 +96,19 @@ async def status(arguments: argparse.Namespace) -> int:
             "label": host.entry.label,
             "reserve_gib": host.entry.reserve_gib,
             "nodes": nodes,
-            "servers": [{**servers.status_json(s), "transport": transports.get(s.run_id)} for s in found],
+            "servers": [
+                {**servers.status_json(s), "transport": transports.get(s.run_id)} for s in found
+            ],
         }
     if arguments.json:
         return emit(document)
     for rank, place in enumerate(host.places):
-        words = (place.host, place.address or "address unknown", place.interface, ",".join(place.rdma))
+        words = (
+            place.host,
+            place.address or "address unknown",
+            place.interface,
+            ",".join(place.rdma),
+        )
         say("  ".join((str(rank), *filter(None, words))))
         if place.problem:
             say(f"   {place.problem}")
@@ -108,16 +122,24 @@ async def status(arguments: argparse.Namespace) -> int:
 
 
 async def _chosen(session: Session, run: str | None) -> ServerStatus:
-    """Return the server run that `run` names. If `run` is None, return the only run whose server may still be alive.
-    Raises ServerError if there is not exactly one such run."""
+    """Return the server run that `run` names. If `run` is None, return the only run whose server
+    may still be alive. Raises ServerError if there is not exactly one such run."""
     if run is not None:
         return await servers.find_run(session, run)
     living = [status for status in await session.servers.supervisor.runs() if status.may_live]
     if len(living) == 1:
         return living[0]
     listed = ", ".join(status.run_id for status in living)
-    problem = f"{len(living)} servers run on this cluster: {listed}" if living else "no server runs on this cluster"
-    raise ServerError(problem, host=session.host.name, next_step="`workbench cluster status NAME` lists the servers")
+    problem = (
+        (f"{len(living)} servers run on this cluster: {listed}")
+        if living
+        else "no server runs on this cluster"
+    )
+    raise ServerError(
+        problem,
+        host=session.host.name,
+        next_step="`workbench cluster status NAME` lists the servers",
+    )
 
 
 def _say_server(status: ServerStatus) -> None:

@@ -1,4 +1,5 @@
-"""The command `cluster check`: whether the nodes of a cluster fit together, before a server starts on them."""
+"""The command `cluster check`: whether the nodes of a cluster fit together, before a server starts
+on them."""
 
 from __future__ import annotations
 
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
 
 @command(
     "cluster check",
-    "compare the nodes of a cluster: network, versions, model files, ports, clocks, memory, leftovers",
+    "compare the nodes of a cluster: network, versions, model files, ports, clocks, memory, "
+    "leftovers",
     option("name NAME", "a cluster of hosts.toml"),
     option("preset PRESET", "a preset: its model, ports and memory are checked too", nargs="?"),
     *CHANGES,
-    examples=("workbench cluster check sparks", "workbench cluster check sparks vllm-llama-3.3-70b-2x-spark"),
+    examples=(
+        "workbench cluster check sparks",
+        "workbench cluster check sparks vllm-llama-3.3-70b-2x-spark",
+    ),
 )
 async def check(arguments: argparse.Namespace) -> int:
     from workbench.session import cluster_check
@@ -37,7 +42,13 @@ async def check(arguments: argparse.Namespace) -> int:
         report = await cluster_check.examine(cluster_of(session), session.plans.current)
     found = cluster_check.findings(report)
     if arguments.json:
-        emit({"cluster": arguments.name, **_report_json(report), "findings": [f.as_json() for f in found]})
+        emit(
+            {
+                "cluster": arguments.name,
+                **_report_json(report),
+                "findings": [f.as_json() for f in found],
+            }
+        )
     else:
         for node in report.nodes:
             say(f"{node.name}  {cluster_check.node_text(node)}")
@@ -49,7 +60,8 @@ async def check(arguments: argparse.Namespace) -> int:
 
 
 def _report_json(report: ClusterReport) -> dict[str, Any]:
-    """Return the properties of each node, the connections between the nodes and the memory need as JSON data."""
+    """Return the properties of each node, the connections between the nodes and the memory need as
+    JSON data."""
     nodes = [
         {
             **asdict(node.place),
@@ -57,12 +69,17 @@ def _report_json(report: ClusterReport) -> dict[str, Any]:
             "problem": node.problem or node.place.problem,
             "driver": node.seen.driver.driver_version,
             "gpus": [gpu.name for gpu in node.seen.gpus],
-            "engines": {engine.engine: engine.version for engine in node.seen.engines if engine.version},
+            "engines": {
+                engine.engine: engine.version for engine in node.seen.engines if engine.version
+            },
             "packages": {stack.engine: dict(stack.versions) for stack in node.seen.packages},
             "model": node.model and asdict(node.model),
             "clock_ahead_s": node.clock_ahead_s,
             "clock_error_s": node.clock_error_s,
-            **{name: node.look.get(name) for name in ("memory", "ray", "segments", "taken", "names")},
+            **{
+                name: node.look.get(name)
+                for name in ("memory", "ray", "segments", "taken", "names")
+            },
         }
         for node in report.nodes
     ]

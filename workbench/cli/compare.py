@@ -47,13 +47,15 @@ def compare(arguments: argparse.Namespace) -> int:
     if len(sides) != 2:
         raise InputError(
             f"`compare` takes two results or two groups, not {len(sides)}",
-            next_step="give two, for example compare 1 2, compare 1-3 4-6, or compare --tag before --tag after",
+            next_step="give two, for example compare 1 2, compare 1-3 4-6, or compare --tag before "
+            "--tag after",
         )
     a, b = sides
     if both := sorted({r.id for r in a} & {r.id for r in b}):
         raise InputError(
             f"{', '.join(f'#{i}' for i in both)} would be in both groups of results",
-            next_step="give groups that have no result in common; `workbench results list` lists the results",
+            next_step="give groups that have no result in common; `workbench results list` lists "
+            "the results",
         )
     kinds = [kind for arm in arguments.arms for kind in comparing.ARMS[arm]]
     comparison = comparing.compare(a, b, arms=kinds)
@@ -64,20 +66,30 @@ def compare(arguments: argparse.Namespace) -> int:
 def _tagged(db: ResultsDb, tag: str) -> list[BenchResult]:
     found = [*reversed(db.list(None, tag=tag))]
     if not found:
-        raise InputError(f"no result has the tag {tag!r}", next_step="`workbench results tag ID +TAG` adds a tag")
+        raise InputError(
+            f"no result has the tag {tag!r}", next_step="`workbench results tag ID +TAG` adds a tag"
+        )
     return found
 
 
 def _side(side: str, runs: Sequence[BenchResult]) -> str:
-    """Return the name of one side of a comparison with the ids of its results, such as "A #1 #2". Simulated results are
-    marked."""
+    """Return the name of one side of a comparison with the ids of its results, such as "A #1 #2".
+    Simulated results are marked."""
     simulated = {r.conditions.simulated for r in runs}
-    mark = "" if True not in simulated else "  in part SIMULATED" if False in simulated else "  SIMULATED"
+    mark = (
+        ""
+        if True not in simulated
+        else ("  in part SIMULATED")
+        if False in simulated
+        else "  SIMULATED"
+    )
     ids = [f"#{r.id}" for r in runs]
     return f"{side} {' '.join(ids if len(ids) < 9 else [*ids[:7], '…', ids[-1]])}{mark}"
 
 
-def _lines(comparison: Comparison, a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+def _lines(
+    comparison: Comparison, a: Sequence[BenchResult], b: Sequence[BenchResult]
+) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import comparison_blocks
 

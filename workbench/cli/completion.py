@@ -1,4 +1,5 @@
-"""The command `completion`, and the completion of words in the shell: commands, options, presets, runs and hosts."""
+"""The command `completion`, and the completion of words in the shell: commands, options, presets,
+runs and hosts."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from workbench.cli.registry import FILES, command, option
 
 
 def complete() -> None:
-    """Print the possible completions of the command line in the environment variable COMP_LINE, which the shell sets,
-    and exit."""
+    """Print the possible completions of the command line in the environment variable COMP_LINE,
+    which the shell sets, and exit."""
     import argcomplete
 
     typed = dict.fromkeys(word for word in os.environ.get("COMP_LINE", "").split() if word in FILES)
@@ -21,7 +22,9 @@ def complete() -> None:
     two_words = []
     for each in _parsers(parser):
         for action in each._actions:
-            names = _NAMES.get(str(action.metavar)) or _NAMES.get((action.option_strings or [""])[0])
+            names = _NAMES.get(str(action.metavar)) or _NAMES.get(
+                (action.option_strings or [""])[0]
+            )
             if names:
                 action.completer = _completer(names)  # type: ignore[attr-defined]
             if isinstance(action, argparse._SubParsersAction):
@@ -65,7 +68,9 @@ def _runs() -> list[str]:
     from workbench.store import paths
 
     state = paths.state_dir()
-    return sorted((path.name for path in [*state.glob("runs/*"), *state.glob("sim/*/runs/*")]), reverse=True)
+    return sorted(
+        (path.name for path in [*state.glob("runs/*"), *state.glob("sim/*/runs/*")]), reverse=True
+    )
 
 
 def _hosts() -> Iterable[str]:

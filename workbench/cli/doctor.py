@@ -1,5 +1,5 @@
-"""The command `doctor`, which shows the properties of a host and the problems that keep Workbench from serving and
-tuning on it.
+"""The command `doctor`, which shows the properties of a host and the problems that keep Workbench
+from serving and tuning on it.
 """
 
 from __future__ import annotations
@@ -23,4 +23,6 @@ async def doctor(arguments: argparse.Namespace) -> int:
         report = await examine(session)
     lines = [f"{label:<9}{text}" for label, text in report.lines]
     found = [f"{finding.level}: {finding_text(finding)}" for finding in report.findings]
-    return emit_or_say(arguments.json, report.as_json(), [*lines, *(found or ["nothing is missing on this host"])])
+    return emit_or_say(
+        arguments.json, report.as_json(), [*lines, *(found or ["nothing is missing on this host"])]
+    )

@@ -1,4 +1,5 @@
-"""The command `endpoint`, which adds a READY server to the endpoint file of the Python package verifiers."""
+"""The command `endpoint`, which adds a READY server to the endpoint file of the Python package
+verifiers."""
 
 from __future__ import annotations
 
@@ -14,9 +15,15 @@ from workbench.cli.servers import ready_run
     "endpoint",
     "write a READY server into the endpoint file of verifiers, for `vf-eval -m NAME` on the host",
     option("run RUN", "id of a run, or its beginning or end; the command waits until it is READY"),
-    option("--file PATH", "the endpoint file on the host (as the run's preset says, or configs/endpoints.py)"),
+    option(
+        "--file PATH",
+        "the endpoint file on the host (as the run's preset says, or configs/endpoints.py)",
+    ),
     option("--name NAME", "name of the entry (as the run's preset says, or the name of the model)"),
-    examples=("workbench endpoint RUN", "workbench endpoint RUN --file configs/endpoints.py --name local-vllm"),
+    examples=(
+        "workbench endpoint RUN",
+        "workbench endpoint RUN --file configs/endpoints.py --name local-vllm",
+    ),
 )
 async def endpoint(arguments: argparse.Namespace) -> int:
     from workbench.session import endpoint as endpoints
@@ -28,4 +35,6 @@ async def endpoint(arguments: argparse.Namespace) -> int:
         said = await endpoints.write(session, found)
     if found.advice:
         note(found.advice)
-    return emit_or_say(arguments.json, {"file": found.file, "name": found.name, **found.entry}, said)
+    return emit_or_say(
+        arguments.json, {"file": found.file, "name": found.name, **found.entry}, said
+    )

@@ -1,4 +1,5 @@
-"""The options of `experiment` that describe its two sides, such as --a and --b, and the sides (arms) made from them."""
+"""The options of `experiment` that describe its two sides, such as --a and --b, and the sides
+(arms) made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 def _options_of(arm: str) -> Iterator[Option]:
     name = arm.upper()
-    yield repeatable(f'--{arm} "[TARGET] flag=value …"', f"launch flags of {name}, after its target if it has its own")
+    yield repeatable(
+        f'--{arm} "[TARGET] flag=value …"',
+        f"launch flags of {name}, after its target if it has its own",
+    )
     yield option(f"--host-{arm} NAME", f"host of {name}, if it is not --host")
     yield option(f"--executable-{arm} PATH", f"program that starts the engine of {name}")
     yield repeatable(f"--unset-{arm} flag", f"launch flag to remove in {name}; repeatable")
@@ -32,8 +36,8 @@ ARM_OPTIONS = (*_options_of("a"), *_options_of("b"))
 
 
 def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
-    """Return the side of an experiment that the options describe. `name` is "a" or "b". Raises InputError if the
-    options are invalid."""
+    """Return the side of an experiment that the options describe. `name` is "a" or "b". Raises
+    InputError if the options are invalid."""
     from workbench.model.experiment import Arm
 
     def words(option: str) -> tuple[str, ...]:
@@ -41,11 +45,17 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
             return tuple(word for text in getattr(arguments, option) for word in shlex.split(text))
         except ValueError as error:
             raise InputError(
-                f"--{option.replace('_', '-')}: {error}", next_step="quote the value of the option as in a shell"
+                f"--{option.replace('_', '-')}: {error}",
+                next_step="quote the value of the option as in a shell",
             ) from None
 
     sets, target = words(name), None
-    own_servers = (arguments.host_a, arguments.host_b, arguments.executable_a, arguments.executable_b)
+    own_servers = (
+        arguments.host_a,
+        arguments.host_b,
+        arguments.executable_a,
+        arguments.executable_b,
+    )
     if arguments.base is None or any(own_servers):
         target = _target(arguments, sets, name)
         sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
@@ -56,9 +66,9 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
 
 
 def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
-    """Return what the side `name` ("a" or "b") of an experiment is measured on: a preset, a run or a URL. This is the
-    PRESET|RUN argument of the command if there is one, otherwise the first of the side's `words`. Raises InputError if
-    there is neither."""
+    """Return what the side `name` ("a" or "b") of an experiment is measured on: a preset, a run or
+    a URL. This is the PRESET|RUN argument of the command if there is one, otherwise the first of
+    the side's `words`. Raises InputError if there is neither."""
     from workbench.model.experiment import ArmTarget
 
     host = getattr(arguments, f"host_{name}")
@@ -67,21 +77,25 @@ def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> A
         return ArmTarget(arguments.base, host, executable)
     if not words or ("=" in words[0] and "://" not in words[0]):
         raise InputError(
-            f"--{name} does not begin with a target (a preset, run or URL), and PRESET|RUN is missing",
-            next_step='change one configuration, as in `workbench experiment vllm-any --b "max-num-seqs=64"`, '
+            f"--{name} does not begin with a target (a preset, run or URL), and PRESET|RUN is "
+            "missing",
+            next_step="change one configuration, as in `workbench experiment vllm-any --b "
+            '"max-num-seqs=64"`, '
             "or name two targets, as in `workbench experiment --a http://… --b http://…`",
         )
     return ArmTarget(words[0], host, executable)
 
 
 def gpu_settings_of(words: Sequence[str], arm: str) -> GpuSettings:
-    """Return the GPU settings in words such as "power-limit=400" and "gpu-clocks=210-2400". `arm` is "a" or "b", for
-    the error messages. Raises InputError for an invalid word.
+    """Return the GPU settings in words such as "power-limit=400" and "gpu-clocks=210-2400". `arm`
+    is "a" or "b", for the error messages. Raises InputError for an invalid word.
     """
     found = GpuSettings()
     for word in words:
         try:
             found = GpuSettings({**found, **parse_word(word)})
         except InputError as error:
-            raise InputError(f"--gpu-{arm} {word!r}: {error.message}", next_step=error.next_step) from None
+            raise InputError(
+                f"--gpu-{arm} {word!r}: {error.message}", next_step=error.next_step
+            ) from None
     return found

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
     from workbench.session.state import SessionState
 
-UNKNOWN_DURATION = "the duration is known after the first run: there is no earlier start or benchmark like this one"
+UNKNOWN_DURATION = (
+    "the duration is known after the first run: there is no earlier start or "
+    "benchmark like this one"
+)
 
 
 def duration(seconds: float) -> str:
@@ -24,8 +27,8 @@ def arm_words(arm: Arm) -> str:
 
 
 def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
-    """Yield lines that describe an experiment before its start: both sides, the number of runs, and the expected
-    duration in seconds `duration_s`, which is None if unknown."""
+    """Yield lines that describe an experiment before its start: both sides, the number of runs, and
+    the expected duration in seconds `duration_s`, which is None if unknown."""
     from workbench.bench import experiment as design
 
     restarts = design.restarts(spec.a, spec.b, bool(spec.twins))
@@ -50,8 +53,8 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
 
 
 def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints the progress of an experiment on stderr: each run, and after each pair of runs the
-    confidence interval so far.
+    """Return a listener that prints the progress of an experiment on stderr: each run, and after
+    each pair of runs the confidence interval so far.
 
     The first `known_runs` runs are not printed, because a resumed experiment measured them earlier.
     """
@@ -97,8 +100,8 @@ def list_line(experiment: Experiment) -> str:
 
 
 def experiment_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines that describe an experiment and its outcome: differences, metrics, pairs, failed runs, the verdict,
-    and the command to resume it.
+    """Yield lines that describe an experiment and its outcome: differences, metrics, pairs, failed
+    runs, the verdict, and the command to resume it.
     """
     from workbench.advisor.verdicts import sentence
     from workbench.report.blocks import Heading

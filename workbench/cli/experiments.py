@@ -1,5 +1,5 @@
-"""The command `experiment`, which compares A with B in pairs of runs, and its subcommands that resume, show and list
-experiments.
+"""The command `experiment`, which compares A with B in pairs of runs, and its subcommands that
+resume, show and list experiments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan, variables_of
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, one_of, option, switch
-from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, RUN_AS, TRUST, WAIT_FOR_LOCK, YES
+from workbench.cli.shared_options import (
+    CHANGES,
+    MAX_MINUTES_LEFT,
+    RUN_AS,
+    TRUST,
+    WAIT_FOR_LOCK,
+    YES,
+)
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.server_run import ServerState
@@ -39,20 +46,27 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     "compare A with B in pairs of runs, and report the difference with an interval and a verdict",
     option(
         "base PRESET|RUN",
-        "the configuration that --a and --b change. Without it, --a and --b each begin with a TARGET: a preset "
-        "(started for each run), a run (used as it is, or started anew if changed), or the URL of a server",
+        "the configuration that --a and --b change. Without it, --a and --b each begin with a "
+        "TARGET: a preset "
+        "(started for each run), a run (used as it is, or started anew if changed), or the URL of "
+        "a server",
         nargs="?",
     ),
     *ARM_OPTIONS,
     *CHANGES,
     *RUN_AS,
     one_of(
-        option("--pairs N", "number of pairs: 3 detect a difference of 5 %%, 5 of 2 %%, 8 of 1.3 %% (3)", int),
+        option(
+            "--pairs N",
+            "number of pairs: 3 detect a difference of 5 %%, 5 of 2 %%, 8 of 1.3 %% (3)",
+            int,
+        ),
         option("--until PERCENT", "add pairs until the interval is ± PERCENT or narrower", float),
     ),
     option(
         "--twins HOST1,HOST2",
-        "run A and B on these two hosts with the same GPUs, driver and engine, swapped in half of the pairs, and say "
+        "run A and B on these two hosts with the same GPUs, driver and engine, swapped in half of "
+        "the pairs, and say "
         "how much of the difference was the machine (6 pairs)",
     ),
     option("--at-most N", "largest number of pairs with --until, 5 or more (16)", int),
@@ -63,17 +77,28 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
         default="output_tok_s",
     ),
     option(
-        "--match-temperature C", "start each run only when the GPUs are within C °C of the first run's start", float
+        "--match-temperature C",
+        "start each run only when the GPUs are within C °C of the first run's start",
+        float,
     ),
     switch(
         "--throw-away",
-        "discard the first run of each arm (default: the first run of all, and the first run of each arm that "
+        "discard the first run of each arm (default: the first run of all, and the first run of "
+        "each arm that "
         "compiles at its first start)",
     ),
     option(
-        "--seed SEED", "seed of lengths and arrival times; pair n uses seed + n (0)", int, default=0, dest="first_seed"
+        "--seed SEED",
+        "seed of lengths and arrival times; pair n uses seed + n (0)",
+        int,
+        default=0,
+        dest="first_seed",
     ),
-    option("--order-seed N", "seed of the order of A and B in the pairs (default: random, and stored)", int),
+    option(
+        "--order-seed N",
+        "seed of the order of A and B in the pairs (default: random, and stored)",
+        int,
+    ),
     CONCURRENCY,
     *SIZE,
     *SHAPE,
@@ -114,13 +139,15 @@ async def experiment(arguments: argparse.Namespace) -> int:
 
 
 def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the two host names that the user gave with --twins, or () without this option. If the command line names
-    no host, the first of the two becomes the host of the command. The names are checked later."""
+    """Return the two host names that the user gave with --twins, or () without this option. If the
+    command line names no host, the first of the two becomes the host of the command. The names are
+    checked later."""
     if arguments.twins is None:
         return ()
     if arguments.host_a or arguments.host_b:
         raise InputError(
-            "--twins puts A and B on both hosts, so it cannot be combined with --host-a and --host-b",
+            "--twins puts A and B on both hosts, so it cannot be combined with --host-a and "
+            "--host-b",
             next_step="leave out --host-a and --host-b",
         )
     hosts = tuple(name.strip() for name in arguments.twins.split(",") if name.strip())
@@ -131,7 +158,9 @@ def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.at_most is not None and arguments.until is None:
-        raise InputError("--at-most needs --until", next_step="use --pairs N for a fixed number of pairs")
+        raise InputError(
+            "--at-most needs --until", next_step="use --pairs N for a fixed number of pairs"
+        )
     given = {
         "pairs": arguments.pairs if arguments.until is None else arguments.at_most,
         "until_pct": arguments.until,
@@ -158,7 +187,9 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
         await load_plan(session, argparse.Namespace(**{**vars(arguments), "preset": base}))
         return
     if len(hits) > 1:
-        raise InputError(f"{len(hits)} runs match {base!r}", next_step="`workbench servers` lists the runs")
+        raise InputError(
+            f"{len(hits)} runs match {base!r}", next_step="`workbench servers` lists the runs"
+        )
     run_id = hits[0].run_id
     plan = session.servers.supervisor.record(run_id).plan
     if plan is None or MASK in repr(plan):
@@ -174,9 +205,11 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
     await session.servers.select(run_id)
 
 
-async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argparse.Namespace) -> None:
-    """Ask the user before the experiment stops running servers or changes GPU settings. Raises an error if the user
-    does not agree.
+async def _confirm_start(
+    session: Session, spec: ExperimentSpec, arguments: argparse.Namespace
+) -> None:
+    """Ask the user before the experiment stops running servers or changes GPU settings. Raises an
+    error if the user does not agree.
     """
     from workbench.bench import experiment as design
 
@@ -195,7 +228,8 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     problem = f"{text}, and nobody can be asked to confirm"
     if not await confirm(arguments, question, problem=problem, next_step="add --yes to confirm"):
         raise InputError(
-            "nothing was started, because you did not confirm", next_step="add --yes to start without this question"
+            "nothing was started, because you did not confirm",
+            next_step="add --yes to start without this question",
         )
 
 
@@ -243,12 +277,16 @@ def _db() -> ExperimentsDb:
     return ExperimentsDb(paths.results_db())
 
 
-@command("experiment list", "list experiments, newest first", examples=("workbench experiment list",))
+@command(
+    "experiment list", "list experiments, newest first", examples=("workbench experiment list",)
+)
 def list_experiments(arguments: argparse.Namespace) -> int:
     found = _db().list()
     if not found and not arguments.json:
         note("no experiments yet")
-    return emit_or_say(arguments.json, {"experiments": [_experiment_json(e) for e in found]}, map(list_line, found))
+    return emit_or_say(
+        arguments.json, {"experiments": [_experiment_json(e) for e in found]}, map(list_line, found)
+    )
 
 
 def _print_ended(ended: Experiment, as_json: bool) -> int:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     "explain",
     "explain a word of the screen, or a launch flag",
     option("word WORD", "a word such as TTFT or lock, or a flag such as max-num-seqs", nargs="+"),
-    examples=("workbench explain ttft", "workbench explain max-num-seqs", "workbench explain like for like"),
+    examples=(
+        "workbench explain ttft",
+        "workbench explain max-num-seqs",
+        "workbench explain like for like",
+    ),
 )
 def explain(arguments: argparse.Namespace) -> int:
     from workbench.store import glossary
@@ -28,17 +32,26 @@ def explain(arguments: argparse.Namespace) -> int:
     if not found and not flags:
         raise _unknown(word)
     if arguments.json:
-        return emit({"word": word, "terms": [{"term": t.term, "means": t.means} for t in found], "flags": flags})
+        return emit(
+            {
+                "word": word,
+                "terms": [{"term": t.term, "means": t.means} for t in found],
+                "flags": flags,
+            }
+        )
     for term in found:
         say(f"{term.term}: {term.means}")
     for flag in flags:
-        say(f"--{flag['flag']} ({flag['engine']} {flag['version']}, {flag['group']}): {flag['help']}")
+        say(
+            f"--{flag['flag']} ({flag['engine']} {flag['version']}, {flag['group']}): "
+            f"{flag['help']}"
+        )
     return 0
 
 
 def _flags(word: str) -> Iterator[dict[str, Any]]:
-    """Yield the flag called `word` of each engine that has such a flag. Each item has the flag's name, engine, engine
-    version, group and help text."""
+    """Yield the flag called `word` of each engine that has such a flag. Each item has the flag's
+    name, engine, engine version, group and help text."""
     from workbench import engines
 
     for name in engines.names():
@@ -58,8 +71,8 @@ def _flags(word: str) -> Iterator[dict[str, Any]]:
 
 
 def _unknown(word: str) -> Exception:
-    """Return the error for a word that is no glossary term, flag or environment variable. The error suggests the most
-    similar terms."""
+    """Return the error for a word that is no glossary term, flag or environment variable. The error
+    suggests the most similar terms."""
     from difflib import get_close_matches
 
     from workbench.model.errors import InputError
@@ -69,5 +82,6 @@ def _unknown(word: str) -> Exception:
     near = [known[match] for match in get_close_matches(word.lower(), known, n=3, cutoff=0.75)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return InputError(
-        f"no explanation of “{word}”", next_step=f"{hint}`workbench flags ENGINE --search TEXT` searches flags"
+        f"no explanation of “{word}”",
+        next_step=f"{hint}`workbench flags ENGINE --search TEXT` searches flags",
     )

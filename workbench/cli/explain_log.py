@@ -1,4 +1,5 @@
-"""The command `explain-log`, which explains the warnings and errors in a log file or in the log of a run."""
+"""The command `explain-log`, which explains the warnings and errors in a log file or in the log of
+a run."""
 
 from __future__ import annotations
 
@@ -47,24 +48,31 @@ async def explain_log(arguments: argparse.Namespace) -> int:
             async for batch in session.servers.supervisor.read_log(status.run_id):
                 explained.add(batch.lines)
     document = explained.as_json()
-    return emit({"log": arguments.log, **document}) if arguments.json else _print(explained, document)
+    return (
+        emit({"log": arguments.log, **document}) if arguments.json else _print(explained, document)
+    )
 
 
 _GAP = "… the middle of this file was not read …"
 
 
 def _read(path: str) -> Iterator[bytes | None]:
-    """Yield the bytes of a file in pieces. If the file is large, yield only its beginning and its end, with None
-    between them. Raises InputError if the file is not a regular file or cannot be read."""
+    """Yield the bytes of a file in pieces. If the file is large, yield only its beginning and its
+    end, with None between them. Raises InputError if the file is not a regular file or cannot be
+    read."""
     try:
         descriptor = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         text = f"cannot read {path}: {error.strerror}"
-        raise InputError(text, next_step="give a log file, or a run id of `workbench servers`") from None
+        raise InputError(
+            text, next_step="give a log file, or a run id of `workbench servers`"
+        ) from None
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise InputError(f"{path} is not a regular file", next_step="give a log file that was written to disk")
+        raise InputError(
+            f"{path} is not a regular file", next_step="give a log file that was written to disk"
+        )
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         try:
             yield from _part(file, min(found.st_size, _PART_BYTES))

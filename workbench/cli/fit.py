@@ -1,4 +1,5 @@
-"""The command `fit`, which shows the quantizations and context lengths of a model that fit on the host's GPUs."""
+"""The command `fit`, which shows the quantizations and context lengths of a model that fit on the
+host's GPUs."""
 
 from __future__ import annotations
 
@@ -13,8 +14,12 @@ from workbench.model.untrusted_text import whole_number
 
 @command(
     "fit",
-    "show which quantizations, numbers of GPUs and context lengths of a model fit in the memory that is free now",
-    option("model PRESET|MODEL", "id of a preset, or a model: a hub id in the host's cache, a directory, a GGUF file"),
+    "show which quantizations, numbers of GPUs and context lengths of a model fit in the memory "
+    "that is free now",
+    option(
+        "model PRESET|MODEL",
+        "id of a preset, or a model: a hub id in the host's cache, a directory, a GGUF file",
+    ),
     option("--context N,N", "context lengths in tokens (4096,32768,131072)"),
     option("--kv TYPE", "type of the KV cache, such as fp8 (the preset's, else 16 bit)"),
     option("--engine NAME", "engine that runs a MODEL (vllm; llamacpp for a GGUF file)"),
@@ -24,8 +29,8 @@ from workbench.model.untrusted_text import whole_number
     ),
 )
 async def fit(arguments: argparse.Namespace) -> int:
-    """Print the table of quantizations and context lengths. Return the exit code: 2 if nothing fits or no table can be
-    made, otherwise 0."""
+    """Print the table of quantizations and context lengths. Return the exit code: 2 if nothing fits
+    or no table can be made, otherwise 0."""
     from workbench import engines
     from workbench.engines import registry
     from workbench.gpu.telemetry.source_of_host import read_once
@@ -37,7 +42,11 @@ async def fit(arguments: argparse.Namespace) -> int:
             session.presets.get(arguments.model)
             preset, variables = arguments.model, {}
         except PresetError:
-            engine = engines.get(arguments.engine) if arguments.engine else registry.usual_for(arguments.model)
+            engine = (
+                engines.get(arguments.engine)
+                if arguments.engine
+                else registry.usual_for(arguments.model)
+            )
             preset = engine.general_preset
             variables = {_model_variable(session.presets.get(preset).model.id): arguments.model}
         try:
@@ -55,7 +64,8 @@ async def fit(arguments: argparse.Namespace) -> int:
 
 
 def _model_variable(model_id: str) -> str:
-    """Return the name of the variable that stands for the model in a general preset, such as "model" for "${model}"."""
+    """Return the name of the variable that stands for the model in a general preset, such as
+    "model" for "${model}"."""
     return model_id.strip("${}")
 
 

@@ -36,7 +36,9 @@ _GPU_FIELDS = (
     "fleet",
     "show up to 16 hosts on one screen: GPUs, power, servers and token rates",
     option(
-        "hosts HOST", "names of hosts (default: all of hosts.toml, or without that file the ssh aliases)", nargs="*"
+        "hosts HOST",
+        "names of hosts (default: all of hosts.toml, or without that file the ssh aliases)",
+        nargs="*",
     ),
     option("--mouse", "let the mouse select text and rows"),
     examples=(
@@ -51,11 +53,15 @@ def fleet(arguments: argparse.Namespace) -> int:
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
             "`workbench fleet` takes its hosts as arguments",
-            next_step="name the hosts after the command, as in `workbench fleet gpu-box sim:four-pcie proxmox/pct:101`",
+            next_step="name the hosts after the command, as in `workbench fleet gpu-box "
+            "sim:four-pcie proxmox/pct:101`",
         )
     names, labels = members(arguments.hosts, arguments.cluster)
     if len(names) > MOST_HOSTS and not arguments.hosts:
-        note(f"{len(names)} hosts are known: the first {MOST_HOSTS} are shown; name others to see them")
+        note(
+            f"{len(names)} hosts are known: the first {MOST_HOSTS} are shown; name others to see "
+            "them"
+        )
         names = names[:MOST_HOSTS]
     found = Fleet(names, labels)
     if arguments.json:
@@ -68,7 +74,8 @@ def fleet(arguments: argparse.Namespace) -> int:
 
 
 async def _read_once(fleet: Fleet) -> int:
-    """Read all hosts once and print the readings as JSON. Return 0 if at least one host could be read, otherwise 1."""
+    """Read all hosts once and print the readings as JSON. Return 0 if at least one host could be
+    read, otherwise 1."""
     await fleet.open()
     try:
         state = await fleet.read_once(_LONGEST_S)

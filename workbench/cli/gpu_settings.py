@@ -44,7 +44,9 @@ def _options_of(setting: Setting) -> Option | OneOf:
     if not setting.reset_name:
         return set_it
     text = f"reset the {setting.label} to the driver's default"
-    reset = option(f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key)
+    reset = option(
+        f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key
+    )
     return one_of(set_it, reset)
 
 
@@ -54,12 +56,15 @@ NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
 
 @command(
     "gpu set",
-    "change GPU settings: shows the commands and asks, records the current values, and reads the new ones back",
+    "change GPU settings: shows the commands and asks, records the current values, and reads the "
+    "new ones back",
     option("--gpu I|UUID|all", "GPU by index or UUID, or all of them (all)", default="all"),
     *SETTING_OPTIONS,
     option("--preset ID", "apply the GPU settings of this preset; loading the preset does not"),
     option(
-        "--trial SECONDS", "revert the settings after so many seconds, unless `workbench gpu confirm` keeps them", float
+        "--trial SECONDS",
+        "revert the settings after so many seconds, unless `workbench gpu confirm` keeps them",
+        float,
     ),
     DRY_RUN,
     YES,
@@ -79,9 +84,13 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
             say_lines([*command_lines(commands), *affected_lines(affected)])
         if not arguments.dry_run:
             await warn_if_measured(session)
-            question = f"Run these commands on {session.host.name} ({affected_text(affected, commands)})?"
+            question = (
+                f"Run these commands on {session.host.name} ({affected_text(affected, commands)})?"
+            )
             problem = "nobody can be asked to confirm the commands"
-            if not await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED):
+            if not await confirm(
+                arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED
+            ):
                 note("nothing was changed")
                 return 1
         password = None
@@ -94,23 +103,26 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
 
 
 def settings_of(arguments: argparse.Namespace) -> GpuSettings:
-    """Return the GPU settings on the command line. Raises InputError if there are none, or if some are given together
-    with --preset.
+    """Return the GPU settings on the command line. Raises InputError if there are none, or if some
+    are given together with --preset.
     """
     texts = {s: getattr(arguments, s.key) for s in SETTINGS}
     settings = GpuSettings({s.key: s.parse(text) for s, text in texts.items() if text is not None})
     if not settings and arguments.preset is None:
-        raise InputError("no GPU setting is given", next_step="`workbench gpu set --help` lists the settings")
+        raise InputError(
+            "no GPU setting is given", next_step="`workbench gpu set --help` lists the settings"
+        )
     if settings and arguments.preset is not None:
         raise InputError(
-            "--preset and other settings are given together", next_step="give either --preset or single settings"
+            "--preset and other settings are given together",
+            next_step="give either --preset or single settings",
         )
     return settings
 
 
 def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[str, GpuSettings]:
-    """Return the GPU settings on the command line or in the preset, by GPU. A preset names its GPUs itself, but --gpu
-    takes precedence.
+    """Return the GPU settings on the command line or in the preset, by GPU. A preset names its GPUs
+    itself, but --gpu takes precedence.
     """
     settings = settings_of(arguments)
     if arguments.preset is None:
@@ -129,15 +141,24 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
 @command(
     "gpu revert",
     "restore the values from before Workbench changed them",
-    option("--gpu I|UUID|host|all", "GPU by index or UUID, the host's own settings, or all (all)", default="all"),
+    option(
+        "--gpu I|UUID|host|all",
+        "GPU by index or UUID, the host's own settings, or all (all)",
+        default="all",
+    ),
     DRY_RUN,
     option(
         "--foreign",
-        "for a value that another program has set since: keep it, set Workbench's value again, or restore the "
+        "for a value that another program has set since: keep it, set Workbench's value again, or "
+        "restore the "
         "value from before Workbench",
         choices=("keep", "ours", "original"),
     ),
-    option("--yes", "no effect (revert never asks); accepted so that scripts can pass --yes to both set and revert"),
+    option(
+        "--yes",
+        "no effect (revert never asks); accepted so that scripts can pass --yes to "
+        "both set and revert",
+    ),
     examples=("workbench gpu revert --gpu 0",),
 )
 async def revert_gpu(arguments: argparse.Namespace) -> int:
@@ -195,22 +216,40 @@ async def confirm_trial(arguments: argparse.Namespace) -> int:
 )
 async def keep(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        text = "kept: the settings stay in force without a guard; `workbench gpu revert` restores the previous values"
+        text = (
+            "kept: the settings stay in force without a guard; `workbench gpu revert` "
+            "restores the previous values"
+        )
         return await _print_guard(arguments, text, await session.gpu.guard.keep(), session)
 
 
-async def _print_guard(arguments: argparse.Namespace, text: str, view: GuardView, session: Session) -> int:
+async def _print_guard(
+    arguments: argparse.Namespace, text: str, view: GuardView, session: Session
+) -> int:
     warnings = await session.gpu.cautions()
-    document = {"guard": asdict(view), "warnings": warnings, "ok": True, "simulated": session.state.simulated}
-    return emit_or_say(arguments.json, document, [text, *(f"warning: {w}" for w in warnings), *guard_lines(view)])
+    document = {
+        "guard": asdict(view),
+        "warnings": warnings,
+        "ok": True,
+        "simulated": session.state.simulated,
+    }
+    return emit_or_say(
+        arguments.json, document, [text, *(f"warning: {w}" for w in warnings), *guard_lines(view)]
+    )
 
 
 def _print_report(
-    report: SettingsReport, arguments: argparse.Namespace, session: Session, affected: dict[str, Any] | None = None
+    report: SettingsReport,
+    arguments: argparse.Namespace,
+    session: Session,
+    affected: dict[str, Any] | None = None,
 ) -> int:
-    """Print the outcome of each setting. Return the exit code: 0 if all settings are as requested, otherwise 1."""
+    """Print the outcome of each setting. Return the exit code: 0 if all settings are as requested,
+    otherwise 1."""
     if arguments.json:
-        emit({**_report_json(report, session.host.name, session.state.simulated), **(affected or {})})
+        emit(
+            {**_report_json(report, session.host.name, session.state.simulated), **(affected or {})}
+        )
     else:
         say_lines(report_lines(report))
     return 0 if report.ok else 1
@@ -235,9 +274,9 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
 
 
 def _by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
-    """Return the value of `field` (such as the previous value) of each outcome, by GPU and setting: {"gpu0.gpu_clocks":
-    value}. If several commands change one setting, such as the governor of each CPU core, different values are joined
-    with spaces."""
+    """Return the value of `field` (such as the previous value) of each outcome, by GPU and setting:
+    {"gpu0.gpu_clocks": value}. If several commands change one setting, such as the governor of each
+    CPU core, different values are joined with spaces."""
     found: dict[str, Any] = {}
     for outcome in outcomes:
         key, value = _key(outcome), stored(getattr(outcome, field))

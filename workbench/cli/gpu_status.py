@@ -1,5 +1,5 @@
-"""The commands `gpu status` and `gpu journal`, which show readings of the GPUs and the settings that Workbench has
-changed.
+"""The commands `gpu status` and `gpu journal`, which show readings of the GPUs and the settings
+that Workbench has changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ async def status(arguments: argparse.Namespace) -> int:
             telemetry = await reading
         from workbench.gpu.settings.alterations import drifts
 
-        session.core.update(telemetry=telemetry)  # shows whether the driver was reloaded since a change
+        # shows whether the driver was reloaded since a change
+        session.core.update(telemetry=telemetry)
         guard, journal_problem = None, None
         try:
             guard = await session.gpu.guard.read()  # and the journal
@@ -72,8 +73,8 @@ async def status(arguments: argparse.Namespace) -> int:
 
 
 def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
-    """Return the properties and readings of a GPU as one JSON object. Its field `absent` has the reasons for missing
-    values.
+    """Return the properties and readings of a GPU as one JSON object. Its field `absent` has the
+    reasons for missing values.
     """
     static = asdict(info) if info else {}
     live = asdict(sample)
@@ -85,7 +86,10 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
     driver, host = document["driver"], document["host"]
     simulated = "  SIMULATED" if document["simulated"] else ""
     cuda = f", CUDA {driver['cuda_version']}" if driver["cuda_version"] else ""
-    yield f"{host['name']}: driver {driver['driver_version'] or 'n/a'} ({driver['status']}){cuda}{simulated}"
+    yield (
+        f"{host['name']}: driver {driver['driver_version'] or 'n/a'} "
+        f"({driver['status']}){cuda}{simulated}"
+    )
     if message:
         yield f"  {message}"
     for gpu in document["gpus"]:
@@ -98,11 +102,16 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
         if gpu["absent"]:
-            yield "  n/a: " + "; ".join(f"{name} ({reason})" for name, reason in gpu["absent"].items())
+            yield "  n/a: " + "; ".join(
+                f"{name} ({reason})" for name, reason in gpu["absent"].items()
+            )
     for one in document["altered"]:
         kept = ", kept in force" if one["extra"].get("state") == "kept" else ""
         change = change_text(one["setting"], one["before"], one["now"])
-        yield f"altered: {place_of(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench gpu revert)"
+        yield (
+            f"altered: {place_of(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench "
+            "gpu revert)"
+        )
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
@@ -111,7 +120,9 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
 def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line with the clocks to which the GPU can be locked, as short ranges."""
     kinds = (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz"))
-    texts = [f"{kind} {text}" for kind, field in kinds if (text := clocks_text(gpu.get(field) or ()))]
+    texts = [
+        f"{kind} {text}" for kind, field in kinds if (text := clocks_text(gpu.get(field) or ()))
+    ]
     yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"
 
 
@@ -143,11 +154,16 @@ async def journal(arguments: argparse.Namespace) -> int:
     from workbench.gpu.settings.journal import path_on
 
     async with connected(arguments) as session:
-        with suppress(HostError):  # a reading shows whether the driver was reloaded; the boot id works without GPUs
+        # a reading shows whether the driver was reloaded; the boot id works without GPUs
+        with suppress(HostError):
             session.core.update(telemetry=await session.telemetry.reading())
         records, log = await session.gpu.alterations.journal()
         await session.gpu.alterations.read()
-        sysfs = (await cores_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
+        sysfs = (
+            (await cores_on(session.host)).sysfs
+            if any(r.entry.gpu_uuid == HOST for r in records)
+            else "/sys"
+        )
         document: dict[str, Any] = {
             "host": session.host.name,
             "journal": await path_on(session.host),
@@ -158,7 +174,9 @@ async def journal(arguments: argparse.Namespace) -> int:
             "log": list(log),
         }
     return emit_or_say(
-        arguments.json, document, [*_journal_lines(document), *other_changes_lines(session.state), *map(_log_line, log)]
+        arguments.json,
+        document,
+        [*_journal_lines(document), *other_changes_lines(session.state), *map(_log_line, log)],
     )
 
 
@@ -167,7 +185,12 @@ def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
 
     entry = record.entry.as_json()
     hand = by_hand(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
-    return {**entry, "owner_state": record.owner, "gone": record.why_lost, "by_hand": None if record.why_lost else hand}
+    return {
+        **entry,
+        "owner_state": record.owner,
+        "gone": record.why_lost,
+        "by_hand": None if record.why_lost else hand,
+    }
 
 
 def _journal_lines(document: Mapping[str, Any]) -> Iterator[str]:
@@ -196,7 +219,10 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         "elsewhere": "is on another machine",
     }[entry["owner_state"]]
     since = time_text(entry["since_unix_s"])
-    yield f"  {entry['state']} since {since} by {entry['who']}; process {entry['owner'].get('pid')} {owner}"
+    yield (
+        f"  {entry['state']} since {since} by {entry['who']}; process "
+        f"{entry['owner'].get('pid')} {owner}"
+    )
     if entry["gone"]:
         yield f"  no longer in force: {entry['gone']}"
     else:

@@ -1,4 +1,5 @@
-"""The command `gpu sweep`, which benchmarks the running server at several values of one GPU setting."""
+"""The command `gpu sweep`, which benchmarks the running server at several values of one GPU
+setting."""
 
 from __future__ import annotations
 
@@ -31,15 +32,23 @@ if TYPE_CHECKING:
 
 @command(
     "gpu sweep",
-    "benchmark the running server at several values of a GPU setting, then restore the current value",
+    "benchmark the running server at several values of a GPU setting, then restore the current "
+    "value",
     *TARGET,
     one_of(
-        *(setting_option(s, f"{s.metavar.removesuffix('|reset')},…", f"values of the {s.label}") for s in SWEPT),
+        *(
+            setting_option(s, f"{s.metavar.removesuffix('|reset')},…", f"values of the {s.label}")
+            for s in SWEPT
+        ),
         required=True,
     ),
     option("--gpu I|UUID", "GPU by index or UUID (default: the GPUs that the server uses)"),
     option("--settle S", "longest time to wait for a steady state before each value (30)", float),
-    option("--pairs N", "pairs of runs that compare the best value with the current one (3; 0: no comparison)", int),
+    option(
+        "--pairs N",
+        "pairs of runs that compare the best value with the current one (3; 0: no comparison)",
+        int,
+    ),
     option("--runs N", "runs of each value (1)", int, default=1),
     CONCURRENCY,
     *SIZE,
@@ -60,7 +69,9 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
             plan = await session.sweeps.plan_gpu(setting.key, values, arguments.gpu, run_id=run_id)
             if arguments.dry_run:
                 return await _print_plan(session, arguments, plan)
-            password = await _confirm(session, arguments, f"Set {', '.join(values)} one after the other", plan)
+            password = await _confirm(
+                session, arguments, f"Set {', '.join(values)} one after the other", plan
+            )
         session.subscribe(report_points(arguments))
         sweep = await session.sweeps.run_gpu(
             setting.key,
@@ -92,16 +103,20 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
         plan = await session.sweeps.plan_resume(stored.id)
         if arguments.dry_run:
             return await _print_plan(session, arguments, plan)
-        password = await _confirm(session, arguments, "Set the missing values one after the other", plan)
+        password = await _confirm(
+            session, arguments, "Set the missing values one after the other", plan
+        )
         session.subscribe(report_points(arguments, stored))
         sweep = await session.sweeps.resume(stored.id, password=password)
     return print_sweep(sweep, arguments.json)
 
 
-async def _confirm(session: Session, arguments: argparse.Namespace, action: str, plan: Plan) -> str | None:
-    """Show the commands that the sweep will run and ask the user to agree. `action` is the beginning of the question.
-    Return the password for sudo; None if sudo is not needed or needs no password. Raises InputError if the user does
-    not agree."""
+async def _confirm(
+    session: Session, arguments: argparse.Namespace, action: str, plan: Plan
+) -> str | None:
+    """Show the commands that the sweep will run and ask the user to agree. `action` is the
+    beginning of the question. Return the password for sudo; None if sudo is not needed or needs no
+    password. Raises InputError if the user does not agree."""
     if not arguments.yes:
         first = next(iter(plan.values()))
         affected = await affected_by(session, first)
@@ -117,12 +132,15 @@ async def _confirm(session: Session, arguments: argparse.Namespace, action: str,
 
 
 async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:
-    """Print the commands that the sweep would run, without running them. Return the exit code: 1 if the user may not
-    run one of them, otherwise 0.
+    """Print the commands that the sweep would run, without running them. Return the exit code: 1 if
+    the user may not run one of them, otherwise 0.
     """
     rights = list(dict.fromkeys(c.right for commands in plan.values() for c in commands if c.right))
     if arguments.json:
-        steps = [{"label": label, "commands": [list(c.argv) for c in commands]} for label, commands in plan.items()]
+        steps = [
+            {"label": label, "commands": [list(c.argv) for c in commands]}
+            for label, commands in plan.items()
+        ]
         emit(
             {
                 "host": session.host.name,

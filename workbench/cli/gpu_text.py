@@ -1,4 +1,5 @@
-"""GPU settings as terminal text: changes made by Workbench, commands to run, affected processes, and the guard."""
+"""GPU settings as terminal text: changes made by Workbench, commands to run, affected processes,
+and the guard."""
 
 from __future__ import annotations
 
@@ -17,18 +18,20 @@ if TYPE_CHECKING:
 STARTED_BY_WORKBENCH = "started by Workbench"
 OTHERS_SHOWN = 8  # changes per user and setting
 NO_HEARTBEAT = (
-    "the settings stay in force until `workbench gpu revert`; the guard reverts only settings that heat a GPU over "
+    "the settings stay in force until `workbench gpu revert`; the guard reverts only settings that "
+    "heat a GPU over "
     "its limit"
 )
 FOREIGN_NEXT = (
-    "next: workbench gpu revert --foreign keep (leave the foreign value), ours (set Workbench's value again) or "
+    "next: workbench gpu revert --foreign keep (leave the foreign value), ours (set Workbench's "
+    "value again) or "
     "original (restore the value from before Workbench)"
 )
 
 
 def change_text(setting: str, before: Any, now: Any) -> str:
-    """Return a change of a setting as text, such as "power limit 600 W -> 400 W". `before` and `now` may be values as
-    they are stored in the journal.
+    """Return a change of a setting as text, such as "power limit 600 W -> 400 W". `before` and
+    `now` may be values as they are stored in the journal.
     """
     return f"{label_of(setting)} {stored_text(setting, before)} -> {stored_text(setting, now)}"
 
@@ -38,7 +41,8 @@ def time_text(unix_s: float) -> str:
 
 
 def other_changes_lines(state: SessionState) -> Iterator[str]:
-    """Yield one line for each change of a setting that another Workbench process on the host has made."""
+    """Yield one line for each change of a setting that another Workbench process on the host has
+    made."""
     counts: dict[tuple[str, str], int] = {}
     for one in state.others:
         group = (one.by, one.setting)
@@ -46,40 +50,52 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
         if counts[group] > OTHERS_SHOWN:
             continue
         kept = ", kept in force" if one.state == "kept" else ""
-        change = f"{place_of(one.gpu_uuid, one.gpu_index)} {change_text(one.setting, one.before, one.now)}"
+        change = (
+            f"{place_of(one.gpu_uuid, one.gpu_index)} "
+            f"{change_text(one.setting, one.before, one.now)}"
+        )
         yield f"altered by {one.by}: {change}{kept}, since {time_text(one.since_unix_s)}"
     for (by, setting), count in counts.items():
         if count > OTHERS_SHOWN:
-            yield f"altered by {by}: {label_of(setting)}, and {count - OTHERS_SHOWN} more (--json lists them)"
+            yield (
+                f"altered by {by}: {label_of(setting)}, and {count - OTHERS_SHOWN} more "
+                "(--json lists them)"
+            )
     if state.host.others_problem:
         yield f"  {state.host.others_problem}"
 
 
 async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:
-    """Return the GPUs that the commands would change, and the processes on these GPUs, as a JSON object. Its fields are
-    `gpus`, `processes`, and `processes_absent` (by GPU, the reason why the processes are unknown). Settings of the
-    host, such as governors, affect no GPU process."""
+    """Return the GPUs that the commands would change, and the processes on these GPUs, as a JSON
+    object. Its fields are `gpus`, `processes`, and `processes_absent` (by GPU, the reason why the
+    processes are unknown). Settings of the host, such as governors, affect no GPU process."""
     indexes = {c.gpu_index for c in commands if c.gpu_uuid != HOST}
     if not indexes:
         return {"gpus": [], "processes": [], "processes_absent": {}}
     reading = await session.telemetry.reading()
     samples = [s for s in reading.gpus if s.index in indexes]
     return {
-        "gpus": [{"gpu": i.index, "uuid": i.uuid, "name": i.name} for i in reading.infos if i.index in indexes],
+        "gpus": [
+            {"gpu": i.index, "uuid": i.uuid, "name": i.name}
+            for i in reading.infos
+            if i.index in indexes
+        ],
         "processes": [
             {"gpu": gpu, "pid": pid, "name": name, "ours": ours}
             for gpu, pid, name, ours in await session.gpu.processes()
             if gpu in indexes
         ],
         "processes_absent": {
-            f"gpu{s.index}": s.absent.get("processes", "not read") for s in samples if s.processes is None
+            f"gpu{s.index}": s.absent.get("processes", "not read")
+            for s in samples
+            if s.processes is None
         },
     }
 
 
 def affected_text(affected: Mapping[str, Any], commands: Sequence[SettingCommand]) -> str:
-    """Return one line about the affected GPUs and processes, such as "GPU0, GPU1; 2 processes use them, 1 not started
-    by Workbench".
+    """Return one line about the affected GPUs and processes, such as "GPU0, GPU1; 2 processes use
+    them, 1 not started by Workbench".
     """
     gpus = [f"GPU{gpu['gpu']}" for gpu in affected["gpus"]]
     if any(c.gpu_uuid == HOST for c in commands):
@@ -106,15 +122,17 @@ def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
         yield f"GPU{gpu['gpu']} {gpu['name']}  {gpu['uuid']}"
         for process in affected["processes"]:
             if process["gpu"] == gpu["gpu"]:
-                starter = STARTED_BY_WORKBENCH if process["ours"] else "not started by Workbench here"
+                starter = (
+                    STARTED_BY_WORKBENCH if process["ours"] else ("not started by Workbench here")
+                )
                 yield f"  process {process['pid']} {process['name']}, {starter}"
         if reason := affected["processes_absent"].get(f"gpu{gpu['gpu']}"):
             yield f"  its processes are unknown: {reason}"
 
 
 def report_lines(report: SettingsReport) -> Iterator[str]:
-    """Yield the lines of a report on settings: each setting's outcome, each setting that was rolled back, and the state
-    of the guard."""
+    """Yield the lines of a report on settings: each setting's outcome, each setting that was rolled
+    back, and the state of the guard."""
     for outcome in report.outcomes:
         state = "would run" if report.dry_run else "ok" if outcome.ok else "FAILED"
         if outcome.command.right is not None:
@@ -131,27 +149,43 @@ def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
     command = outcome.command
     force = "" if dry_run or not command.argv else f" (in force: {outcome.in_force})"
     change = (
-        f"{stored_text(command.setting, outcome.before)} -> {stored_text(command.setting, outcome.requested)}"
+        f"{stored_text(command.setting, outcome.before)} -> "
+        f"{stored_text(command.setting, outcome.requested)}"
         if command.argv
         else ""
     )
-    message = outcome.message.removeprefix(command.note).removeprefix("; ")  # command_lines printed the note
+    # command_lines printed the note
+    message = outcome.message.removeprefix(command.note).removeprefix("; ")
     return "  ".join(
-        part for part in (f"{command.where} {label_of(command.setting)}: {state}{force}", change, message) if part
+        part
+        for part in (
+            f"{command.where} {label_of(command.setting)}: {state}{force}",
+            change,
+            message,
+        )
+        if part
     )
 
 
 def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[str]:
-    """Yield lines about the guard, the process that reverts GPU settings: its state and, if `last_action` is True, what
-    it did last. `view` is None if no guard was ever started; then no line is yielded."""
+    """Yield lines about the guard, the process that reverts GPU settings: its state and, if
+    `last_action` is True, what it did last. `view` is None if no guard was ever started; then no
+    line is yielded."""
     if view is None:
         return
     if view.running:
         yield f"guard: process {view.pid} guards the settings; its log is {view.log}"
         if view.trial_left_s is not None:
-            yield f"  reverts in {view.trial_left_s:.0f} s unless `workbench gpu confirm` keeps the settings"
+            yield (
+                f"  reverts in {view.trial_left_s:.0f} s unless `workbench gpu confirm` keeps "
+                "the settings"
+            )
         if view.heartbeat_s is not None:
-            age = f", last heartbeat {view.heartbeat_age_s:.0f} s ago" if view.heartbeat_age_s is not None else ""
+            age = (
+                (f", last heartbeat {view.heartbeat_age_s:.0f} s ago")
+                if view.heartbeat_age_s is not None
+                else ""
+            )
             yield f"  reverts if their Workbench sends no heartbeat for {view.heartbeat_s:g} s{age}"
         elif view.trial_left_s is None:
             yield f"  {NO_HEARTBEAT}"

@@ -1,5 +1,5 @@
-"""The command `gpu verify`, which sends load to the server and checks whether clocks and power follow the changed GPU
-settings."""
+"""The command `gpu verify`, which sends load to the server and checks whether clocks and power
+follow the changed GPU settings."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def check_one_target(arguments: argparse.Namespace) -> None:
     *TARGET,
     option("--seconds N", "duration of the load (8)", float, default=8.0),
     option("--concurrency N", "number of requests in flight (32)", int),
-    option("--probe", "if a clock proves nothing, lock another clock for 2 s, then set the lock again"),
+    option(
+        "--probe", "if a clock proves nothing, lock another clock for 2 s, then set the lock again"
+    ),
     examples=("workbench gpu verify RUN --seconds 10",),
 )
 async def verify(arguments: argparse.Namespace) -> int:
-    """Send load to the server, check the GPU settings and print the outcome. Return the exit code: 0 if clocks and
-    power follow every setting or the hardware limits them further, otherwise 1."""
+    """Send load to the server, check the GPU settings and print the outcome. Return the exit code:
+    0 if clocks and power follow every setting or the hardware limits them further, otherwise 1."""
     if not 1.0 <= arguments.seconds <= 600:
         raise InputError(
             f"--seconds {arguments.seconds:g} is not from 1 to 600",
@@ -64,7 +66,10 @@ async def verify(arguments: argparse.Namespace) -> int:
             concurrency=arguments.concurrency,
         )
     if not arguments.probe and any(p.in_force is InForce.CONSISTENT for p in found.proofs):
-        note("next: `workbench gpu verify --probe` locks another clock for 2 s under load, and sets yours again")
+        note(
+            "next: `workbench gpu verify --probe` locks another clock for 2 s under load, and "
+            "sets yours again"
+        )
     document = {
         "host": session.host.name,
         "target": found.target,
@@ -84,7 +89,10 @@ async def verify(arguments: argparse.Namespace) -> int:
 
 def _lines(found: Verification) -> Iterator[str]:
     if found.target:
-        yield f"{found.target}: {found.seconds:g} s under load{'  SIMULATED' if found.simulated else ''}"
+        yield (
+            f"{found.target}: {found.seconds:g} s under "
+            f"load{'  SIMULATED' if found.simulated else ''}"
+        )
     for line in found.lines:
         yield f"  {line}" if found.target else line
     for source in found.sources:

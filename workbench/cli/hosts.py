@@ -22,7 +22,8 @@ _UNKNOWN = "`workbench hosts list` lists the names"
 
 @command(
     "hosts list",
-    "list the hosts that can be named: of hosts.toml and of the ssh configuration, and the clusters",
+    "list the hosts that can be named: of hosts.toml and of the ssh configuration, and the "
+    "clusters",
     examples=("workbench hosts list", "workbench hosts list --json"),
 )
 def hosts_list(arguments: argparse.Namespace) -> int:
@@ -42,7 +43,11 @@ def hosts_list(arguments: argparse.Namespace) -> int:
         )
     width = max(len(host.name) for host in listed)
     for host in listed:
-        say("  ".join(filter(None, (f"{host.name:<{width}}", f"{host.source:<10}", host.way, host.label))).rstrip())
+        say(
+            "  ".join(
+                filter(None, (f"{host.name:<{width}}", f"{host.source:<10}", host.way, host.label))
+            ).rstrip()
+        )
     for cluster in clusters.values():
         nodes = ", ".join(node.host for node in cluster.nodes)
         say(f"cluster {cluster.name}: {nodes}  {cluster.label}".rstrip())
@@ -72,16 +77,25 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
     settings = HostSettings(session.core, ConfigStore())
     entry, address = settings.entry, await session.host.ssh_address()
     engines = {engine: found for engine in registry.names() if (found := settings.program(engine))}
-    clusters = [c.name for c in HostsStore().content.clusters.values() if name in (node.host for node in c.nodes)]
+    clusters = [
+        c.name
+        for c in HostsStore().content.clusters.values()
+        if name in (node.host for node in c.nodes)
+    ]
     document = {
         "name": name,
         "kind": session.host.kind,
         "address": address.text if address else None,
         "entry": _masked(entry) if entry is not None else None,
-        "engines": {engine: {"program": program, "from": file} for engine, (program, file) in engines.items()},
+        "engines": {
+            engine: {"program": program, "from": file}
+            for engine, (program, file) in engines.items()
+        },
         "clusters": clusters,
     }
-    return emit_or_say(arguments.json, document, [f"{label:<12}{text}" for label, text in _shown(document)])
+    return emit_or_say(
+        arguments.json, document, [f"{label:<12}{text}" for label, text in _shown(document)]
+    )
 
 
 def _shown(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -112,12 +126,23 @@ def _shown(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     "hosts add",
     "write a host to hosts.toml; --container names the container on the machine",
     option("name NAME", "the host's name in commands, such as gpu-box"),
-    option("--ssh ADDRESS", "alias of the ssh configuration, HOST or USER@HOST (the host's own name)"),
+    option(
+        "--ssh ADDRESS", "alias of the ssh configuration, HOST or USER@HOST (the host's own name)"
+    ),
     option("--label TEXT", "text that the screen and lists show"),
-    repeatable("--engine NAME=PROGRAM", "program that starts an engine there; repeatable", dest="engines"),
+    repeatable(
+        "--engine NAME=PROGRAM", "program that starts an engine there; repeatable", dest="engines"
+    ),
     repeatable("--env K=V", "environment variable of the servers there; repeatable", dest="envs"),
-    option("--run-as WAY", "how servers are started there: process, systemd, docker, podman, slurm or pbs"),
-    repeatable("--run-option K=V", "option of that way, such as partition=gpu; repeatable", dest="run_options"),
+    option(
+        "--run-as WAY",
+        "how servers are started there: process, systemd, docker, podman, slurm or pbs",
+    ),
+    repeatable(
+        "--run-option K=V",
+        "option of that way, such as partition=gpu; repeatable",
+        dest="run_options",
+    ),
     repeatable("--models DIRECTORY", "directory with model files; repeatable", dest="models"),
     switch("--sudo", "whether Workbench may use sudo there (if it is possible)"),
     option("--replace", "replace the entry if there is one"),
@@ -144,7 +169,10 @@ def hosts_add(arguments: argparse.Namespace) -> int:
         arguments.sudo,
     )
     store.add(entry, replace=arguments.replace)
-    text = f"{entry.name} is written to {store.path}; check it with: workbench hosts check {entry.name}"
+    text = (
+        f"{entry.name} is written to {store.path}; check it with: workbench hosts check "
+        f"{entry.name}"
+    )
     return emit_or_say(arguments.json, {"file": str(store.path), "entry": _masked(entry)}, text)
 
 
@@ -159,7 +187,9 @@ def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InputError(f"{option} {pair!r} is not of the form name=value", next_step=f"{option} name=value")
+            raise InputError(
+                f"{option} {pair!r} is not of the form name=value", next_step=f"{option} name=value"
+            )
         values[name] = value
     return values
 
@@ -185,9 +215,16 @@ async def hosts_check(arguments: argparse.Namespace) -> int:
         own = f"{SIMULATED}{arguments.simulate}"
     names = names_to_check([*arguments.names, *([own] if own else [])], tuple(store.content.hosts))
     ask = ask_login_secret if can_ask(arguments) else None
-    checks = await check_all(names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout)
+    checks = await check_all(
+        names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout
+    )
     if arguments.json:
-        emit({"hosts": [check.as_json() for check in checks], "findings": [f.as_json() for f in store.findings]})
+        emit(
+            {
+                "hosts": [check.as_json() for check in checks],
+                "findings": [f.as_json() for f in store.findings],
+            }
+        )
     else:
         for check in checks:
             _say_check(check)

@@ -1,5 +1,5 @@
-"""The command `inforce`, which compares the requested settings of a running server with the values that the engine or
-its process reports."""
+"""The command `inforce`, which compares the requested settings of a running server with the values
+that the engine or its process reports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ async def inforce(arguments: argparse.Namespace) -> int:
     cells = [("", "setting", "asked", "in force", "where read")]
     for row in report.rows:
         sign = "!" if row.differs else ""
-        cells.append((sign, row.name, _cut(row.asked or "-"), _cut(row.in_force or NOT_REPORTED), row.where))
+        cells.append(
+            (sign, row.name, _cut(row.asked or "-"), _cut(row.in_force or NOT_REPORTED), row.where)
+        )
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
     for line in cells:
-        say("  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[4]]).rstrip())
+        say(
+            "  ".join(
+                [*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[4]]
+            ).rstrip()
+        )
     for text in report.notes:
         note(text)
     note(f"{count_of(report.differing, 'setting differs', 'settings differ')} from what was asked")

@@ -15,23 +15,34 @@ from workbench.model.model_copy import size_text
 from workbench.model.untrusted_text import clean
 
 _MODEL = option("model MODEL", "hub id, path, or the last part of the path of a model")
-_DIRECTORY = option("--to-dir DIR", "directory that gets the model (as on the source; of a hub id: the hub's cache)")
+_DIRECTORY = option(
+    "--to-dir DIR", "directory that gets the model (as on the source; of a hub id: the hub's cache)"
+)
 _EVERY_S = 10.0  # between two lines about progress where stderr is not a terminal
 
 
 @command(
     "models list",
     "list the models that a host has: in the hub's cache and in the directories of hosts.toml",
-    option("model MODEL", "only this model: a hub id, a path, or the last part of a path", nargs="?", default=""),
+    option(
+        "model MODEL",
+        "only this model: a hub id, a path, or the last part of a path",
+        nargs="?",
+        default="",
+    ),
     option("--all-hosts", "look on this machine and on every host of hosts.toml"),
     examples=("workbench models list", "workbench models list Qwen/Qwen3-0.6B --all-hosts"),
 )
 async def models_list(arguments: argparse.Namespace) -> int:
     """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
     async with connected(arguments) as session:
-        found = await session.models.copies(arguments.model, session.models.hosts(everywhere=arguments.all_hosts))
+        found = await session.models.copies(
+            arguments.model, session.models.hosts(everywhere=arguments.all_hosts)
+        )
     document = {"hosts": [host.as_json() for host in found]}
-    emit_or_say(arguments.json, document, [line for host in found for line in host.lines(arguments.model)])
+    emit_or_say(
+        arguments.json, document, [line for host in found for line in host.lines(arguments.model)]
+    )
     return 1 if any(host.problem for host in found) else 0
 
 
@@ -47,12 +58,14 @@ async def models_list(arguments: argparse.Namespace) -> int:
     ),
 )
 async def models_check(arguments: argparse.Namespace) -> int:
-    """Check the copies of a model on the hosts. Return 0 if every host has a complete and identical copy, otherwise
-    1."""
+    """Check the copies of a model on the hosts. Return 0 if every host has a complete and identical
+    copy, otherwise 1."""
     shown = _Progress(arguments.json)
     async with connected(arguments) as session:
         hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts()
-        check = await session.models.check(arguments.model, hosts, full=arguments.hash, on_progress=shown)
+        check = await session.models.check(
+            arguments.model, hosts, full=arguments.hash, on_progress=shown
+        )
     shown.end()
     document = {
         "ok": check.ok,
@@ -68,11 +81,18 @@ async def models_check(arguments: argparse.Namespace) -> int:
     "models copy",
     "copy a model's files from one host to another; run again, an interrupted copy goes on",
     _MODEL,
-    option("--from HOST", "host that has the model; local is this machine", dest="source", required=True),
+    option(
+        "--from HOST",
+        "host that has the model; local is this machine",
+        dest="source",
+        required=True,
+    ),
     option("--to HOST", "host that gets the model", dest="target", required=True),
     _DIRECTORY,
     option("--replace", "replace different files of the same names"),
-    option("--follow-links", "copy also the files to which links lead out of the model's directory"),
+    option(
+        "--follow-links", "copy also the files to which links lead out of the model's directory"
+    ),
     examples=("workbench models copy Qwen/Qwen3-0.6B --from spark-01 --to spark-02",),
 )
 async def models_copy(arguments: argparse.Namespace) -> int:
@@ -120,8 +140,8 @@ async def models_download(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """Prints the progress of a copy on stderr. On a terminal it redraws one line; otherwise it prints a new line every
-    few seconds."""
+    """Prints the progress of a copy on stderr. On a terminal it redraws one line; otherwise it
+    prints a new line every few seconds."""
 
     def __init__(self, as_json: bool) -> None:
         from workbench.server.model_transfer import Speed
@@ -138,7 +158,10 @@ class _Progress:
         line = clean(text)
         if total:
             left = f", {(total - done) / speed:.0f} s left" if speed > 0 and done < total else ""
-            line = f"{done / total:4.0%}  {size_text(done)} of {size_text(total)}, {size_text(speed)}/s{left}  {line}"
+            line = (
+                f"{done / total:4.0%}  {size_text(done)} of {size_text(total)}, "
+                f"{size_text(speed)}/s{left}  {line}"
+            )
         if self._terminal:
             sys.stderr.write(f"\r\x1b[K{line[:110]}")
             sys.stderr.flush()

@@ -1,4 +1,5 @@
-"""Sessions for single commands. A session is connected when the command starts and closed when it ends."""
+"""Sessions for single commands. A session is connected when the command starts and closed when it
+ends."""
 
 from __future__ import annotations
 
@@ -27,15 +28,17 @@ def session_of(arguments: argparse.Namespace) -> Session:
 
 
 def host_named(arguments: argparse.Namespace) -> str | None:
-    """Return the name of the host that the command line selects, None for this machine. With --cluster, it is the name
-    of the cluster; with --container, the name of a container on the host. Raises InputError for an unknown cluster or
-    kind of container."""
+    """Return the name of the host that the command line selects, None for this machine. With
+    --cluster, it is the name of the cluster; with --container, the name of a container on the host.
+    Raises InputError for an unknown cluster or kind of container."""
     host: str | None = getattr(arguments, "target", None) or arguments.host
     if arguments.cluster is not None:
         from workbench.session.host_names import CLUSTER
 
         if host is not None:
-            raise InputError("--host and --cluster are both given", next_step="use either --host or --cluster")
+            raise InputError(
+                "--host and --cluster are both given", next_step="use either --host or --cluster"
+            )
         if arguments.container is not None:
             step = "name the containers of its nodes in hosts.toml"
             raise InputError("--cluster and --container are both given", next_step=step)
@@ -57,22 +60,25 @@ def host_named(arguments: argparse.Namespace) -> str | None:
 
 
 def local_session() -> Session:
-    """Return a session for commands that use only stored results and presets. It is not connected to a host."""
+    """Return a session for commands that use only stored results and presets. It is not connected
+    to a host."""
     from workbench.session.session import Session
 
     return Session.of_host()
 
 
 def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
-    """Select the host on which a stored experiment or sweep ran, unless the command line names a host."""
+    """Select the host on which a stored experiment or sweep ran, unless the command line names a
+    host."""
     if not (arguments.host or arguments.simulate or arguments.container or arguments.cluster):
         arguments.host = None if host == "local" else host
 
 
 @asynccontextmanager
 async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
-    """Connect to the host that the command line names, and yield the session. The session is closed when the context
-    manager ends. If the host key is unknown, ask the user on the terminal whether to trust the key."""
+    """Connect to the host that the command line names, and yield the session. The session is closed
+    when the context manager ends. If the host key is unknown, ask the user on the terminal whether
+    to trust the key."""
     from workbench.hosts.base import HostKeyUnknown
 
     session = session_of(arguments)
@@ -85,7 +91,9 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         try:
             await session.link.connect()
         except HostKeyUnknown as error:
-            if not can_ask(arguments) or not await ask_yes_no(f"{error.message}\nTrust this key and continue?"):
+            if not can_ask(arguments) or not await ask_yes_no(
+                f"{error.message}\nTrust this key and continue?"
+            ):
                 raise
             session.link.trust_host_key()
             await session.link.connect()
@@ -96,9 +104,9 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
 @asynccontextmanager
 async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
-    """Start to read the GPUs of the session's host. Yield an awaitable that returns the reading. The program that reads
-    takes 0.1 s to start; a command can import modules meanwhile with `asyncio.to_thread`. The reading is cancelled when
-    the context manager ends."""
+    """Start to read the GPUs of the session's host. Yield an awaitable that returns the reading.
+    The program that reads takes 0.1 s to start; a command can import modules meanwhile with
+    `asyncio.to_thread`. The reading is cancelled when the context manager ends."""
     import asyncio
 
     from workbench.gpu.telemetry.source_of_host import read_once
@@ -113,14 +121,17 @@ async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
 
 
 async def warn_if_measured(session: Session) -> None:
-    """Warn on stderr if another Workbench runs a benchmark on this host now, because a change to the host would distort
-    its result."""
+    """Warn on stderr if another Workbench runs a benchmark on this host now, because a change to
+    the host would distort its result."""
     if session.gpu.alterations.register_dir is None:
         await session.gpu.alterations.read()
     await session.measurement_lock.read_owner()
     by = session.state.host.measured_by
     if by is not None:
-        note(f"warning: {session.host.name} is being measured: {by}. A change here disturbs that measurement.")
+        note(
+            f"warning: {session.host.name} is being measured: {by}. A change here disturbs that "
+            "measurement."
+        )
 
 
 def _report_link() -> Callable[[SessionState, frozenset[str]], None]:
@@ -130,7 +141,10 @@ def _report_link() -> Callable[[SessionState, frozenset[str]], None]:
         nonlocal link
         host, before, link = state.host, link, state.host.link
         if link == "lost" != before:
-            note(f"{host.name}: connection lost ({host.message}); reconnecting. Servers on the host keep running.")
+            note(
+                f"{host.name}: connection lost ({host.message}); reconnecting. Servers on the "
+                "host keep running."
+            )
         elif before == "lost" != link:
             note(f"{host.name}: {'connection restored' if link == 'connected' else host.message}")
 

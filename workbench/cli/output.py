@@ -35,9 +35,9 @@ def emit(document: Any) -> int:
 
 
 def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
-    """Print a JSON document: first the field `name` with the list of items, each printed as soon as `items` yields it,
-    then the fields that `rest` returns. Return the exit code 0. If the first item raises an error, nothing has been
-    printed yet."""
+    """Print a JSON document: first the field `name` with the list of items, each printed as soon as
+    `items` yields it, then the fields that `rest` returns. Return the exit code 0. If the first
+    item raises an error, nothing has been printed yet."""
     rows = iter(items)
     first = list(islice(rows, 1))
     between = "["
@@ -76,7 +76,9 @@ def finding_line(finding: Finding) -> str:
     """Return a finding as one line: "level: place: text — fix  [--set name=value]"."""
     place = f"{finding.place}: " if finding.place else ""
     changes = " ".join(change.text for change in finding.changes)
-    return f"{finding.level}: {place}{finding_text(finding)}" + (f"  [{changes}]" if changes else "")
+    return (f"{finding.level}: {place}{finding_text(finding)}") + (
+        f"  [{changes}]" if changes else ""
+    )
 
 
 def finding_text(finding: Finding) -> str:
@@ -85,7 +87,8 @@ def finding_text(finding: Finding) -> str:
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """Return `document` as JSON. Escape characters that control a terminal or that stdout cannot encode as \\u."""
+    """Return `document` as JSON. Escape characters that control a terminal or that stdout cannot
+    encode as \\u."""
     text = escaped(json.dumps(document, ensure_ascii=False, indent=indent, default=str))
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")

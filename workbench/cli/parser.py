@@ -1,5 +1,5 @@
-"""Parsing of the command line. The argparse tree is built from the registry and contains only the commands that this
-command line needs.
+"""Parsing of the command line. The argparse tree is built from the registry and contains only the
+commands that this command line needs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,17 @@ exit codes:
 
 _SCREEN_OPTIONS = ("--mouse", "--interval")
 _HOST_OPTIONS = (
-    ("--host", "NAME", "a host of hosts.toml or of your ssh config, USER@HOST, or HOST/KIND:NAME for a container"),
+    (
+        "--host",
+        "NAME",
+        "a host of hosts.toml or of your ssh config, USER@HOST, or HOST/KIND:NAME for a container",
+    ),
     ("--container", "KIND:NAME", "a container on the host, such as podman:vllm or pct:101"),
-    ("--cluster", "NAME", "a cluster of hosts.toml: its first node, and all nodes for a server that spans them"),
+    (
+        "--cluster",
+        "NAME",
+        "a cluster of hosts.toml: its first node, and all nodes for a server that spans them",
+    ),
     ("--simulate", "PROFILE", "a simulated host; `workbench demo --list` lists them"),
 )
 _WITH_VALUE = tuple(name for name, *_ in _HOST_OPTIONS)
@@ -42,8 +50,8 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises InputError where argparse would exit."""
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Return the values of a command-line argument. Raises InputError for `--option=--`, whose value argparse would
-        drop."""
+        """Return the values of a command-line argument. Raises InputError for `--option=--`, whose
+        value argparse would drop."""
         if action.option_strings and action.nargs is None and "--" in arg_strings:
             self.error(f"argument {'/'.join(action.option_strings)}: -- is not a value")
         return super()._get_values(action, arg_strings)
@@ -53,19 +61,23 @@ class Parser(argparse.ArgumentParser):
 
 
 class _StoreOnce(argparse.Action):
-    """An argparse action that stores a value. It raises InputError if the option is given again with a different
-    value.
+    """An argparse action that stores a value. It raises InputError if the option is given again
+    with a different value.
     """
 
-    def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
         if getattr(namespace, self.dest, None) not in (None, value):
-            raise _input_error(f"{option} is given twice, with different values", f"give {option} once")
+            raise _input_error(
+                f"{option} is given twice, with different values", f"give {option} once"
+            )
         setattr(namespace, self.dest, value)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the namespace of a command line. Its `command` has the words of the command, its `handler` the function
-    that runs it.
+    """Return the namespace of a command line. Its `command` has the words of the command, its
+    `handler` the function that runs it.
 
     Raises InputError if the line is not valid. Exits with 0 after printing the help for `--help`.
     """
@@ -89,8 +101,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def tree(words: Iterable[str] = FILES, stubs: Iterable[str] = ()) -> argparse.ArgumentParser:
-    """Return the argparse tree of the commands whose first word is in `words`. Commands in `stubs` are added without
-    their arguments.
+    """Return the argparse tree of the commands whose first word is in `words`. Commands in `stubs`
+    are added without their arguments.
     """
     root = Parser(
         prog="workbench",
@@ -102,7 +114,9 @@ def tree(words: Iterable[str] = FILES, stubs: Iterable[str] = ()) -> argparse.Ar
     )
     root.add_argument("-V", "--version", action="store_true", help="print the version")
     _add_global_options(root, None)
-    top: _Subparsers = root.add_subparsers(prog="workbench", dest="command", metavar="COMMAND", required=True)
+    top: _Subparsers = root.add_subparsers(
+        prog="workbench", dest="command", metavar="COMMAND", required=True
+    )
     for word in words:
         if word not in GROUPS:
             for found in commands_of(word):
@@ -126,7 +140,9 @@ def _add_command(subparsers: _Subparsers, name: str, found: CommandEntry) -> Non
     parser.set_defaults(command=found.name, handler=found.handler)
 
 
-def _add_parser(subparsers: _Subparsers, name: str, summary: str, examples: Iterable[str]) -> argparse.ArgumentParser:
+def _add_parser(
+    subparsers: _Subparsers, name: str, summary: str, examples: Iterable[str]
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
@@ -149,8 +165,8 @@ def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
 
 
 def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
-    """Split the words at `--`. Return the words before it, and the user's own benchmark command after it (None if there
-    is no `--`).
+    """Split the words at `--`. Return the words before it, and the user's own benchmark command
+    after it (None if there is no `--`).
     """
     if words[0] != "bench" or "--" not in words:
         return words, None
@@ -159,8 +175,9 @@ def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | N
 
 
 def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Join the first two words to one word if the pair is the name of a command, such as "experiment resume". Otherwise
-    return the words unchanged, because some commands, such as "experiment PRESET", have a name of one word."""
+    """Join the first two words to one word if the pair is the name of a command, such as
+    "experiment resume". Otherwise return the words unchanged, because some commands, such as
+    "experiment PRESET", have a name of one word."""
     groups = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not groups or not words:
         return words
@@ -180,18 +197,23 @@ def _count_leading(argv: Sequence[str]) -> int:
 
 
 def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> argparse.Namespace:
-    """Return the namespace for the command that opens the screen on the host called `host`. Raises InputError if
-    neither hosts.toml nor ssh has such a host, because the word is then probably a mistyped command."""
+    """Return the namespace for the command that opens the screen on the host called `host`. Raises
+    InputError if neither hosts.toml nor ssh has such a host, because the word is then probably a
+    mistyped command."""
     import difflib
 
     from workbench.session import host_names
 
     if (options and not options[0].startswith("-")) or not host_names.is_known(host):
-        near = difflib.get_close_matches(host, [*FILES, "help", *host_names.known_names()], n=1, cutoff=0.75)
+        near = difflib.get_close_matches(
+            host, [*FILES, "help", *host_names.known_names()], n=1, cutoff=0.75
+        )
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
         raise _input_error(
-            f"{host!r} is not a command, and neither hosts.toml nor ssh knows a host of that name.{hint}",
-            "`workbench --help` lists the commands; `workbench --host NAME` tries to reach any host",
+            f"{host!r} is not a command, and neither hosts.toml nor ssh knows a host of that "
+            f"name.{hint}",
+            "`workbench --help` lists the commands; `workbench --host NAME` tries to reach any "
+            "host",
         )
     return _parse_screen(host, [*leading, *options])
 

@@ -1,5 +1,5 @@
-"""The command `plan`, which prints the command line of a launch without starting the server. The commands `start` and
-`sweep` load their plans with functions of this module."""
+"""The command `plan`, which prints the command line of a launch without starting the server. The
+commands `start` and `sweep` load their plans with functions of this module."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     *RUN_AS,
     examples=(
         "workbench plan vllm-any --var model=Qwen/Qwen3-0.6B",
-        "workbench --host gpu-box plan vllm-any --set max-num-seqs=64 --env VLLM_LOGGING_LEVEL=DEBUG",
+        "workbench --host gpu-box plan vllm-any --set max-num-seqs=64 --env "
+        "VLLM_LOGGING_LEVEL=DEBUG",
     ),
 )
 async def plan(arguments: argparse.Namespace) -> int:
-    """Print the plan. Return the exit code: 2 if the plan cannot be started because a finding is an error,
-    otherwise 0.
+    """Print the plan. Return the exit code: 2 if the plan cannot be started because a finding is an
+    error, otherwise 0.
     """
     from workbench.model.secrets import mask_command
 
@@ -41,7 +42,9 @@ async def plan(arguments: argparse.Namespace) -> int:
         if session.plans.preset_gpu_settings():
             await session.plans.check_gpu_settings(session.gpu.alterations)
         view = session.plans.view()
-        nodes = [(node, mask_command(found)) for node, found in session.plans.editor.node_commands()]
+        nodes = [
+            (node, mask_command(found)) for node, found in session.plans.editor.node_commands()
+        ]
         simulated = session.state.simulated
     launch = view.command
     if arguments.json:
@@ -86,8 +89,8 @@ async def plan(arguments: argparse.Namespace) -> int:
 
 
 async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
-    """Load the preset that the command line names, apply the changes of the other options, find the engine and the
-    model on the host, and return the plan."""
+    """Load the preset that the command line names, apply the changes of the other options, find the
+    engine and the model on the host, and return the plan."""
     async with gpus_read(session) as reading:
         planned = await asyncio.to_thread(_planned, session, arguments)
         try:
@@ -99,12 +102,19 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
         session.plans.trust()
     await session.plans.look_for_engine()
     before = session.plans.editor.plan
-    run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())  # not of clusters
-    session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs, run_as, run_options)
+    # not of clusters
+    run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())
+    session.plans.editor.assign(
+        arguments.sets, arguments.unsets, arguments.envs, run_as, run_options
+    )
     if getattr(arguments, "trust", False):
         session.plans.trust()
     after = session.plans.editor.plan
-    if (after.executable, after.run_as, after.run_options) != (before.executable, before.run_as, before.run_options):
+    if (after.executable, after.run_as, after.run_options) != (
+        before.executable,
+        before.run_as,
+        before.run_options,
+    ):
         await session.plans.look_for_engine()
     await session.plans.look_for_model(session.plans.editor)
     session.plans.show()
@@ -115,12 +125,14 @@ def _planned(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
     from workbench.engines import with_executable
 
     planned = session.presets.plan_of(arguments.preset, variables_of(arguments))
-    return planned if arguments.executable is None else with_executable(planned, arguments.executable)
+    return (
+        planned if arguments.executable is None else with_executable(planned, arguments.executable)
+    )
 
 
 def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the values that --var sets, by variable. Raises InputError for a value that is not of the form
-    name=value.
+    """Return the values that --var sets, by variable. Raises InputError for a value that is not of
+    the form name=value.
     """
     values: dict[str, str] = {}
     for pair in arguments.variables:
@@ -135,12 +147,15 @@ def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def variables_json(plan: LaunchPlan) -> dict[str, Any]:
-    """Return {variable: {"value", "from", "run_id"}} for each variable of the plan's preset. "from" is the kind of
-    source of the value. Secrets are masked."""
+    """Return {variable: {"value", "from", "run_id"}} for each variable of the plan's preset. "from"
+    is the kind of source of the value. Secrets are masked."""
     from workbench.model.secrets import mask_plan
 
     plan = mask_plan(plan)
-    return {n: {"value": plan.variables[n], "from": s.kind, "run_id": s.run_id} for n, s in plan.sources.items()}
+    return {
+        n: {"value": plan.variables[n], "from": s.kind, "run_id": s.run_id}
+        for n, s in plan.sources.items()
+    }
 
 
 def _node_json(node: Node, command: Command) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The command `presets apply`, which applies every part of a preset: the server, GPU and host settings, the limit of
-open files, and the warm-up."""
+"""The command `presets apply`, which applies every part of a preset: the server, GPU and host
+settings, the limit of open files, and the warm-up."""
 
 from __future__ import annotations
 
@@ -22,19 +22,26 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 LASTING = (
-    "`workbench gpu revert` restores the settings, `workbench stop` ends the server; a restart of the host resets the "
+    "`workbench gpu revert` restores the settings, `workbench stop` ends the server; a restart of "
+    "the host resets the "
     "CPU governor and the C-states"
 )
 
 
 @command(
     "presets apply",
-    "apply all that a preset carries: shows the changes and asks, starts the server, applies the settings, warms it up",
+    "apply all that a preset carries: shows the changes and asks, starts the server, applies the "
+    "settings, warms it up",
     PRESET,
     *CHANGES,
     *RUN_AS,
     TRUST,
-    option("--timeout S", "time limit in seconds until the server is READY (1800)", float, default=1800.0),
+    option(
+        "--timeout S",
+        "time limit in seconds until the server is READY (1800)",
+        float,
+        default=1800.0,
+    ),
     DRY_RUN,
     YES,
     examples=(
@@ -60,7 +67,9 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         on = ", ".join(filter(None, (session.host.name, affected_text(affected, commands))))
         problem = "nobody can be asked to confirm the changes"
         next_step = "add --yes to confirm, or --dry-run to see the changes"
-        if not await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step):
+        if not await confirm(
+            arguments, f"Apply this on {on}?", problem=problem, next_step=next_step
+        ):
             note("nothing was changed")
             return 1
         password = await ask_sudo_password(session, arguments) if whole.no_right else None
@@ -111,7 +120,9 @@ def _planned_lines(whole: WholePreset) -> Iterator[str]:
         if part.problem:
             yield f"  ! cannot be applied: {part.problem}"
     notes = dict.fromkeys(outcome.message for outcome in whole.outcomes if outcome.message)
-    yield from (f"  {text}" for text in notes if not any(text in part.problem for part in whole.parts))
+    yield from (
+        f"  {text}" for text in notes if not any(text in part.problem for part in whole.parts)
+    )
 
 
 def _applied_lines(applied: AppliedPreset) -> Iterator[str]:
@@ -122,7 +133,10 @@ def _applied_lines(applied: AppliedPreset) -> Iterator[str]:
     yield from guard_lines(applied.settings.guard if applied.settings else None)
     if applied.run_id is None:
         state = applied.status
-        yield f"{state.run_id} {state.state}: {state.reason or 'no server runs, and no setting is changed'}"
+        yield (
+            f"{state.run_id} {state.state}: "
+            f"{state.reason or 'no server runs, and no setting is changed'}"
+        )
         return
     yield f"{applied.run_id} READY at {applied.status.url}"
     yield LASTING

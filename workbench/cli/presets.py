@@ -1,4 +1,5 @@
-"""The commands `presets` and `flags`, which show documented server setups and the launch flags of an engine."""
+"""The commands `presets` and `flags`, which show documented server setups and the launch flags of
+an engine."""
 
 from __future__ import annotations
 
@@ -29,13 +30,18 @@ def list_presets(arguments: argparse.Namespace) -> int:
     library = PresetLibrary()
     entries, findings = library.list(), library.findings()
     if arguments.json:
-        return emit({"presets": [e.as_json() for e in entries], "findings": [f.as_json() for f in findings]})
+        return emit(
+            {"presets": [e.as_json() for e in entries], "findings": [f.as_json() for f in findings]}
+        )
     width = max((len(e.id) for e in entries), default=0)
     for entry in entries:
         if entry.error:
             say(f"{entry.id:<{width}}  ! {entry.error.text} ({entry.path})")
         else:
-            say(f"{entry.id:<{width}}  {entry.engine:<9} {entry.status:<12} {entry.hardware}  {entry.title}")
+            say(
+                f"{entry.id:<{width}}  {entry.engine:<9} {entry.status:<12} {entry.hardware}  "
+                f"{entry.title}"
+            )
     for finding in findings:
         note(finding_line(finding))
     return 0
@@ -49,7 +55,9 @@ def list_presets(arguments: argparse.Namespace) -> int:
 )
 def show_preset(arguments: argparse.Namespace) -> int:
     preset = local_session().presets.get(arguments.id)
-    return emit_or_say(arguments.json, preset.model_dump(mode="json", by_alias=True), _preset_lines(preset))
+    return emit_or_say(
+        arguments.json, preset.model_dump(mode="json", by_alias=True), _preset_lines(preset)
+    )
 
 
 def _preset_lines(preset: Preset) -> Iterator[str]:
@@ -59,7 +67,10 @@ def _preset_lines(preset: Preset) -> Iterator[str]:
     for section in preset_sections(preset):
         if section.title:
             yield f"\n{section.title}:"
-        yield from (f"{line.label:<10}{line.text}" if line.label else f"  {line.text}" for line in section.lines)
+        yield from (
+            f"{line.label:<10}{line.text}" if line.label else f"  {line.text}"
+            for line in section.lines
+        )
 
 
 @command(
@@ -69,7 +80,8 @@ def _preset_lines(preset: Preset) -> Iterator[str]:
     examples=("workbench presets check my-preset.toml",),
 )
 def check_presets(arguments: argparse.Namespace) -> int:
-    """Check preset files and print the findings. Return the exit code: 2 if a file has an error, otherwise 0."""
+    """Check preset files and print the findings. Return the exit code: 2 if a file has an error,
+    otherwise 0."""
     from workbench.model.findings import Level
     from workbench.store.presets import PresetLibrary
 
@@ -93,16 +105,23 @@ def presets_path(arguments: argparse.Namespace) -> int:
     from workbench.store import paths
 
     own, shipped = str(paths.own_presets_dir()), str(paths.shipped_presets_dir())
-    return emit_or_say(arguments.json, {"own": own, "shipped": shipped}, f"own      {own}\nshipped  {shipped}")
+    return emit_or_say(
+        arguments.json, {"own": own, "shipped": shipped}, f"own      {own}\nshipped  {shipped}"
+    )
 
 
 @command(
     "flags",
     "list the launch flags of an engine, with types, defaults and help",
     option("engine ENGINE", "name of the engine, as `workbench presets list` shows it"),
-    option("--version V", "version of the engine (default: the newest known)", dest="engine_version"),
+    option(
+        "--version V", "version of the engine (default: the newest known)", dest="engine_version"
+    ),
     option("--search TEXT", "list only flags that match this text"),
-    option("--probe", "ask the engine that is installed on the host for its own flags; its answer is kept"),
+    option(
+        "--probe",
+        "ask the engine that is installed on the host for its own flags; its answer is kept",
+    ),
     option("--executable PATH", EXECUTABLE_HELP),
     examples=(
         "workbench flags vllm --search cache",
@@ -115,12 +134,18 @@ async def flags(arguments: argparse.Namespace) -> int:
 
     engine = engines.get(arguments.engine)
     if arguments.executable and not arguments.probe:
-        raise InputError("--executable has an effect only together with --probe", next_step="add --probe")
+        raise InputError(
+            "--executable has an effect only together with --probe", next_step="add --probe"
+        )
     if arguments.probe:
         async with connected(arguments) as session:
             found = await session.plans.engine_flags.find(engine, arguments.executable or "")
             if found.problem:
-                raise HostError(found.problem, host=session.host.name, next_step="name the program with --executable")
+                raise HostError(
+                    found.problem,
+                    host=session.host.name,
+                    next_step="name the program with --executable",
+                )
             catalog = await session.plans.engine_flags.ask(engine, found, again=True)
         source = f"as {catalog.asked} on {session.host.name} lists them"
     else:

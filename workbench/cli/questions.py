@@ -1,5 +1,5 @@
-"""Questions on the terminal: confirmations and passwords. They are printed on stderr, because stdout is for the
-command's output.
+"""Questions on the terminal: confirmations and passwords. They are printed on stderr, because
+stdout is for the command's output.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ def can_ask(arguments: argparse.Namespace) -> bool:
     return sys.stdin.isatty() and not arguments.json
 
 
-async def confirm(arguments: argparse.Namespace, question: str, *, problem: str, next_step: str) -> bool:
-    """Ask a question and return whether the user answers yes. With --yes, return True without asking. Raises InputError
-    with `problem` and `next_step` if the command cannot ask the user (`can_ask`)."""
+async def confirm(
+    arguments: argparse.Namespace, question: str, *, problem: str, next_step: str
+) -> bool:
+    """Ask a question and return whether the user answers yes. With --yes, return True without
+    asking. Raises InputError with `problem` and `next_step` if the command cannot ask the user
+    (`can_ask`)."""
     if arguments.yes:
         return True
     if not can_ask(arguments):
@@ -40,7 +43,8 @@ async def ask_yes_no(question: str) -> bool:
 
 
 async def ask_login_secret(prompt: str) -> str | None:
-    """Ask for a password, passphrase or code without showing what the user types. Return None if the input ends."""
+    """Ask for a password, passphrase or code without showing what the user types. Return None if
+    the input ends."""
     from getpass import getpass
 
     try:
@@ -55,7 +59,10 @@ async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> 
         return None
     from getpass import getpass
 
-    prompt = f"[sudo] password for {session.state.host.user} on {session.host.name} (sent to sudo only): "
+    prompt = (
+        f"[sudo] password for {session.state.host.user} on {session.host.name} (sent to "
+        "sudo only): "
+    )
     return await _in_thread(getpass, prompt) or None
 
 

@@ -1,5 +1,5 @@
-"""The commands `import` and `export`. `import` makes a preset from a recipe of another tool; `export` writes a launch
-as such a recipe."""
+"""The commands `import` and `export`. `import` makes a preset from a recipe of another tool;
+`export` writes a launch as such a recipe."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
 @command(
     "import",
-    "make a preset of a recipe, compose file, script or command line of another tool; nothing in it is run",
-    option("file FILE", "recipe, compose file, preset or script of another tool; - reads standard input", nargs="?"),
+    "make a preset of a recipe, compose file, script or command line of another tool; nothing in "
+    "it is run",
+    option(
+        "file FILE",
+        "recipe, compose file, preset or script of another tool; - reads standard input",
+        nargs="?",
+    ),
     one_of(
         option("--command LINE", "a command line that starts a server", dest="line"),
         option("--pid PID", "a server that runs on the host", int),
@@ -38,10 +43,13 @@ if TYPE_CHECKING:
     ),
 )
 async def import_recipe(arguments: argparse.Namespace) -> int:
-    """Read a recipe and show it as a preset, ask for confirmation, and save the preset. Return 0, or 2 if the recipe
-    could not become a preset."""
+    """Read a recipe and show it as a preset, ask for confirmation, and save the preset. Return 0,
+    or 2 if the recipe could not become a preset."""
     if sum(given is not None for given in (arguments.file, arguments.line, arguments.pid)) != 1:
-        raise InputError("import needs exactly one source", next_step="give a FILE, or --command LINE, or --pid PID")
+        raise InputError(
+            "import needs exactly one source",
+            next_step="give a FILE, or --command LINE, or --pid PID",
+        )
     if arguments.pid is not None:
         async with connected(arguments) as session:
             imported = await session.presets.recipes.read_process(arguments.pid, arguments.name)
@@ -51,7 +59,9 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
             text = arguments.line if arguments.line is not None else _standard_input()
             imported = session.presets.recipes.read_text(text, "", arguments.name, arguments.entry)
         else:
-            imported = session.presets.recipes.read_file(Path(arguments.file), arguments.name, arguments.entry)
+            imported = session.presets.recipes.read_file(
+                Path(arguments.file), arguments.name, arguments.entry
+            )
     if not arguments.json:
         _show(imported)
     path = None
@@ -71,13 +81,17 @@ def _standard_input() -> str:
 
 
 async def _agreed(arguments: argparse.Namespace, imported: Imported) -> bool:
-    """Return whether to save the preset. Return True with --yes, and False with --json and without --yes. Otherwise ask
-    the user."""
+    """Return whether to save the preset. Return True with --yes, and False with --json and without
+    --yes. Otherwise ask the user."""
     if arguments.json and not arguments.yes:
         return False
     question = f"Save the preset {imported.preset_id}?"
-    problem = f"the preset {imported.preset_id} is not saved, because nobody can be asked to confirm"
-    return await confirm(arguments, question, problem=problem, next_step="add --yes to save the preset")
+    problem = (
+        f"the preset {imported.preset_id} is not saved, because nobody can be asked to confirm"
+    )
+    return await confirm(
+        arguments, question, problem=problem, next_step="add --yes to save the preset"
+    )
 
 
 def _show(imported: Imported) -> None:
@@ -123,12 +137,13 @@ def _json(imported: Imported, path: str | None) -> dict[str, Any]:
     *CHANGES,
     examples=(
         "workbench export vllm-any --var model=Qwen/Qwen3-8B --as systemd",
-        "workbench export vllm-llama-3.3-70b-2x-spark --as slurm --var head_ip=10.0.0.1 --var worker_ip=10.0.0.2",
+        "workbench export vllm-llama-3.3-70b-2x-spark --as slurm --var head_ip=10.0.0.1 --var "
+        "worker_ip=10.0.0.2",
     ),
 )
 async def export_launch(arguments: argparse.Namespace) -> int:
-    """Print a launch in the form of another tool, or write it to a file. The text contains the names of secrets, never
-    their values."""
+    """Print a launch in the form of another tool, or write it to a file. The text contains the
+    names of secrets, never their values."""
     from workbench.session.recipes import export
 
     plan, title, gpus = await _plan_of(arguments)
@@ -138,7 +153,14 @@ async def export_launch(arguments: argparse.Namespace) -> int:
         _write_new(Path(arguments.output), exported.text)
     if arguments.json:
         findings = [finding.as_json() for finding in exported.findings]
-        return emit({"form": exported.form, "text": exported.text, "file": arguments.output, "findings": findings})
+        return emit(
+            {
+                "form": exported.form,
+                "text": exported.text,
+                "file": arguments.output,
+                "findings": findings,
+            }
+        )
     if arguments.output:
         say(f"written: {arguments.output}")
     else:
@@ -149,8 +171,9 @@ async def export_launch(arguments: argparse.Namespace) -> int:
 
 
 async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
-    """Return (launch plan, title, number of GPUs) for the preset or run that the command line names. The changes that
-    the options request are applied to the plan. The number is None if unknown."""
+    """Return (launch plan, title, number of GPUs) for the preset or run that the command line
+    names. The changes that the options request are applied to the plan. The number is None if
+    unknown."""
     from workbench.cli.plan import variables_of
     from workbench.cli.servers import find_run
     from workbench.engines import with_executable

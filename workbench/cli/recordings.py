@@ -1,5 +1,5 @@
-"""The commands `record`, which writes the history of a host to a file, and `replay`, which shows such a file on the
-screen."""
+"""The commands `record`, which writes the history of a host to a file, and `replay`, which shows
+such a file on the screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 1 <= seconds <= _MOST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {_MOST_S:,.0f}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from 1 to {_MOST_S:,.0f}"
+        )
     return seconds
 
 
@@ -41,10 +43,19 @@ def _speed(text: str) -> float:
     "record the GPUs, the engine and the events of a host to a file, for `workbench replay`",
     option("file", "new file for the recording", metavar="FILE"),
     one_of(
-        option("--seconds N", "end after this time; without it, Ctrl-C ends the recording", _seconds),
-        option("--last N", "write the last N seconds that the screen of this host has kept, and end", _seconds),
+        option(
+            "--seconds N", "end after this time; without it, Ctrl-C ends the recording", _seconds
+        ),
+        option(
+            "--last N",
+            "write the last N seconds that the screen of this host has kept, and end",
+            _seconds,
+        ),
     ),
-    examples=("workbench record slow.jsonl --seconds 60", "workbench --host gpu-box record lunch.jsonl --last 3600"),
+    examples=(
+        "workbench record slow.jsonl --seconds 60",
+        "workbench --host gpu-box record lunch.jsonl --last 3600",
+    ),
 )
 async def record(arguments: argparse.Namespace) -> int:
     from workbench.session.recorder import Recorder, export
@@ -72,7 +83,11 @@ async def record(arguments: argparse.Namespace) -> int:
 
 def _written(arguments: argparse.Namespace, path: Path, cells: int) -> int:
     document = {"written": str(path), "lines": cells}
-    return emit_or_say(arguments.json, document, f"{path}: {cells} lines of readings; workbench replay {path} shows it")
+    return emit_or_say(
+        arguments.json,
+        document,
+        f"{path}: {cells} lines of readings; workbench replay {path} shows it",
+    )
 
 
 @command(

@@ -1,7 +1,8 @@
 """The registry of commands. A command file declares each command with `@command` above its handler.
 
-A command file is imported only when one of its commands is run, explained or completed (`FILES`). Command files import
-large modules inside their handlers, so that `workbench --help`, which imports all command files, is quick.
+A command file is imported only when one of its commands is run, explained or completed (`FILES`).
+Command files import large modules inside their handlers, so that `workbench --help`, which imports
+all command files, is quick.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import importlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-# First word of a command: the files under workbench/cli that declare the commands beginning with it.
+# First word of a command: the files under workbench/cli that declare the commands beginning with
+# it.
 FILES: dict[str, tuple[str, ...]] = {
     "demo": ("screen",),
     "fleet": ("fleet",),
@@ -82,8 +84,11 @@ class Option(NamedTuple):
         parser.add_argument(*self.names, **self.keywords)
 
 
-def option(spec: str, help: str, type: Callable[[str], Any] | None = None, **keywords: Any) -> Option:
-    """Return a command-line argument. `spec` has its names and its metavar: "--rate R", "-o --output FILE", "run RUN".
+def option(
+    spec: str, help: str, type: Callable[[str], Any] | None = None, **keywords: Any
+) -> Option:
+    """Return a command-line argument. `spec` has its names and its metavar: "--rate R", "-o
+    --output FILE", "run RUN".
 
     An option without metavar, choices and action is a flag, whose value is True if it is given.
     """
@@ -105,12 +110,14 @@ def repeatable(spec: str, help: str, **keywords: Any) -> Option:
 
 
 def switch(spec: str, help: str) -> Option:
-    """Return an option that also has a --no- form. Its value is True or False, or None if neither form is given."""
+    """Return an option that also has a --no- form. Its value is True or False, or None if neither
+    form is given."""
     return option(spec, help, action=argparse.BooleanOptionalAction)
 
 
 class OneOf(NamedTuple):
-    """A group of options of which at most one may be given. If `required` is True, one must be given."""
+    """A group of options of which at most one may be given. If `required` is True, one must be
+    given."""
 
     options: tuple[Option, ...]
     required: bool
@@ -140,10 +147,14 @@ def one_of(*options: Option, required: bool = False) -> OneOf:
 
 
 def command(
-    name: str, summary: str, *arguments: Option | OneOf, examples: tuple[str, ...], usage: str | None = None
+    name: str,
+    summary: str,
+    *arguments: Option | OneOf,
+    examples: tuple[str, ...],
+    usage: str | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Return a decorator that registers a handler as the command `name`. Each example is a command line that the parser
-    accepts.
+    """Return a decorator that registers a handler as the command `name`. Each example is a command
+    line that the parser accepts.
     """
 
     def register(handler: Handler) -> Handler:
@@ -154,7 +165,8 @@ def command(
 
 
 def commands_of(word: str) -> list[CommandEntry]:
-    """Return the commands whose first word is `word`, in the order of their file. The file is imported if necessary."""
+    """Return the commands whose first word is `word`, in the order of their file. The file is
+    imported if necessary."""
     for file in FILES[word]:
         importlib.import_module(f"workbench.cli.{file}")
     return [found for name, found in _COMMANDS.items() if name.split()[0] == word]

@@ -9,14 +9,24 @@ from workbench.model.metrics import LATENCY, METRICS, metrics_of
 
 if TYPE_CHECKING:
     from workbench.bench.repeated_runs import Spread
-    from workbench.model.bench import BenchResult, BenchSummary, Distribution, EngineDuring, GpuDuring
+    from workbench.model.bench import (
+        BenchResult,
+        BenchSummary,
+        Distribution,
+        EngineDuring,
+        GpuDuring,
+    )
 
-_FROM_SCHEDULE = (("queue_ms", "queued"), ("ttft_from_schedule_ms", "TTFT"), ("e2e_from_schedule_ms", "end to end"))
+_FROM_SCHEDULE = (
+    ("queue_ms", "queued"),
+    ("ttft_from_schedule_ms", "TTFT"),
+    ("e2e_from_schedule_ms", "end to end"),
+)
 
 
 def result_json(result: BenchResult) -> dict[str, Any]:
-    """Return a result as a JSON object. It has the metrics of the summary at the top level, then `spec` and
-    `conditions`. Secrets are masked.
+    """Return a result as a JSON object. It has the metrics of the summary at the top level, then
+    `spec` and `conditions`. Secrets are masked.
     """
     from workbench.model.json_records import to_json
     from workbench.model.secrets import mask_env
@@ -40,8 +50,8 @@ _CLIENTS = {"tunnel": " through the ssh tunnel", "host": " by a client on the se
 
 
 def result_lines(result: BenchResult) -> Iterator[str]:
-    """Yield the lines that `bench` prints for a result: load, throughput, latencies, energy, the engine's counters and
-    notes.
+    """Yield the lines that `bench` prints for a result: load, throughput, latencies, energy, the
+    engine's counters and notes.
     """
     from workbench.engines.result_limits import judgements
 
@@ -49,11 +59,21 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     simulated = "  SIMULATED" if result.conditions.simulated else ""
     tunnel = _CLIENTS.get(result.conditions.client, "")
     if spec.command:
-        yield f"#{result.id}  {' '.join(spec.command)}{tunnel}: exit code {summary.command_exit}{simulated}"
+        yield (
+            f"#{result.id}  {' '.join(spec.command)}{tunnel}: exit code "
+            f"{summary.command_exit}{simulated}"
+        )
     else:
-        failed = f", {summary.requests_failed} failed {dict(summary.errors)}" if summary.requests_failed else ""
+        failed = (
+            (f", {summary.requests_failed} failed {dict(summary.errors)}")
+            if summary.requests_failed
+            else ""
+        )
         load = f"{spec.rate:g} requests/s" if spec.rate else f"concurrency {spec.concurrency}"
-        yield f"#{result.id}  {spec.profile}: {load}{tunnel}: {summary.requests_ok} ok{failed}{simulated}"
+        yield (
+            f"#{result.id}  {spec.profile}: {load}{tunnel}: {summary.requests_ok} "
+            f"ok{failed}{simulated}"
+        )
     for reason in summary.refused:
         yield f"  REJECTED: {reason}"
     for reason in summary.marked:
@@ -66,7 +86,9 @@ def result_lines(result: BenchResult) -> Iterator[str]:
             yield f"  {title:<10} {text}"
     if summary.in_flight_mean is not None:
         nominal = summary.in_flight_nominal
-        yield f"  in flight  {summary.in_flight_mean:.1f}" + (f" of {nominal:g}" if nominal is not None else "")
+        yield f"  in flight  {summary.in_flight_mean:.1f}" + (
+            f" of {nominal:g}" if nominal is not None else ""
+        )
     if not spec.command:
         yield from _latencies(summary)
     yield from _energy(summary)
@@ -85,7 +107,11 @@ def _duration(summary: BenchSummary) -> str:
     if summary.output_tok_s is None:
         return ""
     whole = summary.whole_run_tok_s
-    also = f" (whole run of {summary.duration_s:.1f} s: {whole:,.2f})" if summary.window == "steady" and whole else ""
+    also = (
+        (f" (whole run of {summary.duration_s:.1f} s: {whole:,.2f})")
+        if summary.window == "steady" and whole
+        else ""
+    )
     return f" over {seconds:.1f} s, {summary.window}{also}"
 
 
@@ -105,7 +131,10 @@ def _percentiles(found: Distribution | None) -> str:
     if found is None:
         return ""
     p95 = "" if found.p95 is None else f"  p95 {found.p95:.1f}"
-    return f"mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}{p95}  p99 {found.p99:.1f} ms"
+    return (
+        f"mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}{p95}  p99 "
+        f"{found.p99:.1f} ms"
+    )
 
 
 def _energy(summary: BenchSummary) -> Iterator[str]:
@@ -121,13 +150,19 @@ def _energy(summary: BenchSummary) -> Iterator[str]:
 def _watts_of_each(gpu: GpuDuring | None) -> str:
     if gpu is None or len(gpu.power_w_each) < 2:
         return ""
-    each = (f"GPU{i} {'n/a' if w is None else f'{w:.0f}'}" for i, w in zip(gpu.gpus, gpu.power_w_each, strict=False))
+    each = (
+        f"GPU{i} {'n/a' if w is None else f'{w:.0f}'}"
+        for i, w in zip(gpu.gpus, gpu.power_w_each, strict=False)
+    )
     return f"  ({', '.join(each)})"
 
 
 def _engine(engine: EngineDuring) -> str:
     parts = []
-    for count, title in ((engine.requests_finished, "requests"), (engine.generation_tokens, "output tokens")):
+    for count, title in (
+        (engine.requests_finished, "requests"),
+        (engine.generation_tokens, "output tokens"),
+    ):
         if count is not None:
             parts.append(f"{count:,} {title}")
     for name in ("running", "waiting"):

@@ -1,4 +1,5 @@
-"""The command `results`, which lists, shows, annotates, exports, reports and imports stored benchmark results."""
+"""The command `results`, which lists, shows, annotates, exports, reports and imports stored
+benchmark results."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def results_db() -> ResultsDb:
 @command(
     "results list",
     "list stored results, newest first",
-    option("--search WORDS", "show only results that contain every word (in model, command, settings, note, tags, …)"),
+    option(
+        "--search WORDS",
+        "show only results that contain every word (in model, command, settings, note, tags, …)",
+    ),
     *_FILTERS,
     examples=("workbench results list --limit 20", "workbench results list --tag baseline"),
 )
@@ -62,20 +66,27 @@ def search_results(arguments: argparse.Namespace) -> int:
 
 
 def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
-    """Print the newest results that contain `words`, and note on stderr if there are older ones. Results are read in
-    pages, so that the first results are printed early."""
+    """Print the newest results that contain `words`, and note on stderr if there are older ones.
+    Results are read in pages, so that the first results are printed early."""
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(
-            f"--limit {arguments.limit} is not a valid number of results", next_step="give --limit 1 or more"
+            f"--limit {arguments.limit} is not a valid number of results",
+            next_step="give --limit 1 or more",
         )
     if arguments.limit is not None and arguments.all:
-        raise InputError("--limit and --all cannot be combined", next_step="give either --limit or --all")
+        raise InputError(
+            "--limit and --all cannot be combined", next_step="give either --limit or --all"
+        )
     limit = None if arguments.all else arguments.limit or _NEWEST
     asked = None if limit is None else limit + 1  # one more, to know whether there are older ones
     pages = results_db().pages(asked, words, tag=arguments.tag, before=arguments.before)
     shown = _Shown(pages, limit)
     if arguments.json:
-        emit_list("results", (result_json(r) for page in shown.pages() for r in page), lambda: {"more": shown.more})
+        emit_list(
+            "results",
+            (result_json(r) for page in shown.pages() for r in page),
+            lambda: {"more": shown.more},
+        )
     else:
         for page in shown.pages():
             say_lines(row_lines(page))
@@ -85,16 +96,18 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
             say(" ".join(["no results", *filters]))
     if shown.damaged:
         ids = ", ".join(f"#{i}" for i in shown.damaged)
-        note(f"damaged results are left out: {ids} (`workbench results show ID` explains the damage)")
+        note(
+            f"damaged results are left out: {ids} (`workbench results show ID` explains the damage)"
+        )
     if shown.more:
         note(f"the newest {limit} are shown; --all shows all, --before {shown.last} the older ones")
     return 0
 
 
 class _Shown:
-    """Counts and ids of the results that a list has printed: their `count`, the id of the `last` one, and the ids of
-    `damaged` results, which were left out. `limit` is the highest allowed count. `more` is True if there are older
-    results."""
+    """Counts and ids of the results that a list has printed: their `count`, the id of the `last`
+    one, and the ids of `damaged` results, which were left out. `limit` is the highest allowed
+    count. `more` is True if there are older results."""
 
     def __init__(self, pages: Iterable[Page], limit: int | None) -> None:
         self._pages, self._limit = pages, limit
@@ -115,7 +128,8 @@ class _Shown:
 
 
 def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
-    """Yield one line for each result: id, engine, model, load, throughput, label, and marks such as "rejected"."""
+    """Yield one line for each result: id, engine, model, load, throughput, label, and marks such as
+    "rejected"."""
     from workbench.session.result_rows import rows_of
 
     for row, result in zip(rows_of(results), results, strict=True):
@@ -136,8 +150,8 @@ def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
 
 
 def _load(result: BenchResult, concurrency: int) -> str:
-    """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency. The text is "c=-" if the
-    user's own command decides the load.
+    """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency. The
+    text is "c=-" if the user's own command decides the load.
     """
     known = result.conditions.known_workload
     if result.spec.rate:
@@ -147,7 +161,12 @@ def _load(result: BenchResult, concurrency: int) -> str:
     return f"c={concurrency}" if not known or "concurrency" in known else "c=n/a"
 
 
-@command("results show", "show one result with all its conditions", _ID, examples=("workbench results show 42 --json",))
+@command(
+    "results show",
+    "show one result with all its conditions",
+    _ID,
+    examples=("workbench results show 42 --json",),
+)
 def show_result(arguments: argparse.Namespace) -> int:
     db = results_db()
     result, timeline = db.get(arguments.id), _timeline_of(db, arguments.id)
@@ -165,7 +184,8 @@ def show_result(arguments: argparse.Namespace) -> int:
 
 
 def _timeline_of(db: ResultsDb, result_id: int) -> str | None:
-    """Return the path of the recording with the readings from around a benchmark. None if there is none."""
+    """Return the path of the recording with the readings from around a benchmark. None if there is
+    none."""
     from workbench.store.result_timelines import path_of
 
     path = path_of(db.path.parent, db.uid(result_id))
@@ -195,7 +215,8 @@ def note_result(arguments: argparse.Namespace) -> int:
 def tag_result(arguments: argparse.Namespace) -> int:
     from workbench.session.results import checked_tag
 
-    given = [t for t in arguments.tags if t != "--json"]  # argparse takes options here as tags, because -TAG is one
+    # argparse takes options here as tags, because -TAG is one
+    given = [t for t in arguments.tags if t != "--json"]
     arguments.json |= len(given) < len(arguments.tags)
     add = [checked_tag(t.removeprefix("+")) for t in given if not t.startswith("-")]
     remove = [checked_tag(t[1:]) for t in given if t.startswith("-")]
@@ -207,8 +228,8 @@ def tag_result(arguments: argparse.Namespace) -> int:
 
 
 def _store(change: Callable[[], object], words: Iterable[str]) -> None:
-    """Call `change`, which writes to the database. If it raises StoreError, the error message quotes the command line
-    (`words`), so that the user can repeat it."""
+    """Call `change`, which writes to the database. If it raises StoreError, the error message
+    quotes the command line (`words`), so that the user can repeat it."""
     try:
         change()
     except StoreError as error:
@@ -245,7 +266,9 @@ def export_result(arguments: argparse.Namespace) -> int:
 @command(
     "results report",
     "write a report about results, an A/B experiment or a sweep, for other people to read",
-    option("ids IDS", "results: 7, 1-3 or 1,2,5; two groups are compared, the first as A", nargs="*"),
+    option(
+        "ids IDS", "results: 7, 1-3 or 1,2,5; two groups are compared, the first as A", nargs="*"
+    ),
     option("--experiment N", "report experiment N", int),
     option("--sweep N", "report sweep N", int),
     option(
@@ -265,7 +288,8 @@ async def report_results(arguments: argparse.Namespace) -> int:
     form = arguments.format or (format_of_file(output).name if output else "md")
     if arguments.requests and form != "csv":
         raise InputError(
-            "--requests applies to CSV only; JSON always contains every request", next_step="add --format csv"
+            "--requests applies to CSV only; JSON always contains every request",
+            next_step="add --format csv",
         )
     text = await session_of(arguments).reports.text(
         form,
@@ -283,7 +307,9 @@ async def report_results(arguments: argparse.Namespace) -> int:
         with output.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
     except OSError as error:
-        raise InputError(f"cannot create {output}: {error.strerror}", next_step="give another name") from None
+        raise InputError(
+            f"cannot create {output}: {error.strerror}", next_step="give another name"
+        ) from None
     return emit_or_say(arguments.json, {"format": form, "path": str(output)}, str(output))
 
 
@@ -299,8 +325,8 @@ async def report_results(arguments: argparse.Namespace) -> int:
     examples=("workbench results import bench.json --engine vllm --on gpu-box",),
 )
 async def import_results(arguments: argparse.Namespace) -> int:
-    """Import the result files that the command line names, and print what was imported. If some of several files fail,
-    print each error and return the exit code of the first error."""
+    """Import the result files that the command line names, and print what was imported. If some of
+    several files fail, print each error and return the exit code of the first error."""
     from workbench.report.imports import ImportOptions
 
     known = ImportOptions(arguments.model, arguments.engine, arguments.on, arguments.simulated)
@@ -328,14 +354,15 @@ async def import_results(arguments: argparse.Namespace) -> int:
 
 
 def ids_of(text: str) -> tuple[int, ...]:
-    """Return the ids in a text such as "7", "1-3" or "1,2,5-7", without duplicates. Raises InputError for any other
-    text.
+    """Return the ids in a text such as "7", "1-3" or "1,2,5-7", without duplicates. Raises
+    InputError for any other text.
     """
     found: list[int] = []
     for part in text.split(","):
         if not re.fullmatch(r"\s*[0-9]{1,18}(-[0-9]{1,18})?\s*", part):
             raise InputError(
-                f"{text!r} is not a list of result ids", next_step="give ids of results, for example 7, 1-3 or 1,2,5-7"
+                f"{text!r} is not a list of result ids",
+                next_step="give ids of results, for example 7, 1-3 or 1,2,5-7",
             )
         first, _, last = part.strip().partition("-")
         if not 0 <= int(last or first) - int(first) < _MOST_IN_GROUP:

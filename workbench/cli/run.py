@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def run(argv: list[str]) -> int:
-    """Run one command and return its exit code. The exit code is 141 if the program that reads stdout has ended, as in
-    `workbench … | head`."""
+    """Run one command and return its exit code. The exit code is 141 if the program that reads
+    stdout has ended, as in `workbench … | head`."""
     own = argv[: argv.index("--")] if "--" in argv else argv
     try:
         code = _run_and_report(argv, as_json="--json" in own)
@@ -48,7 +48,9 @@ def _run_and_report(argv: list[str], as_json: bool) -> int:
     except KeyboardInterrupt:
         print_error(WorkbenchError("interrupted"), as_json)
         return 130
-    except Exception as error:  # a defect of Workbench: print one line and keep the traceback in a file
+    except (
+        Exception
+    ) as error:  # a defect of Workbench: print one line and keep the traceback in a file
         from workbench.store.crash_files import defect_text
 
         text, details = defect_text(error)
@@ -65,7 +67,10 @@ def _run(argv: list[str]) -> int:
     if arguments.command not in ("screen", "demo", "completion"):
         _report_config_errors()
     if arguments.host and getattr(arguments, "target", None):
-        raise InputError("the command line names two hosts", next_step="use either `workbench NAME` or `--host NAME`")
+        raise InputError(
+            "the command line names two hosts",
+            next_step="use either `workbench NAME` or `--host NAME`",
+        )
     outcome: Awaitable[int] | int = arguments.handler(arguments)
     return outcome if isinstance(outcome, int) else _run_async(outcome)
 
@@ -85,7 +90,9 @@ def _report_config_errors() -> None:
 
         findings += HostsStore().findings
     for finding in findings:
-        sys.stderr.write(clean(f"workbench: {finding.level}: {finding.place}: {finding.text}") + "\n")
+        sys.stderr.write(
+            clean(f"workbench: {finding.level}: {finding.place}: {finding.text}") + "\n"
+        )
 
 
 def _run_async(outcome: Awaitable[int]) -> int:
@@ -95,8 +102,8 @@ def _run_async(outcome: Awaitable[int]) -> int:
     from workbench.store.crash_files import keep_traceback
 
     class TracebackKeeper(logging.Handler):
-        """A log handler for errors that asyncio reports. It writes them to crash files, and not to the screen or
-        stderr."""
+        """A log handler for errors that asyncio reports. It writes them to crash files, and not to
+        the screen or stderr."""
 
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1] is not None:

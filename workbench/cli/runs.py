@@ -24,14 +24,16 @@ _SIZE_KIB = {"M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
 
 
 def _amount(units: dict[str, float], example: str) -> Any:
-    """Return a parser of a number with a unit, such as "7d". `units` maps each unit to its factor; `example` is a valid
-    text for the error message."""
+    """Return a parser of a number with a unit, such as "7d". `units` maps each unit to its factor;
+    `example` is a valid text for the error message."""
 
     def parse(text: str) -> float:
         found = re.fullmatch(f"([0-9]+(?:\\.[0-9]+)?)([{''.join(units)}])", text)
         if found is None:
             names = ", ".join(units)
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number with a unit ({names}), for example {example}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a number with a unit ({names}), for example {example}"
+            )
         return float(found[1]) * units[found[2]]
 
     return parse
@@ -40,20 +42,39 @@ def _amount(units: dict[str, float], example: str) -> Any:
 @command(
     "runs prune",
     "remove the logs and plans of runs that have ended; running servers and unread failures stay",
-    option("--older-than AGE", "remove runs that ended longer ago, for example 12h, 30d or 8w", _amount(_AGE_S, "30d")),
+    option(
+        "--older-than AGE",
+        "remove runs that ended longer ago, for example 12h, 30d or 8w",
+        _amount(_AGE_S, "30d"),
+    ),
     option("--keep N", "keep the newest N ended runs and remove the others", int),
-    option("--size SIZE", "remove the oldest until the ended runs take at most SIZE", _amount(_SIZE_KIB, "2G")),
+    option(
+        "--size SIZE",
+        "remove the oldest until the ended runs take at most SIZE",
+        _amount(_SIZE_KIB, "2G"),
+    ),
     YES,
-    examples=("workbench runs prune --older-than 30d", "workbench --host gpu-box runs prune --size 2G --yes"),
+    examples=(
+        "workbench runs prune --older-than 30d",
+        "workbench --host gpu-box runs prune --size 2G --yes",
+    ),
 )
 async def prune(arguments: argparse.Namespace) -> int:
     from workbench.server import old_runs
 
-    limits = {"older_than_s": arguments.older_than, "keep": arguments.keep, "size_kib": arguments.size}
+    limits = {
+        "older_than_s": arguments.older_than,
+        "keep": arguments.keep,
+        "size_kib": arguments.size,
+    }
     if all(limit is None for limit in limits.values()):
-        raise InputError("no option says which runs to remove", next_step="give --older-than, --keep or --size")
+        raise InputError(
+            "no option says which runs to remove", next_step="give --older-than, --keep or --size"
+        )
     if arguments.keep is not None and arguments.keep < 0:
-        raise InputError(f"--keep {arguments.keep} is not a number of runs", next_step="give --keep 0 or more")
+        raise InputError(
+            f"--keep {arguments.keep} is not a number of runs", next_step="give --keep 0 or more"
+        )
     async with connected(arguments) as session:
         supervisor = session.servers.supervisor
         await supervisor.runs()  # marks those that have ended
@@ -64,24 +85,36 @@ async def prune(arguments: argparse.Namespace) -> int:
         if chosen:
             where = f"of {count_of(len(every), 'ended run')} on {session.host.name} ({root})"
             question = f"Remove {len(chosen)} {where}, {_size(chosen)}?"
-            problem = f"{count_of(len(chosen), 'run')} would be removed, and nobody can be asked to confirm"
-            if await confirm(arguments, question, problem=problem, next_step="add --yes to remove these runs"):
+            problem = (
+                f"{count_of(len(chosen), 'run')} would be removed, and nobody can be asked "
+                "to confirm"
+            )
+            if await confirm(
+                arguments, question, problem=problem, next_step="add --yes to remove these runs"
+            ):
                 removed = await old_runs.remove(session.host, root, chosen)
     return _print(arguments, every, [run for run in chosen if run.run_id in removed])
 
 
-def _print(arguments: argparse.Namespace, every: Sequence[EndedRun], removed: Sequence[EndedRun]) -> int:
+def _print(
+    arguments: argparse.Namespace, every: Sequence[EndedRun], removed: Sequence[EndedRun]
+) -> int:
     unread = [run.run_id for run in every if run.kept]
     if arguments.json:
         document = {"removed": [run.run_id for run in removed], "kept": len(every) - len(removed)}
         return emit({**document, "unread_failures": unread})
     for run in removed:
         say(f"removed {run.run_id}")
-    say(f"{count_of(len(removed), 'run')} removed, {_size(removed)}; {len(every) - len(removed)} kept")
+    say(
+        f"{count_of(len(removed), 'run')} removed, {_size(removed)}; {len(every) - len(removed)} "
+        "kept"
+    )
     if unread:
         note(
-            f"{count_of(len(unread), 'failed run')} whose log nobody has read: {', '.join(unread[:5])}"
-            f"{' …' if len(unread) > 5 else ''} (`workbench logs RUN` reads one; it can be removed afterwards)"
+            f"{count_of(len(unread), 'failed run')} whose log nobody has read: "
+            f"{', '.join(unread[:5])}"
+            f"{' …' if len(unread) > 5 else ''} (`workbench logs RUN` reads one; it can be removed "
+            "afterwards)"
         )
     return 0
 

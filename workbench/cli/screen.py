@@ -1,5 +1,5 @@
-"""The commands that open the screen, on this machine, on a host behind ssh or on a simulated host (`demo`), and the
-command `screenshots`.
+"""The commands that open the screen, on this machine, on a host behind ssh or on a simulated host
+(`demo`), and the command `screenshots`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ def _interval(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not lowest <= seconds <= highest:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {lowest:g} to {highest:g}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {lowest:g} to {highest:g}"
+        )
     return seconds
 
 
@@ -50,7 +52,9 @@ def screen(arguments: argparse.Namespace) -> int:
     "demo",
     "open the screen on a simulated host; no GPU is needed",
     option(
-        "--host-profile NAME", "simulated host, one of those that --list prints (rtx-pro-6000)", default="rtx-pro-6000"
+        "--host-profile NAME",
+        "simulated host, one of those that --list prints (rtx-pro-6000)",
+        default="rtx-pro-6000",
     ),
     option("--list", "list the simulated hosts"),
     *SCREEN_OPTIONS,
@@ -61,7 +65,9 @@ def demo(arguments: argparse.Namespace) -> int:
         from workbench.sim.profiles import PROFILES
 
         document = {"profiles": {name: profile.title for name, profile in PROFILES.items()}}
-        return emit_or_say(arguments.json, document, (f"{name:<26} {p.title}" for name, p in PROFILES.items()))
+        return emit_or_say(
+            arguments.json, document, (f"{name:<26} {p.title}" for name, p in PROFILES.items())
+        )
     arguments.simulate = arguments.simulate or arguments.host_profile
     return screen(arguments)
 
@@ -69,7 +75,9 @@ def demo(arguments: argparse.Namespace) -> int:
 @command(
     "screenshots",
     "save pictures of the screen, taken on simulated hosts",
-    option("directory", "directory for the pictures (screenshots)", nargs="?", default="screenshots"),
+    option(
+        "directory", "directory for the pictures (screenshots)", nargs="?", default="screenshots"
+    ),
     examples=("workbench screenshots pictures",),
 )
 def screenshots(arguments: argparse.Namespace) -> int:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _ALL = 10**9
-_ADOPTABLE = ("systemd:sglang.service", "podman:vllm", "slurm:4711")  # examples of what `adopt` takes
+# examples of what `adopt` takes
+_ADOPTABLE = ("systemd:sglang.service", "podman:vllm", "slurm:4711")
 _METRICS_S = 3.0
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
@@ -72,7 +73,9 @@ async def start_server(arguments: argparse.Namespace) -> int:
         if arguments.wait:
             note(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
-        emit_or_say(arguments.json, {**status_json(status), "variables": variables_json(planned)}, run_id)
+        emit_or_say(
+            arguments.json, {**status_json(status), "variables": variables_json(planned)}, run_id
+        )
         return _start_exit_code(status, arguments)
 
 
@@ -115,13 +118,17 @@ async def servers(arguments: argparse.Namespace) -> int:
         _say_other(other)
     if older:
         runs = count_of(older, "older run has", "older runs have")
-        note(f"{runs} ended: `workbench servers --all` lists them, `workbench runs prune` removes them")
+        note(
+            f"{runs} ended: `workbench servers --all` lists them, `workbench runs prune` removes "
+            "them"
+        )
     return 0
 
 
 async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str, dict[str, Any]]:
-    """Return {run id: live metrics} for the servers that are READY. The metrics of a server are computed from two
-    readings of its counters, one second apart. Its field "absent" has the reason for each missing metric."""
+    """Return {run id: live metrics} for the servers that are READY. The metrics of a server are
+    computed from two readings of its counters, one second apart. Its field "absent" has the reason
+    for each missing metric."""
     from workbench.model.engine_live import LIVE_METRICS
     from workbench.server.engine_rates import between
 
@@ -129,7 +136,9 @@ async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str,
     runs = [s.run_id for s in statuses if s.state is ServerState.READY]
 
     async def read() -> list[EngineMetrics]:
-        return list(await asyncio.gather(*(supervisor.metrics(run_id, _METRICS_S) for run_id in runs)))
+        return list(
+            await asyncio.gather(*(supervisor.metrics(run_id, _METRICS_S) for run_id in runs))
+        )
 
     first = await read()
     if runs:
@@ -137,7 +146,12 @@ async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str,
     live: dict[str, dict[str, Any]] = {}
     for run_id, before, now in zip(runs, first, await read(), strict=True):
         values = between(before, now)
-        absent = {m.field: why for m in LIVE_METRICS for name in m.counters if (why := now.absent.get(name))}
+        absent = {
+            m.field: why
+            for m in LIVE_METRICS
+            for name in m.counters
+            if (why := now.absent.get(name))
+        }
         live[run_id] = {**{m.field: values.get(m.field) for m in LIVE_METRICS}, "absent": absent}
     return live
 
@@ -146,7 +160,10 @@ def _say_run(status: ServerStatus) -> None:
     age = f"{(time.time() - status.started_unix_s) / 60:.0f} min" if status.started_unix_s else ""
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
-    say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {detail}{simulated}")
+    say(
+        f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  "
+        f"{detail}{simulated}"
+    )
     if runs_as := launcher_text(status, time.time()):
         say(f"  {runs_as}{' (not started by Workbench)' if status.others else ''}")
     for finding in status.findings:
@@ -158,7 +175,10 @@ def _say_other(other: FoundServer) -> None:
     names = other.models[:_MODELS_SHOWN]
     more = f" and {len(other.models) - len(names)} more" if len(other.models) > len(names) else ""
     models = ", ".join(names) + more or other.note
-    say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  {other.url}")
+    say(
+        f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  "
+        f"{other.url}"
+    )
     say(f"  {other.command}\n  to benchmark it: {other.bench}")
     if other.adopt:
         say(f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt}")
@@ -176,7 +196,9 @@ async def logs(arguments: argparse.Namespace) -> int:
         status = await find_run(session, arguments.run)
         lines: list[str] = []
         await session.servers.supervisor.mark_read(status.run_id)
-        async for batch in session.servers.supervisor.read_log(status.run_id, follow=arguments.follow):
+        async for batch in session.servers.supervisor.read_log(
+            status.run_id, follow=arguments.follow
+        ):
             if arguments.json:
                 lines += batch.lines
             else:
@@ -192,7 +214,10 @@ async def logs(arguments: argparse.Namespace) -> int:
     "stop",
     "stop a run: all its processes, and no others",
     _RUN,
-    option("--uninstall", "also remove the unit that was installed at its start (--run-option installed=yes|boot)"),
+    option(
+        "--uninstall",
+        "also remove the unit that was installed at its start (--run-option installed=yes|boot)",
+    ),
     examples=("workbench stop RUN", "workbench stop RUN --uninstall"),
 )
 async def stop(arguments: argparse.Namespace) -> int:
@@ -214,7 +239,8 @@ async def stop(arguments: argparse.Namespace) -> int:
     "follow a server that somebody else started as a unit, container or job",
     option(
         "server WORD:HANDLE",
-        f"what runs the server, and the name of its unit or container, or its job: {', '.join(_ADOPTABLE)}",
+        "what runs the server, and the name of its unit or container, or its job: "
+        f"{', '.join(_ADOPTABLE)}",
     ),
     RUN_AS[1],
     option("--wait", "wait until the server is READY or has failed"),
@@ -225,7 +251,8 @@ async def adopt(arguments: argparse.Namespace) -> int:
     word, colon, handle = arguments.server.partition(":")
     if not colon or not handle:
         raise InputError(
-            f"{arguments.server!r} is not of the form WORD:HANDLE", next_step=f"for example {_ADOPTABLE[0]}"
+            f"{arguments.server!r} is not of the form WORD:HANDLE",
+            next_step=f"for example {_ADOPTABLE[0]}",
         )
     from workbench.session import adoption
 
@@ -254,22 +281,30 @@ async def restart(arguments: argparse.Namespace) -> int:
         shown = await adoption.restart_command(session, status.run_id)
         question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
         problem = f"nobody can be asked whether to run: {shown}"
-        if not await confirm(arguments, question, problem=problem, next_step="add --yes to restart the server"):
+        if not await confirm(
+            arguments, question, problem=problem, next_step="add --yes to restart the server"
+        ):
             raise InputError("nothing was restarted")
         await warn_if_measured(session)
         await adoption.restart(session, status.run_id)
     return emit_or_say(
-        arguments.json, {"run_id": status.run_id, "command": shown}, f"{status.run_id} restarted: {shown}"
+        arguments.json,
+        {"run_id": status.run_id, "command": shown},
+        f"{status.run_id} restarted: {shown}",
     )
 
 
 def status_json(status: ServerStatus) -> dict[str, Any]:
-    return {**asdict(status), "state": str(status.state), "findings": [f.as_json() for f in status.findings]}
+    return {
+        **asdict(status),
+        "state": str(status.state),
+        "findings": [f.as_json() for f in status.findings],
+    }
 
 
 async def find_run(session: Session, run: str) -> ServerStatus:
-    """Return the run whose id is `run`, or the only run whose id begins or ends with `run`. Raises InputError if there
-    is no such run or more than one.
+    """Return the run whose id is `run`, or the only run whose id begins or ends with `run`. Raises
+    InputError if there is no such run or more than one.
     """
     supervisor = session.servers.supervisor
     known = [*(s.run_id for s in await supervisor.runs()), *supervisor.older]
@@ -279,17 +314,25 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
         return await supervisor.look(hits[0])
-    problem = f"{len(hits)} runs match {run!r}: {', '.join(hits[:5])}" if hits else f"no run {run!r}"
-    raise InputError(problem, host=session.host.name, next_step="`workbench servers` lists the runs")
+    problem = (
+        (f"{len(hits)} runs match {run!r}: {', '.join(hits[:5])}") if hits else f"no run {run!r}"
+    )
+    raise InputError(
+        problem, host=session.host.name, next_step="`workbench servers` lists the runs"
+    )
 
 
 async def _reject_external(session: Session, number: int) -> None:
-    """Raise InputError if `number` is the process id or the port of a server that Workbench did not start, because
-    Workbench does not control such servers.
+    """Raise InputError if `number` is the process id or the port of a server that Workbench did not
+    start, because Workbench does not control such servers.
     """
     other = next((o for o in await session.servers.others() if number in (o.pid, o.port)), None)
     if other is not None:
-        log = f"its output goes to {other.output}" if other.output else "its output is where it was started"
+        log = (
+            f"its output goes to {other.output}"
+            if other.output
+            else ("its output is where it was started")
+        )
         raise InputError(
             f"process {other.pid} at {other.url} was not started by Workbench; {log}",
             host=session.host.name,
@@ -299,8 +342,8 @@ async def _reject_external(session: Session, number: int) -> None:
 
 
 async def ready_run(session: Session, run: str | None) -> str | None:
-    """Wait until the run that `run` names is READY, and return its id. None if `run` is None. Raises BenchError if the
-    run has ended."""
+    """Wait until the run that `run` names is READY, and return its id. None if `run` is None.
+    Raises BenchError if the run has ended."""
     if run is None:
         return None
     status = await find_run(session, run)

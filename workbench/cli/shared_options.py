@@ -10,7 +10,9 @@ EXECUTABLE_HELP = "the program that starts the engine, for example one in a virt
 PRESET = option("preset PRESET", "id of a preset, or path of a preset file")
 CHANGES = (
     repeatable("--set flag=value", "set a launch flag; repeatable", dest="sets"),
-    repeatable("--unset name", "remove a launch flag or an environment variable; repeatable", dest="unsets"),
+    repeatable(
+        "--unset name", "remove a launch flag or an environment variable; repeatable", dest="unsets"
+    ),
     repeatable("--env K=V", "set an environment variable of the server; repeatable", dest="envs"),
     option("--executable PATH", EXECUTABLE_HELP),
     repeatable("--var name=value", "set a variable of the preset; repeatable", dest="variables"),
@@ -18,17 +20,25 @@ CHANGES = (
 RUN_AS = (
     option(
         "--as WORD",
-        f"what runs the server on its host: {', '.join(OPTIONS)} (process, or what the preset or hosts.toml says)",
+        f"what runs the server on its host: {', '.join(OPTIONS)} (process, or what the preset or "
+        "hosts.toml says)",
         dest="run_as",
     ),
-    repeatable("--run-option NAME=VALUE", "set an option of what runs the server; repeatable", dest="run_options"),
+    repeatable(
+        "--run-option NAME=VALUE",
+        "set an option of what runs the server; repeatable",
+        dest="run_options",
+    ),
 )
 TRUST = option(
     "--trust",
-    "also accept the parts of someone else's preset that could run other programs (`workbench plan` lists them)",
+    "also accept the parts of someone else's preset that could run other programs (`workbench "
+    "plan` lists them)",
 )
 WAIT_FOR_LOCK = option(
-    "--wait", "if another user is measuring on the host, wait until that measurement ends", dest="wait_for_lock"
+    "--wait",
+    "if another user is measuring on the host, wait until that measurement ends",
+    dest="wait_for_lock",
 )
 YES = option("--yes", "do not ask for confirmation")
 DRY_RUN = option("--dry-run", "only print the commands")

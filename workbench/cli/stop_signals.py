@@ -1,5 +1,5 @@
-"""Handlers for signals that end a command. Before the command ends, GPU settings are reverted and the results measured
-so far are stored."""
+"""Handlers for signals that end a command. Before the command ends, GPU settings are reverted and
+the results measured so far are stored."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def cancelled_by_signals() -> AsyncIterator[None]:
-    """While this context manager is open, cancel the command when SIGTERM or SIGHUP arrives. Before the command ends,
-    it reverts its settings, as after Ctrl-C."""
+    """While this context manager is open, cancel the command when SIGTERM or SIGHUP arrives. Before
+    the command ends, it reverts its settings, as after Ctrl-C."""
     received: list[signal.Signals] = []
     cancel = _current_task().cancel
 
@@ -36,11 +36,14 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def benchmark_stopped_by_signals(session: Session, received: list[signal.Signals]) -> AsyncIterator[None]:
-    """While this context manager is open, cancel the running benchmark at the first Ctrl-C, SIGTERM or SIGHUP, and the
-    whole command at the next one.
+async def benchmark_stopped_by_signals(
+    session: Session, received: list[signal.Signals]
+) -> AsyncIterator[None]:
+    """While this context manager is open, cancel the running benchmark at the first Ctrl-C, SIGTERM
+    or SIGHUP, and the whole command at the next one.
 
-    A cancelled benchmark raises BenchCancelled, which has the result so far. Every signal is appended to `received`.
+    A cancelled benchmark raises BenchCancelled, which has the result so far. Every signal is
+    appended to `received`.
     """
     cancel = _current_task().cancel
     cancelling: list[asyncio.Task[None]] = []
@@ -62,11 +65,13 @@ async def benchmark_stopped_by_signals(session: Session, received: list[signal.S
 
 
 def raise_for(received: list[signal.Signals]) -> None:
-    """End the command because of the first received signal: raise KeyboardInterrupt for SIGINT and WorkbenchError for
-    any other signal."""
+    """End the command because of the first received signal: raise KeyboardInterrupt for SIGINT and
+    WorkbenchError for any other signal."""
     if received[0] == signal.SIGINT:
         raise KeyboardInterrupt
-    raise WorkbenchError(f"ended by {received[0].name}", next_step="no result was stored; run the command again")
+    raise WorkbenchError(
+        f"ended by {received[0].name}", next_step="no result was stored; run the command again"
+    )
 
 
 def _current_task() -> asyncio.Task[None]:
@@ -76,9 +81,11 @@ def _current_task() -> asyncio.Task[None]:
 
 
 @contextmanager
-def _handled(numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call `handler` for each of these signals while the context manager is open. Outside the main thread, signals are
-    not handled."""
+def _handled(
+    numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]
+) -> Iterator[None]:
+    """Call `handler` for each of these signals while the context manager is open. Outside the main
+    thread, signals are not handled."""
     loop = asyncio.get_running_loop()
     with suppress(ValueError, RuntimeError):
         for number in numbers:

@@ -1,5 +1,5 @@
-"""The standard streams, made safe: for text that the encoding does not have, a full disk, and closed file
-descriptors.
+"""The standard streams, made safe: for text that the encoding does not have, a full disk, and
+closed file descriptors.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class OutputLost(WorkbenchError):
 def prepare() -> None:
     """Make the standard streams accept any text, and replace each closed stream with /dev/null.
 
-    Afterwards, a failing write to standard output raises OutputLost, or BrokenPipeError if the program that reads it
-    has ended.
+    Afterwards, a failing write to standard output raises OutputLost, or BrokenPipeError if the
+    program that reads it has ended.
     """
     codecs.register_error(_ERRORS, _replaced)
     for descriptor in (0, 1, 2):  # a file that is opened later must not become standard output
@@ -71,7 +71,12 @@ class _Stdout(io.TextIOWrapper):
     """Standard output that raises OutputLost with the reason when a write fails."""
 
     def __init__(self, stream: Any) -> None:
-        super().__init__(stream.buffer, encoding=stream.encoding, errors=_ERRORS, line_buffering=stream.line_buffering)
+        super().__init__(
+            stream.buffer,
+            encoding=stream.encoding,
+            errors=_ERRORS,
+            line_buffering=stream.line_buffering,
+        )
 
     def write(self, text: str) -> int:
         try:
@@ -91,8 +96,8 @@ class _Stdout(io.TextIOWrapper):
 
 
 class _Closed(io.StringIO):
-    """A replacement for a standard output that is closed. It discards the text, and raises OutputLost when it is
-    flushed.
+    """A replacement for a standard output that is closed. It discards the text, and raises
+    OutputLost when it is flushed.
     """
 
     def __init__(self) -> None:
@@ -115,5 +120,6 @@ class _Closed(io.StringIO):
 def _lost(reason: str | None) -> OutputLost:
     return OutputLost(
         f"cannot write to standard output: {reason}",
-        next_step="the command may have finished its work, so check that before you repeat the command",
+        next_step="the command may have finished its work, so check that before you repeat the "
+        "command",
     )

@@ -1,5 +1,5 @@
-"""The command `sweep`, which benchmarks a server with several values of its launch flags, and its subcommands that
-resume, list and show sweeps.
+"""The command `sweep`, which benchmarks a server with several values of its launch flags, and its
+subcommands that resume, list and show sweeps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
-from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, PRESET, RUN_AS, TRUST, WAIT_FOR_LOCK, YES
+from workbench.cli.shared_options import (
+    CHANGES,
+    MAX_MINUTES_LEFT,
+    PRESET,
+    RUN_AS,
+    TRUST,
+    WAIT_FOR_LOCK,
+    YES,
+)
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 
@@ -65,7 +73,8 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session, cancelled_by_signals():
         await load_plan(session, arguments)
         await session.servers.adopt()
-        combinations_of(session.plans.editor, flags)  # an invalid value is an error before the plan is printed
+        # an invalid value is an error before the plan is printed
+        combinations_of(session.plans.editor, flags)
         for line in _plan_lines(session, flags, arguments):
             note(line)
         await _confirm_stop(session, arguments)
@@ -81,9 +90,11 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
-async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run: str | None = None) -> None:
-    """Ask the user before the sweep stops the running server. A server that the sweep itself has started (run id
-    `own_run`) is stopped without a question.
+async def _confirm_stop(
+    session: Session, arguments: argparse.Namespace, own_run: str | None = None
+) -> None:
+    """Ask the user before the sweep stops the running server. A server that the sweep itself has
+    started (run id `own_run`) is stopped without a question.
     """
     server = session.state.server
     if server is None or not server.state.alive or server.run_id == own_run:
@@ -92,14 +103,19 @@ async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run
     question = f"Stop {run} for the sweep, and start it again afterwards?"
     problem = f"the sweep would stop {run}, and start it again afterwards"
     if not await confirm(
-        arguments, question, problem=problem, next_step="add --yes to let the sweep stop the run, or stop the run first"
+        arguments,
+        question,
+        problem=problem,
+        next_step="add --yes to let the sweep stop the run, or stop the run first",
     ):
         raise InputError("nothing was changed")
 
 
-def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield lines that describe a sweep before its start: the number of runs, and the expected duration, estimated from
-    earlier starts and benchmarks.
+def _plan_lines(
+    session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace
+) -> Iterator[str]:
+    """Yield lines that describe a sweep before its start: the number of runs, and the expected
+    duration, estimated from earlier starts and benchmarks.
     """
     from workbench.model.experiment import Arm
 
@@ -108,11 +124,14 @@ def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments:
     each = "one run" if arguments.runs == 1 else f"{arguments.runs} runs"
     then = f"then the best is compared with the current values in {arguments.pairs} pairs"
     yield (
-        f"up to {configurations} configurations with the current one, {each} each on a fresh server; "
+        f"up to {configurations} configurations with the current one, {each} each on a fresh "
+        "server; "
         f"{then if pair_runs else 'without a comparison in pairs'}"
     )
     changed = Arm(sets=tuple(f"{name}={values[0]}" for name, values in flags.items()))
-    two_pairs_s = session.experiments.estimate_s(Arm(), changed, pairs=2, throw_away=False, bench=load_of(arguments))
+    two_pairs_s = session.experiments.estimate_s(
+        Arm(), changed, pairs=2, throw_away=False, bench=load_of(arguments)
+    )
     if two_pairs_s is None:
         yield UNKNOWN_DURATION
     else:
@@ -120,8 +139,8 @@ def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments:
 
 
 def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values by flag from words such as "name=v1,v2". A JSON value is one value, even if it contains
-    commas.
+    """Return the values by flag from words such as "name=v1,v2". A JSON value is one value, even if
+    it contains commas.
     """
     found: dict[str, list[str]] = {}
     for word in words:
@@ -172,7 +191,9 @@ def _store() -> SweepStore:
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
     sweeps = _store().list()
-    return emit_or_say(arguments.json, {"sweeps": [asdict(sweep) for sweep in sweeps]}, map(_list_line, sweeps))
+    return emit_or_say(
+        arguments.json, {"sweeps": [asdict(sweep) for sweep in sweeps]}, map(_list_line, sweeps)
+    )
 
 
 def _list_line(sweep: Sweep) -> str:
@@ -180,7 +201,9 @@ def _list_line(sweep: Sweep) -> str:
     simulated = "  SIMULATED" if sweep.simulated else ""
     error = f"  {sweep.error}" if sweep.error else ""
     points = f"{done}/{len(sweep.points)} points"
-    return f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{error}"
+    return (
+        f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{error}"
+    )
 
 
 @command(
@@ -195,8 +218,8 @@ def show_sweep(arguments: argparse.Namespace) -> int:
 
 
 def stored_sweep(arguments: argparse.Namespace) -> Sweep:
-    """Return the stored sweep whose id the command line gives, and select the sweep's host unless the command line
-    names a host."""
+    """Return the stored sweep whose id the command line gives, and select the sweep's host unless
+    the command line names a host."""
     sweep = _store().get(arguments.id)
     use_host_of_record(arguments, sweep.host)
     return sweep
@@ -205,8 +228,8 @@ def stored_sweep(arguments: argparse.Namespace) -> Sweep:
 def report_points(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each value of the sweep on stderr when its measurement starts or ends. With --json,
-    it prints nothing.
+    """Return a listener that prints each value of the sweep on stderr when its measurement starts
+    or ends. With --json, it prints nothing.
 
     Values that the `resumed` sweep measured before it was interrupted are not printed again.
     """
@@ -226,14 +249,15 @@ def report_points(
 
 
 def print_sweep(sweep: Sweep, as_json: bool) -> int:
-    """Print the sweep. Return the exit code: 0 if it is complete and measured at least one point, otherwise 1."""
+    """Print the sweep. Return the exit code: 0 if it is complete and measured at least one point,
+    otherwise 1."""
     emit_or_say(as_json, asdict(sweep), sweep_lines(sweep))
     return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
 
 
 def sweep_lines(sweep: Sweep) -> Iterator[str]:
-    """Yield lines that describe a sweep: the value beyond which a higher value gains little, the table of all values,
-    notes, the error, and the command to resume it."""
+    """Yield lines that describe a sweep: the value beyond which a higher value gains little, the
+    table of all values, notes, the error, and the command to resume it."""
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import sweep_blocks
 
@@ -246,8 +270,8 @@ def sweep_lines(sweep: Sweep) -> Iterator[str]:
 
 
 def resume_command(sweep: Sweep) -> str | None:
-    """Return the command line that resumes a sweep which ended early. None if the sweep is complete or cannot be
-    resumed.
+    """Return the command line that resumes a sweep which ended early. None if the sweep is complete
+    or cannot be resumed.
     """
     if not sweep.resumable or sweep.state == "done":
         return None

@@ -1,4 +1,5 @@
-"""The examination of a host: what serving and tuning on it needs, and what to do about what is missing.
+"""The examination of a host: what serving and tuning on it needs, and what to do about what is
+missing.
 
 examination.py       reads everything, in parallel and with time limits
 host_values.py       limits, memory, disk, idle states, CUDA toolkit, ports, processes: one script, one round trip

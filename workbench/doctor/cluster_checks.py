@@ -1,5 +1,5 @@
-"""Checks of a cluster before a server starts on it. All functions are pure: they read a ClusterReport and yield
-findings about problems."""
+"""Checks of a cluster before a server starts on it. All functions are pure: they read a
+ClusterReport and yield findings about problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 
 _GIB = 1 << 30
-_PACKAGES = {"torch": Level.ERROR, "nvidia-nccl-cu12": Level.ERROR, "nvidia-nccl-cu13": Level.ERROR, "ray": Level.ERROR}
+_PACKAGES = {
+    "torch": Level.ERROR,
+    "nvidia-nccl-cu12": Level.ERROR,
+    "nvidia-nccl-cu13": Level.ERROR,
+    "ray": Level.ERROR,
+}
 _TITLES = {"nvidia-nccl-cu12": "NCCL", "nvidia-nccl-cu13": "NCCL", "ray": "Ray"}
 NCCL_MEMLOCK = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 GLOO = "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables"
@@ -26,28 +31,43 @@ def nodes(report: ClusterReport) -> Iterator[Finding]:
         if node.problem is not None:
             yield unreached(node)
         elif node.unlooked is not None:
-            text = f"names, ports, processes and the clock of {node.name} are not known: {node.unlooked}"
-            yield Finding(Level.WARN, "cluster.unlooked", text, fix=f"install python3 on {node.name}")
+            text = (
+                f"names, ports, processes and the clock of {node.name} are not known: "
+                f"{node.unlooked}"
+            )
+            yield Finding(
+                Level.WARN, "cluster.unlooked", text, fix=f"install python3 on {node.name}"
+            )
         yield from node.parts
     if len(report.nodes) < 2:
         fix = "write two hosts or more into `nodes` of the cluster in hosts.toml"
-        yield Finding(Level.ERROR, "cluster.one-node", "a cluster needs at least two nodes", fix=fix)
+        yield Finding(
+            Level.ERROR, "cluster.one-node", "a cluster needs at least two nodes", fix=fix
+        )
 
 
 def addresses(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes whose address is unknown, does not belong to the node, or is also the address of another node. A
-    loopback address is accepted."""
+    """Report nodes whose address is unknown, does not belong to the node, or is also the address of
+    another node. A loopback address is accepted."""
     for node in report.reached:
         place, fix = node.place, f'write address = "…" of {node.name} into hosts.toml'
         if place.address is None:
-            text = f"the address of {node.name} is not known: {place.problem or 'no network of all nodes was found'}"
+            text = (
+                f"the address of {node.name} is not known: "
+                f"{place.problem or 'no network of all nodes was found'}"
+            )
             yield Finding(Level.ERROR, "cluster.address-unknown", text, fix=fix)
         elif _loopback(place.address):
             continue  # nodes on one machine
         elif node.network.interfaces and node.network.with_address(place.address) is None:
-            own = ", ".join(a.partition("/")[0] for i in node.network.interfaces for a in i.addresses) or "none"
+            own = (
+                ", ".join(a.partition("/")[0] for i in node.network.interfaces for a in i.addresses)
+                or "none"
+            )
             text = f"{node.name} does not have the address {place.address}"
-            yield Finding(Level.ERROR, "cluster.address-foreign", text, fix=fix, evidence=f"it has {own}")
+            yield Finding(
+                Level.ERROR, "cluster.address-foreign", text, fix=fix, evidence=f"it has {own}"
+            )
     for a, b in combinations(report.reached, 2):
         if a.place.address is not None and a.place.address == b.place.address:
             text = f"{a.name} and {b.name} have the same address {a.place.address}"
@@ -56,39 +76,62 @@ def addresses(report: ClusterReport) -> Iterator[Finding]:
 
 
 def names(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes on which their own host name resolves to a loopback address, and nodes on which the name of another
-    node resolves to an address that the other node does not have."""
+    """Report nodes on which their own host name resolves to a loopback address, and nodes on which
+    the name of another node resolves to an address that the other node does not have."""
     by_name = {node.name: node for node in report.reached}
     for node in report.reached:
         known: Mapping[str, Sequence[str]] = node.look.get("names", {})
         hostname = node.look.get("hostname", "")
         own = known.get(hostname, ())
         if own and all(_loopback(address) for address in own):
-            text = f"on {node.name} its own name {hostname} is {own[0]}: gloo and Ray may bind to loopback"
-            fix = f"in /etc/hosts of {node.name}, give {hostname} the address {node.place.address or 'of the network'}"
-            yield Finding(Level.HINT, "cluster.name-loopback", text, fix=fix, source=GLOO, evidence=", ".join(own))
+            text = (
+                f"on {node.name} its own name {hostname} is {own[0]}: gloo and Ray may bind "
+                "to loopback"
+            )
+            fix = (
+                f"in /etc/hosts of {node.name}, give {hostname} the address "
+                f"{node.place.address or 'of the network'}"
+            )
+            yield Finding(
+                Level.HINT,
+                "cluster.name-loopback",
+                text,
+                fix=fix,
+                source=GLOO,
+                evidence=", ".join(own),
+            )
         for name, found in known.items():
             other = by_name.get(name)
             if other is None or not found or other is node or other.place.address in found:
                 continue
             theirs = {a.partition("/")[0] for i in other.network.interfaces for a in i.addresses}
             if theirs and not theirs & set(found):
-                text = f"on {node.name} the name {name} is {found[0]}, which is no address of {name}"
+                text = (
+                    f"on {node.name} the name {name} is {found[0]}, which is no address of {name}"
+                )
                 fix = f"correct {name} in /etc/hosts or DNS of {node.name}"
-                yield Finding(Level.WARN, "cluster.name-foreign", text, fix=fix, evidence=", ".join(found))
+                yield Finding(
+                    Level.WARN, "cluster.name-foreign", text, fix=fix, evidence=", ".join(found)
+                )
 
 
 def connections(report: ClusterReport) -> Iterator[Finding]:
     """Report each node address to which another node cannot connect."""
     for made in report.connections:
         if made.problem is not None:
-            text = f"{made.source} cannot connect to {made.address} of {made.target}: {made.problem}"
-            fix = f"open the firewall of {made.target} for {made.source}, and check the cable and the address"
+            text = (
+                f"{made.source} cannot connect to {made.address} of {made.target}: {made.problem}"
+            )
+            fix = (
+                f"open the firewall of {made.target} for {made.source}, and check the cable "
+                "and the address"
+            )
             yield Finding(Level.ERROR, "cluster.connection", text, fix=fix)
 
 
 def interfaces(report: ClusterReport) -> Iterator[Finding]:
-    """Report network interfaces that are missing, down or slow, and speeds or MTUs that differ between the nodes."""
+    """Report network interfaces that are missing, down or slow, and speeds or MTUs that differ
+    between the nodes."""
     slow_gbit, source = limit("cluster_interface_gbit_s")
     found = []
     for node in report.reached:
@@ -98,8 +141,13 @@ def interfaces(report: ClusterReport) -> Iterator[Finding]:
             continue
         if interface is None:
             has = ", ".join(i.name for i in node.network.interfaces)
-            text, fix = f"{node.name} has no interface {name}", f"correct interface of {node.name} in hosts.toml"
-            yield Finding(Level.ERROR, "cluster.interface-missing", text, fix=fix, evidence=f"it has {has}")
+            text, fix = (
+                (f"{node.name} has no interface {name}"),
+                f"correct interface of {node.name} in hosts.toml",
+            )
+            yield Finding(
+                Level.ERROR, "cluster.interface-missing", text, fix=fix, evidence=f"it has {has}"
+            )
             continue
         found.append((node, interface))
         if not interface.up:
@@ -107,11 +155,18 @@ def interfaces(report: ClusterReport) -> Iterator[Finding]:
             fix = f"check the cable, then on {node.name}: sudo ip link set {name} up"
             yield Finding(Level.ERROR, "cluster.interface-down", text, fix=fix)
         elif interface.speed_mbit_s is not None and interface.speed_mbit_s < 1000 * slow_gbit:
-            text = f"interface {name} of {node.name} runs at {interface.speed_mbit_s / 1000:g} Gbit/s"
-            fix = f"use the fast port: write its interface into hosts.toml, or look at `ethtool {name}`"
+            text = (
+                f"interface {name} of {node.name} runs at {interface.speed_mbit_s / 1000:g} Gbit/s"
+            )
+            fix = (
+                "use the fast port: write its interface into hosts.toml, or look at `ethtool "
+                f"{name}`"
+            )
             yield Finding(Level.WARN, "cluster.interface-slow", text, fix=fix, source=source)
     for what, title, unit in (("speed_mbit_s", "speeds", "Mbit/s"), ("mtu", "MTUs", "bytes")):
-        values = {node.name: value for node, one in found if (value := getattr(one, what)) is not None}
+        values = {
+            node.name: value for node, one in found if (value := getattr(one, what)) is not None
+        }
         if len(set(values.values())) > 1:
             text = f"the interfaces of the nodes have different {title}: {_each(values, unit)}"
             fix = (
@@ -119,12 +174,17 @@ def interfaces(report: ClusterReport) -> Iterator[Finding]:
                 if what == "speed_mbit_s"
                 else f"set one MTU: sudo ip link set IFACE mtu {max(values.values())}"
             )
-            yield Finding(Level.WARN, f"cluster.interface-{'speed' if what == 'speed_mbit_s' else what}", text, fix=fix)
+            yield Finding(
+                Level.WARN,
+                f"cluster.interface-{'speed' if what == 'speed_mbit_s' else what}",
+                text,
+                fix=fix,
+            )
 
 
 def rdma(report: ClusterReport) -> Iterator[Finding]:
-    """Report RDMA devices that are missing or not active, and a limit on locked memory that is too low for RDMA with
-    NCCL."""
+    """Report RDMA devices that are missing or not active, and a limit on locked memory that is too
+    low for RDMA with NCCL."""
     least_mib, _ = limit("rdma_memlock_mib")
     with_rdma = [node for node in report.reached if node.place.rdma]
     for node in with_rdma:
@@ -133,17 +193,28 @@ def rdma(report: ClusterReport) -> Iterator[Finding]:
             device = devices.get(name)
             if device is None:
                 text = f"{node.name} has no RDMA device {name}"
-                fix = f"correct rdma of {node.name} in hosts.toml; `rdma link` on {node.name} lists the devices"
+                fix = (
+                    f"correct rdma of {node.name} in hosts.toml; `rdma link` on {node.name} "
+                    "lists the devices"
+                )
                 has = ", ".join(devices) or "none"
-                yield Finding(Level.ERROR, "cluster.rdma-missing", text, fix=fix, evidence=f"it has {has}")
+                yield Finding(
+                    Level.ERROR, "cluster.rdma-missing", text, fix=fix, evidence=f"it has {has}"
+                )
             elif not device.active:
                 text = f"RDMA device {name} of {node.name} is not active: NCCL would use sockets"
-                fix = f"check the cable and interface {device.interface or 'of the port'}; `rdma link` shows the state"
+                fix = (
+                    f"check the cable and interface {device.interface or 'of the port'}; `rdma "
+                    "link` shows the state"
+                )
                 yield Finding(Level.ERROR, "cluster.rdma-down", text, fix=fix)
         memlock = node.look.get("memlock_bytes")
         if isinstance(memlock, int) and memlock < least_mib * (1 << 20):
             text = f"{node.name} may lock {memlock >> 20} MiB of memory, too little for RDMA"
-            fix = f"on {node.name}: `* - memlock unlimited` in /etc/security/limits.conf, then log in again"
+            fix = (
+                f"on {node.name}: `* - memlock unlimited` in /etc/security/limits.conf, then "
+                "log in again"
+            )
             yield Finding(Level.WARN, "cluster.rdma-memlock", text, fix=fix, source=NCCL_MEMLOCK)
     if with_rdma and len(with_rdma) < len(report.reached):
         without = ", ".join(node.name for node in report.reached if not node.place.rdma)
@@ -157,7 +228,8 @@ def rdma(report: ClusterReport) -> Iterator[Finding]:
 
 
 def versions(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes without the plan's engine, and engines, packages, drivers and GPUs that differ between nodes."""
+    """Report nodes without the plan's engine, and engines, packages, drivers and GPUs that differ
+    between nodes."""
     by_engine: dict[str, dict[str, str]] = {}
     for node in report.reached:
         for installed in node.seen.engines:
@@ -165,17 +237,26 @@ def versions(report: ClusterReport) -> Iterator[Finding]:
                 by_engine.setdefault(installed.engine, {})[node.name] = installed.version
     for engine, found in by_engine.items():
         if report.engine in (None, engine):
-            yield from _unequal(found, engine, Level.ERROR, f"install the same version of {engine} on every node")
+            yield from _unequal(
+                found, engine, Level.ERROR, f"install the same version of {engine} on every node"
+            )
     if report.engine is not None:
         have = by_engine.get(report.engine, {})
         for node in report.reached:
             if node.name not in have:
                 text = f"{report.engine} was not found on {node.name}"
-                fix = f"install {report.engine} on {node.name}, or write its engines.{report.engine} into hosts.toml"
+                fix = (
+                    f"install {report.engine} on {node.name}, or write its "
+                    f"engines.{report.engine} into hosts.toml"
+                )
                 yield Finding(Level.ERROR, "cluster.engine-missing", text, fix=fix)
     yield from _packages(report)
-    drivers = {n.name: n.seen.driver.driver_version for n in report.reached if n.seen.driver.driver_version}
-    yield from _unequal(drivers, "driver", Level.WARN, "install the same NVIDIA driver on every node")
+    drivers = {
+        n.name: n.seen.driver.driver_version for n in report.reached if n.seen.driver.driver_version
+    }
+    yield from _unequal(
+        drivers, "driver", Level.WARN, "install the same NVIDIA driver on every node"
+    )
     gpus = {n.name: _gpus(n) for n in report.reached if n.seen.gpus}
     yield from _unequal(gpus, "GPUs", Level.WARN, "expect the speed of the slowest GPU")
 
@@ -203,7 +284,9 @@ def _unequal(found: Mapping[str, str], what: str, level: Level, fix: str) -> Ite
         yield Finding(
             level,
             code,
-            f"the nodes have different versions of {what}" if what != "GPUs" else "the nodes have different GPUs",
+            f"the nodes have different versions of {what}"
+            if what != "GPUs"
+            else "the nodes have different GPUs",
             fix=fix,
             evidence=_each(found),
         )
@@ -211,7 +294,9 @@ def _unequal(found: Mapping[str, str], what: str, level: Level, fix: str) -> Ite
 
 def model(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes without the plan's model files, and model files that differ between nodes."""
-    digests = {node.name: node.model.digest for node in report.reached if node.model and node.model.digest}
+    digests = {
+        node.name: node.model.digest for node in report.reached if node.model and node.model.digest
+    }
     source = next(iter(digests), None)
     for node in report.reached:
         if node.model is not None and node.model.digest is None:
@@ -221,69 +306,96 @@ def model(report: ClusterReport) -> Iterator[Finding]:
                 fix = f"workbench --host {node.name} models download {report.model}"
             yield Finding(Level.ERROR, "cluster.model-missing", text, fix=fix)
     if len(set(digests.values())) > 1:
-        bases = {node.name: node.model.basis for node in report.reached if node.model and node.model.digest}
+        bases = {
+            node.name: node.model.basis
+            for node in report.reached
+            if node.model and node.model.digest
+        }
         text = f"the nodes have different files of the model {report.model}"
         on = " ".join(f"--on {name}" for name in digests)
-        fix = f"`workbench models check {report.model} {on}` names the files; copy the right ones to the other nodes"
+        fix = (
+            f"`workbench models check {report.model} {on}` names the files; copy the right "
+            "ones to the other nodes"
+        )
         yield Finding(Level.ERROR, "cluster.model-differs", text, fix=fix, evidence=_each(bases))
 
 
 def ports(report: ClusterReport) -> Iterator[Finding]:
     for node in report.reached:
         if taken := node.look.get("taken"):
-            text = f"on {node.name} other programs listen on {', '.join(f'port {port}' for port in taken)}"
-            fix = f"`ss -ltnp` on {node.name} names them; stop them, or choose other ports in the plan"
+            text = (
+                f"on {node.name} other programs listen on "
+                f"{', '.join(f'port {port}' for port in taken)}"
+            )
+            fix = (
+                f"`ss -ltnp` on {node.name} names them; stop them, or choose other ports in "
+                "the plan"
+            )
             yield Finding(Level.ERROR, "cluster.port-taken", text, fix=fix)
 
 
 def clocks(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes whose clocks differ by more than the limit in table.json plus the error of the measurement."""
+    """Report nodes whose clocks differ by more than the limit in table.json plus the error of the
+    measurement."""
     most_s, source = limit("cluster_clock_s")
     known = [(n, n.clock_ahead_s) for n in report.reached if n.clock_ahead_s is not None]
     for (a, at), (b, bt) in combinations(known, 2):
         apart_s = abs(at - bt)
         if apart_s > most_s + a.clock_error_s + b.clock_error_s:
-            text = f"the clocks of {a.name} and {b.name} are {apart_s:.1f} s apart: their logs cannot be compared"
+            text = (
+                f"the clocks of {a.name} and {b.name} are {apart_s:.1f} s apart: their logs "
+                "cannot be compared"
+            )
             fix = "switch on time synchronization on both: sudo timedatectl set-ntp true"
             yield Finding(Level.WARN, "cluster.clocks", text, fix=fix, source=source)
 
 
 def memory(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes with less free memory than the plan needs. On a node whose GPU shares the host's memory, a reserve
-    must stay free besides, and swap is reported too."""
+    """Report nodes with less free memory than the plan needs. On a node whose GPU shares the host's
+    memory, a reserve must stay free besides, and swap is reported too."""
     for node in report.reached:
         free = _free(node)
         if free is None:
             continue
         reserve = report.reserve_bytes if node.unified else 0
         kind = "memory, which GPU and system share," if node.unified else "memory on a GPU"
-        need = report.need_bytes and report.need_bytes * (len(node.seen.gpus) if node.unified else 1)
+        need = report.need_bytes and report.need_bytes * (
+            len(node.seen.gpus) if node.unified else 1
+        )
         if need is not None and free - reserve < need:
             kept = f" and {reserve / _GIB:.1f} GiB stay in reserve" if reserve else ""
             text = (
                 f"{node.name} has {free / _GIB:.1f} GiB of {kind} free; "
                 f"the plan needs {need / _GIB:.1f} GiB there{kept}"
             )
-            fix = "stop programs that use it (see `nvidia-smi`), or lower the plan's memory share or its context length"
+            fix = (
+                "stop programs that use it (see `nvidia-smi`), or lower the plan's memory "
+                "share or its context length"
+            )
             yield Finding(Level.ERROR, "cluster.memory", text, fix=fix)
         elif need is None and node.unified and free < reserve:
-            text = f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the reserve"
+            text = (
+                f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the reserve"
+            )
             yield Finding(
                 Level.ERROR,
                 "cluster.memory",
                 text,
-                fix=f"stop programs that use memory: `ps aux --sort -rss` on {node.name} lists them",
+                fix=f"stop programs that use memory: `ps aux --sort -rss` on {node.name} lists "
+                "them",
             )
         swap = node.look.get("memory", {})
         if node.unified and swap.get("SwapTotal"):
-            text = f"{node.name} has swap: with unified memory the host stalls before the engine fails"
+            text = (
+                f"{node.name} has swap: with unified memory the host stalls before the engine fails"
+            )
             fix = f"on {node.name}, while it serves: sudo swapoff -a"
             yield Finding(Level.HINT, "cluster.swap", text, fix=fix)
 
 
 def leftovers(report: ClusterReport) -> Iterator[Finding]:
-    """Report engine and Ray processes that run on a node, and shared memory segments that no process uses. Earlier
-    servers may have left them there."""
+    """Report engine and Ray processes that run on a node, and shared memory segments that no
+    process uses. Earlier servers may have left them there."""
     least_mib, _ = limit("cluster_segments_mib")
     for node in report.reached:
         for key, whose, fix in (
@@ -292,24 +404,34 @@ def leftovers(report: ClusterReport) -> Iterator[Finding]:
         ):
             found = node.look.get(key) or ()
             if found:
-                some = (f"{p['name']} {p['pid']}{' (a run of Workbench)' if p['run'] else ''}" for p in found[:5])
+                some = (
+                    f"{p['name']} {p['pid']}{' (a run of Workbench)' if p['run'] else ''}"
+                    for p in found[:5]
+                )
                 each = ", ".join((*some, *(["…"] if len(found) > 5 else [])))
                 verb = "lives" if len(found) == 1 else "live"
-                text = f"on {node.name} {count_of(len(found), 'process', 'processes')} of {whose} still {verb}"
+                text = (
+                    f"on {node.name} {count_of(len(found), 'process', 'processes')} of "
+                    f"{whose} still {verb}"
+                )
                 yield Finding(Level.WARN, f"cluster.left-{key}", text, fix=fix, evidence=each)
         segments = node.look.get("segments") or ()
         size = sum(segment["bytes"] for segment in segments)
         if size >= least_mib * (1 << 20):
             count = count_of(len(segments), "segment")
             text = f"on {node.name} no process uses {count} of shared memory, {size >> 20} MiB"
-            listed = shlex.join(f"/dev/shm/{segment['name']}" for segment in segments[:5])  # every user can name one
-            fix = f"remove these segments on {node.name}: rm {listed}{' …' if len(segments) > 5 else ''}"
+            # every user can name one
+            listed = shlex.join(f"/dev/shm/{segment['name']}" for segment in segments[:5])
+            fix = (
+                f"remove these segments on {node.name}: rm "
+                f"{listed}{' …' if len(segments) > 5 else ''}"
+            )
             yield Finding(Level.WARN, "cluster.left-memory", text, fix=fix)
 
 
 def _free(node: NodeReport) -> int | None:
-    """Return the free memory of a node in bytes: on unified memory the host's available memory, otherwise the free
-    memory of the GPU that has the least. None if unknown."""
+    """Return the free memory of a node in bytes: on unified memory the host's available memory,
+    otherwise the free memory of the GPU that has the least. None if unknown."""
     if node.unified:
         return node.available_bytes
     each = [
@@ -321,11 +443,16 @@ def _free(node: NodeReport) -> int | None:
 
 
 def _gpus(node: NodeReport) -> str:
-    return f"{len(node.seen.gpus)} x {' and '.join(dict.fromkeys(gpu.name or '?' for gpu in node.seen.gpus))}"
+    return (
+        f"{len(node.seen.gpus)} x "
+        f"{' and '.join(dict.fromkeys(gpu.name or '?' for gpu in node.seen.gpus))}"
+    )
 
 
 def _each(values: Mapping[str, object], unit: str = "") -> str:
-    return ", ".join(f"{name} {value}{f' {unit}' if unit else ''}" for name, value in values.items())
+    return ", ".join(
+        f"{name} {value}{f' {unit}' if unit else ''}" for name, value in values.items()
+    )
 
 
 def _loopback(address: str) -> bool:

@@ -1,5 +1,5 @@
-"""Reads the properties of each node of a cluster for `workbench cluster check`, and tries a connection from each node
-to each other node."""
+"""Reads the properties of each node of a cluster for `workbench cluster check`, and tries a
+connection from each node to each other node."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _NO_PYTHON = "it has no python3 from 3.8 on, which looks at names, ports, proces
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What was read about one node. `place` is the node's address in the network between the nodes. `look` has what the
-    program cluster_node.py found on the node. If that program gave no answer, `look` is empty and `unlooked` has the
-    reason. `clock_ahead_s` is the node's clock minus this machine's clock, in seconds, known to ± `clock_error_s`.
-    `problem` is the reason why the node could not be reached, None if it was reached."""
+    """What was read about one node. `place` is the node's address in the network between the nodes.
+    `look` has what the program cluster_node.py found on the node. If that program gave no answer,
+    `look` is empty and `unlooked` has the reason. `clock_ahead_s` is the node's clock minus this
+    machine's clock, in seconds, known to ± `clock_error_s`. `problem` is the reason why the node
+    could not be reached, None if it was reached."""
 
     place: NodePlace
     network: NodeNetwork = field(default_factory=NodeNetwork)
@@ -64,8 +65,8 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An attempt to connect from one node to the address of another. `ms` is the time that it took. If it failed,
-    `problem` is the reason."""
+    """An attempt to connect from one node to the address of another. `ms` is the time that it took.
+    If it failed, `problem` is the reason."""
 
     source: str
     target: str
@@ -76,9 +77,9 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """The reports about all nodes of a cluster, and what a plan needs there. `need_bytes` is the memory that the plan
-    takes on each GPU. `engine`, `model` and `need_bytes` are None without a plan. `reserve_bytes` of memory must stay
-    free on a node with unified memory."""
+    """The reports about all nodes of a cluster, and what a plan needs there. `need_bytes` is the
+    memory that the plan takes on each GPU. `engine`, `model` and `need_bytes` are None without a
+    plan. `reserve_bytes` of memory must stay free on a node with unified memory."""
 
     nodes: tuple[NodeReport, ...]
     connections: tuple[Connection, ...] = ()
@@ -93,8 +94,8 @@ class ClusterReport:
 
 
 class NodeProgram:
-    """The program cluster_node.py, running on a node. `ask` sends a question and returns the answer. It raises
-    HostError if the answer reports an error or does not come in time."""
+    """The program cluster_node.py, running on a node. `ask` sends a question and returns the
+    answer. It raises HostError if the answer reports an error or does not come in time."""
 
     def __init__(self, host: Host, stream: Stream) -> None:
         self._host, self._stream = host, stream
@@ -112,7 +113,8 @@ class NodeProgram:
                         return dict(answer)
         except TimeoutError:
             raise HostError(
-                f"the check program on {self._host.name} gave no answer within {ANSWER_S:g} s", host=self._host.name
+                f"the check program on {self._host.name} gave no answer within {ANSWER_S:g} s",
+                host=self._host.name,
             ) from None
         if await self._stream.wait() == TOO_OLD:
             raise HostError(_NO_PYTHON, host=self._host.name)
@@ -120,8 +122,8 @@ class NodeProgram:
         raise HostError(said[0], host=self._host.name)
 
     async def clock(self) -> tuple[float, float]:
-        """Return (the node's clock minus this machine's clock, error of this difference), both in seconds. Of several
-        answers, the fastest is used, because its error is the smallest."""
+        """Return (the node's clock minus this machine's clock, error of this difference), both in
+        seconds. Of several answers, the fastest is used, because its error is the smallest."""
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
@@ -137,9 +139,9 @@ class NodeProgram:
 
 @dataclass(frozen=True, slots=True)
 class NodeToCheck:
-    """A node, and what is to be read there. `ports` are the ports that the plan's server would use. `executables` has,
-    by engine, the path of the program that the user has chosen for this engine. `model` computes the fingerprint of the
-    plan's model files."""
+    """A node, and what is to be read there. `ports` are the ports that the plan's server would use.
+    `executables` has, by engine, the path of the program that the user has chosen for this engine.
+    `model` computes the fingerprint of the plan's model files."""
 
     host: Host
     place: NodePlace
@@ -150,19 +152,22 @@ class NodeToCheck:
 
 
 async def gather(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:
-    """Return (a report for each node, the attempts of each node to connect to each other node). The report of a node
-    that cannot be reached has only a `problem`."""
+    """Return (a report for each node, the attempts of each node to connect to each other node). The
+    report of a node that cannot be reached has only a `problem`."""
     names = [node.place.host for node in nodes]
     programs = dict(zip(names, await asyncio.gather(*map(_start, nodes)), strict=True))
     try:
-        reports = await asyncio.gather(*(_report(node, programs[node.place.host], nodes) for node in nodes))
+        reports = await asyncio.gather(
+            *(_report(node, programs[node.place.host], nodes) for node in nodes)
+        )
         return list(reports), await _connect(nodes, programs)
     finally:
         await asyncio.gather(*(p.close() for p in programs.values() if isinstance(p, NodeProgram)))
 
 
 async def _start(node: NodeToCheck) -> NodeProgram | str:
-    """Start the program cluster_node.py on a node and return it. If it cannot be started, return the reason."""
+    """Start the program cluster_node.py on a node and return it. If it cannot be started, return
+    the reason."""
     try:
         return NodeProgram(node.host, await NODE_PROGRAM.stream(node.host, {}))
     except CommandNotFound:
@@ -171,25 +176,34 @@ async def _start(node: NodeToCheck) -> NodeProgram | str:
         return error.message
 
 
-async def _report(node: NodeToCheck, program: NodeProgram | str, nodes: Sequence[NodeToCheck]) -> NodeReport:
+async def _report(
+    node: NodeToCheck, program: NodeProgram | str, nodes: Sequence[NodeToCheck]
+) -> NodeReport:
     parts = TimedParts()
     report: dict[str, Any] = {}
     try:
         await node.host.connect()
         report["seen"], report["model"] = await asyncio.gather(
-            examine(node.host, node.executables, parts), _nothing() if node.model is None else node.model()
+            examine(node.host, node.executables, parts),
+            _nothing() if node.model is None else node.model(),
         )
     except WorkbenchError as error:
         return NodeReport(node.place, node.network, problem=error.message)
     if isinstance(program, str):
-        return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems), unlooked=program)
+        return NodeReport(
+            node.place, node.network, **report, parts=tuple(parts.problems), unlooked=program
+        )
     try:
         others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
         engines = registry.leftover_pattern()
-        report["look"] = await program.ask("look", names=others, ports=list(node.ports), engines=engines)
+        report["look"] = await program.ask(
+            "look", names=others, ports=list(node.ports), engines=engines
+        )
         report["clock_ahead_s"], report["clock_error_s"] = await program.clock()
     except (HostError, ValueError, KeyError, TypeError) as error:
-        report["unlooked"] = error.message if isinstance(error, HostError) else f"an invalid answer: {error}"
+        report["unlooked"] = (
+            error.message if isinstance(error, HostError) else (f"an invalid answer: {error}")
+        )
     return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems))
 
 
@@ -197,8 +211,11 @@ async def _nothing() -> None:
     return None
 
 
-async def _connect(nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProgram | str]) -> list[Connection]:
-    """Let each node listen at its address, and let each other node connect to that address. Return the attempts."""
+async def _connect(
+    nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProgram | str]
+) -> list[Connection]:
+    """Let each node listen at its address, and let each other node connect to that address. Return
+    the attempts."""
 
     async def listening(node: NodeToCheck) -> int | str | None:
         program = programs[node.place.host]
@@ -220,7 +237,9 @@ async def _connect(nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProg
             found.append(_failed(made, f"{target.place.host} cannot listen there: {door}"))
             continue
         try:
-            found.append(Connection(made.source, made.target, address, (await _ms(program, address, door))))
+            found.append(
+                Connection(made.source, made.target, address, (await _ms(program, address, door)))
+            )
         except HostError as error:
             found.append(_failed(made, error.message))
     return found

@@ -1,6 +1,6 @@
-"""The program that `workbench cluster check` runs on each node of a cluster. It reads questions from stdin, one JSON
-object per line, and writes one JSON object per line as the answer. It exits at the end of stdin. Questions and answers
-are:
+"""The program that `workbench cluster check` runs on each node of a cluster. It reads questions
+from stdin, one JSON object per line, and writes one JSON object per line as the answer. It exits at
+the end of stdin. Questions and answers are:
 
 {"ask": "look", "names": [...], "ports": [...], "engines": R}   what is on the node, see the function `look`
 {"ask": "clock"}                                     {"unix_s"}, the time of the node's clock
@@ -29,7 +29,8 @@ from typing import Any
 CONNECT_S = 3.0
 MOST = 64  # of each kind of thing that is listed
 RAY = re.compile(r"/raylet\b|/gcs_server\b|^ray::")
-# Names of segments in /dev/shm that Python, NCCL, torch, vLLM, SGLang and Ray leave there when they are killed.
+# Names of segments in /dev/shm that Python, NCCL, torch, vLLM, SGLang and Ray leave there when they
+# are killed.
 SEGMENT = re.compile(r"^(psm_|nccl-|torch_|sem\.mp-|vllm|sgl|plasma|ray)")
 
 
@@ -74,9 +75,10 @@ def connect(address: str, port: int) -> dict[str, Any]:
 
 
 def look(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
-    """Return, as a dict, what is on this node: the addresses to which `names` and its own host name resolve, which of
-    the `ports` are in use, the memory, the processes of engines and of Ray, and the unused shared memory segments. The
-    regular expression `engines` matches the command lines of engines."""
+    """Return, as a dict, what is on this node: the addresses to which `names` and its own host name
+    resolve, which of the `ports` are in use, the memory, the processes of engines and of Ray, and
+    the unused shared memory segments. The regular expression `engines` matches the command lines of
+    engines."""
     processes = _processes(re.compile(engines))
     return {
         "hostname": socket.gethostname(),
@@ -92,7 +94,9 @@ def look(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
 
 def _addresses(name: str) -> list[str]:
     try:
-        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)})
+        return sorted(
+            {str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)}
+        )
     except OSError:
         return []
 
@@ -109,11 +113,16 @@ def _taken(port: int) -> bool:
 
 
 def _memory() -> dict[str, int]:
-    """Return MemTotal, MemAvailable, SwapTotal and SwapFree from /proc/meminfo, in bytes. Missing ones are left out."""
+    """Return MemTotal, MemAvailable, SwapTotal and SwapFree from /proc/meminfo, in bytes. Missing
+    ones are left out."""
     values = {}
     for line in (_text("/proc/meminfo") or "").splitlines():
         words = line.split()
-        if words and words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:") and words[1].isdecimal():
+        if (
+            words
+            and words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:")
+            and words[1].isdecimal()
+        ):
             values[words[0][:-1]] = 1024 * int(words[1])
     return values
 
@@ -124,8 +133,9 @@ def _limit(kind: int) -> int | None:
 
 
 def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
-    """Return the processes of engines and of Ray as dicts: pid, kind ("engine" or "ray"), name, uid, age_s, and run,
-    which says whether Workbench started the process. Command lines are left out, because they may contain secrets."""
+    """Return the processes of engines and of Ray as dicts: pid, kind ("engine" or "ray"), name,
+    uid, age_s, and run, which says whether Workbench started the process. Command lines are left
+    out, because they may contain secrets."""
     found = []
     up = float((_text("/proc/uptime") or "0").split()[0])
     tick = os.sysconf("SC_CLK_TCK")
@@ -149,7 +159,8 @@ def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
             {
                 "pid": int(pid),
                 "kind": kind,
-                "name": (_text("/proc/%s/comm" % pid) or "").strip() or (match.group() if match else "?"),
+                "name": (_text("/proc/%s/comm" % pid) or "").strip()
+                or (match.group() if match else "?"),
                 "uid": uid,
                 "age_s": round(up - int(stat[19]) / tick),
                 "run": bool(run),
@@ -159,13 +170,15 @@ def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
 
 
 def _segments() -> list[dict[str, Any]]:
-    """Return the shared memory segments of engines that no process has mapped, as {"name": file name, "bytes":
-    size}."""
+    """Return the shared memory segments of engines that no process has mapped, as {"name": file
+    name, "bytes": size}."""
     try:
         entries = [entry for entry in os.scandir("/dev/shm") if SEGMENT.match(entry.name)][:MOST]
     except OSError:
         return []
-    mapped = "".join(_text("/proc/%s/maps" % pid) or "" for pid in filter(str.isdecimal, os.listdir("/proc")))
+    mapped = "".join(
+        _text("/proc/%s/maps" % pid) or "" for pid in filter(str.isdecimal, os.listdir("/proc"))
+    )
     found = []
     for entry in entries:
         if "/dev/shm/" + entry.name not in mapped and entry.is_file(follow_symlinks=False):
@@ -186,4 +199,9 @@ def _text(path: str) -> str | None:
         return None
 
 
-ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {"look": look, "clock": clock, "listen": listen, "connect": connect}
+ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "look": look,
+    "clock": clock,
+    "listen": listen,
+    "connect": connect,
+}

@@ -1,8 +1,8 @@
-"""The versions of the Python packages that an engine uses. A small program, run by the engine's own Python, prints
-them.
+"""The versions of the Python packages that an engine uses. A small program, run by the engine's own
+Python, prints them.
 
-The program reads package metadata and the file torch/version.py. It imports none of the packages: that would take
-seconds, and would touch the GPU.
+The program reads package metadata and the file torch/version.py. It imports none of the packages:
+that would take seconds, and would touch the GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ TITLES = {  # packages of every engine, by their title
     "transformers": "transformers",
     "ray": "Ray",
 }
-# The current directory is taken from the path first: a file there must not stand in for a module. Runs with Python 3.8.
+# The current directory is taken from the path first: a file there must not stand in for a module.
+# Runs with Python 3.8.
 _PROGRAM = r"""
 import sys
 sys.path[:] = [place for place in sys.path if place]
@@ -63,9 +64,10 @@ print(json.dumps({"python": sys.version.split()[0], "packages": found, "needs": 
 class EnginePackages:
     """The packages that an engine's Python has. `versions` has the version of each package.
 
-    `needs` has the exact versions that a package requires of other packages, as {package: {required package:
-    versions}}. Several versions mean one per platform. `cuda` is the CUDA version that torch was built for: "12.8",
-    "none" for a build without CUDA, or None if unknown. If the packages could not be read, `problem` is the reason.
+    `needs` has the exact versions that a package requires of other packages, as {package: {required
+    package: versions}}. Several versions mean one per platform. `cuda` is the CUDA version that
+    torch was built for: "12.8", "none" for a build without CUDA, or None if unknown. If the
+    packages could not be read, `problem` is the reason.
     """
 
     engine: str
@@ -77,24 +79,28 @@ class EnginePackages:
     problem: str | None = None
 
 
-async def ask(host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float) -> EnginePackages:
-    """Ask `python`, the Python program of an engine, for versions of packages, and return them: of `packages`, which
-    belong to the engine itself, and of those in TITLES, which any engine may use. If there is no valid answer within
-    `timeout_s` seconds, the result has a `problem`."""
+async def ask(
+    host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float
+) -> EnginePackages:
+    """Ask `python`, the Python program of an engine, for versions of packages, and return them: of
+    `packages`, which belong to the engine itself, and of those in TITLES, which any engine may use.
+    If there is no valid answer within `timeout_s` seconds, the result has a `problem`."""
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:
         done = await run_swept(host, sh(script, *words), timeout_s=timeout_s)
     except CommandTimeout:
-        return EnginePackages(engine, python, problem=f"{python} did not answer within {timeout_s:g} s")
+        return EnginePackages(
+            engine, python, problem=f"{python} did not answer within {timeout_s:g} s"
+        )
     except HostError as error:
         return EnginePackages(engine, python, problem=f"{python} cannot be asked: {error.message}")
     return parse(engine, python, done.out)
 
 
 def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
-    """Return the packages in `answer`, the JSON that an engine's Python printed. If it is invalid, the result has a
-    `problem`."""
+    """Return the packages in `answer`, the JSON that an engine's Python printed. If it is invalid,
+    the result has a `problem`."""
     try:
         document = clean_json(answer)
     except ValueError:
@@ -107,7 +113,10 @@ def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
         python,
         _text(document.get("python")),
         {name: text for name, value in versions.items() if (text := _text(value))},
-        {name: {of: _list(pins) for of, pins in _dict(value).items()} for name, value in needs.items()},
+        {
+            name: {of: _list(pins) for of, pins in _dict(value).items()}
+            for name, value in needs.items()
+        },
         _text(document.get("cuda")),
     )
 

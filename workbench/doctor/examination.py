@@ -1,5 +1,5 @@
-"""The examination of one host. All parts are read in parallel, each with a time limit. A part that fails or takes too
-long becomes a finding, and the other parts are still shown."""
+"""The examination of one host. All parts are read in parallel, each with a time limit. A part that
+fails or takes too long becomes a finding, and the other parts are still shown."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ PACKAGES_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was read from a host: its properties, the driver, the GPUs, the installed engines and their Python
-    packages."""
+    """What was read from a host: its properties, the driver, the GPUs, the installed engines and
+    their Python packages."""
 
     facts: HostFacts
     values: HostValues = field(default_factory=HostValues)
-    driver: DriverInfo = field(default_factory=lambda: DriverInfo(DriverStatus.NO_LIBRARY, source="nothing"))
+    driver: DriverInfo = field(
+        default_factory=lambda: DriverInfo(DriverStatus.NO_LIBRARY, source="nothing")
+    )
     gpus: tuple[GpuInfo, ...] = ()
     samples: tuple[GpuSample, ...] = ()
     host_sample: HostSample = field(default_factory=HostSample)
@@ -52,49 +54,73 @@ class Examination:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """The compute capabilities of the GPUs, such as "12.0", without duplicates."""
-        return tuple(dict.fromkeys(gpu.compute_capability for gpu in self.gpus if gpu.compute_capability))
+        return tuple(
+            dict.fromkeys(gpu.compute_capability for gpu in self.gpus if gpu.compute_capability)
+        )
 
 
 class TimedParts:
-    """Reads the parts of an examination. A part that fails or takes too long adds a finding to `problems`."""
+    """Reads the parts of an examination. A part that fails or takes too long adds a finding to
+    `problems`."""
 
     def __init__(self) -> None:
         self.problems: list[Finding] = []
 
     async def read(self, what: str, work: Awaitable[T], limit_s: float, otherwise: T) -> T:
-        """Return the result of `work`. If it fails or takes longer than `limit_s` seconds, add a finding about the part
-        called `what` to `problems`, and return `otherwise`. Raises HostUnreachable if there is no connection."""
+        """Return the result of `work`. If it fails or takes longer than `limit_s` seconds, add a
+        finding about the part called `what` to `problems`, and return `otherwise`. Raises
+        HostUnreachable if there is no connection."""
         try:
             async with asyncio.timeout(limit_s):
                 return await work
         except HostUnreachable:
             raise
         except TimeoutError:
-            text, step = f"{what} could not be read within {limit_s:g} s", "`top` on this host shows what keeps it busy"
+            text, step = (
+                (f"{what} could not be read within {limit_s:g} s"),
+                "`top` on this host shows what keeps it busy",
+            )
             self.problems.append(Finding(Level.WARN, "doctor.slow", text, fix=step))
         except WorkbenchError as error:
-            text, step = f"{what} could not be read: {error.message}", error.next_step or "run the command by hand"
-            self.problems.append(Finding(Level.WARN, "doctor.unread", text, fix=step, evidence=error.command))
+            text, step = (
+                (f"{what} could not be read: {error.message}"),
+                error.next_step or "run the command by hand",
+            )
+            self.problems.append(
+                Finding(Level.WARN, "doctor.unread", text, fix=step, evidence=error.command)
+            )
         return otherwise
 
 
 async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts) -> Examination:
-    """Return what was read from `host`. `executables` has the program that the user has chosen for an engine, by engine
-    name. Parts that fail become `parts.problems`. Raises HostUnreachable if there is no connection."""
+    """Return what was read from `host`. `executables` has the program that the user has chosen for
+    an engine, by engine name. Parts that fail become `parts.problems`. Raises HostUnreachable if
+    there is no connection."""
     engines = [registry.get(name) for name in registry.names()]
     ports = [engine.default_port for engine in engines]
     facts, values, telemetry, found = await asyncio.gather(
         parts.read("the system", host.facts(), FACTS_S, HostFacts(host.name, host.kind)),
-        parts.read("limits, disk and processes", host_values.read(host, ports, VALUES_S), 2 * VALUES_S, HostValues()),
+        parts.read(
+            "limits, disk and processes",
+            host_values.read(host, ports, VALUES_S),
+            2 * VALUES_S,
+            HostValues(),
+        ),
         parts.read("the GPUs", _telemetry(host), GPUS_S, None),
         _engines(host, executables, parts),
     )
-    packages = await parts.read("the engines' packages", _packages(host, found, values), 2 * PACKAGES_S, ())
+    packages = await parts.read(
+        "the engines' packages", _packages(host, found, values), 2 * PACKAGES_S, ()
+    )
     seen = Examination(facts, values, engines=found, packages=packages)
     if telemetry is None:
         return seen
     return replace(
-        seen, driver=telemetry.driver, gpus=telemetry.infos, samples=telemetry.gpus, host_sample=telemetry.host
+        seen,
+        driver=telemetry.driver,
+        gpus=telemetry.infos,
+        samples=telemetry.gpus,
+        host_sample=telemetry.host,
     )
 
 
@@ -104,7 +130,9 @@ async def _telemetry(host: Host) -> Telemetry:
     return await read_once(host)
 
 
-async def _engines(host: Host, executables: Mapping[str, str], parts: TimedParts) -> tuple[InstalledEngine, ...]:
+async def _engines(
+    host: Host, executables: Mapping[str, str], parts: TimedParts
+) -> tuple[InstalledEngine, ...]:
     from workbench.server.engine_probe import InstalledEngine, probe
 
     async def one(name: str) -> InstalledEngine:
@@ -115,7 +143,9 @@ async def _engines(host: Host, executables: Mapping[str, str], parts: TimedParts
     return tuple(await asyncio.gather(*map(one, registry.names())))
 
 
-async def _packages(host: Host, engines: Iterable[InstalledEngine], values: HostValues) -> tuple[EnginePackages, ...]:
+async def _packages(
+    host: Host, engines: Iterable[InstalledEngine], values: HostValues
+) -> tuple[EnginePackages, ...]:
     if host.simulated:
         answers = (answer.partition(" ") for answer in values.stacks)
         return tuple(engine_packages.parse(engine, None, answer) for engine, _, answer in answers)

@@ -14,20 +14,35 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
     """Yield each property of the host as (label, text)."""
     facts, driver, values = seen.facts, seen.driver, seen.values
     yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
-    memory = f"{facts.memory_total_bytes / 2**30:.0f} GiB" if facts.memory_total_bytes else "unknown memory"
+    memory = (
+        f"{facts.memory_total_bytes / 2**30:.0f} GiB"
+        if facts.memory_total_bytes
+        else "unknown memory"
+    )
     yield (
         "system",
-        f"{facts.os or 'unknown system'}, {facts.kernel or 'unknown kernel'}, {facts.arch or 'unknown architecture'}, "
-        f"{facts.cpu_count or 'unknown'} CPUs, {memory}, virtualization {facts.virtualization or 'unknown'}, "
+        f"{facts.os or 'unknown system'}, {facts.kernel or 'unknown kernel'}, "
+        f"{facts.arch or 'unknown architecture'}, "
+        f"{facts.cpu_count or 'unknown'} CPUs, {memory}, virtualization "
+        f"{facts.virtualization or 'unknown'}, "
         f"container {facts.container or 'none'}",
     )
-    deepest = max((s for s in values.idle_states if s.enabled), key=lambda s: s.latency_us, default=None)
+    deepest = max(
+        (s for s in values.idle_states if s.enabled), key=lambda s: s.latency_us, default=None
+    )
     unknown = "none: all are off" if values.idle_states else "not known here"
     idle = f"{deepest.name} ({deepest.latency_us} µs)" if deepest else unknown
-    yield "CPU", f"governor {seen.host_sample.cpu_governor or 'not known here'}, deepest idle state {idle}"
+    yield (
+        "CPU",
+        (
+            f"governor {seen.host_sample.cpu_governor or 'not known here'}, deepest idle "
+            f"state {idle}"
+        ),
+    )
     yield (
         "free",
-        f"memory {_size(values.memory_available_kib)}, /dev/shm {_size(values.shared_memory_free_kib)}, "
+        f"memory {_size(values.memory_available_kib)}, /dev/shm "
+        f"{_size(values.shared_memory_free_kib)}, "
         f"disk for models {_size(values.disk_free_kib)} ({values.hub or 'unknown'})",
     )
     yield (
@@ -38,7 +53,10 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
     yield "python3", f"{facts.python3 or 'not found'} {facts.python3_version or ''}"
     cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
     module = ", open kernel modules" if values.open_module else ""
-    yield "driver", f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})"
+    yield (
+        "driver",
+        (f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})"),
+    )
     home = f", CUDA_HOME {values.cuda_home}" if values.cuda_home else ""
     yield "toolkit", f"nvcc {values.nvcc_version or ''} {values.nvcc or 'not found'}{home}"
     samples = {sample.uuid: sample for sample in seen.samples}
@@ -48,7 +66,11 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
     for engine in seen.engines:
         stack = packages.get(engine.engine)
         if engine.path:  # the installed package is what the findings are about
-            version = (stack and stack.versions.get(engine.engine)) or engine.version or "(version unknown)"
+            version = (
+                (stack and stack.versions.get(engine.engine))
+                or engine.version
+                or "(version unknown)"
+            )
             yield "engine", f"{engine.engine} {version} at {engine.path}"
         if stack is not None:
             yield "", _stack(stack)
@@ -61,7 +83,9 @@ def _gpu(gpu: GpuInfo, sample: GpuSample | None) -> str:
     if gpu.virtualization not in (None, "none"):
         parts.append(str(gpu.virtualization))
     if sample is not None and sample.pcie_width and not gpu.unified_memory:
-        parts.append(f"PCIe {sample.pcie_gen or '?'} x{sample.pcie_width}, at most {gpu.pcie_gen_max or '?'}")
+        parts.append(
+            f"PCIe {sample.pcie_gen or '?'} x{sample.pcie_width}, at most {gpu.pcie_gen_max or '?'}"
+        )
     if sample is not None and sample.persistence is not None:
         parts.append(f"persistence {'on' if sample.persistence else 'off'}")
     return ", ".join(parts)
@@ -76,7 +100,9 @@ def _stack(stack: EnginePackages) -> str:
         for name, title in TITLES.items()
         if name in stack.versions
     ]
-    return ", ".join([*([f"Python {stack.python_version}"] if stack.python_version else []), *named])
+    return ", ".join(
+        [*([f"Python {stack.python_version}"] if stack.python_version else []), *named]
+    )
 
 
 def _size(kib: int | None) -> str:

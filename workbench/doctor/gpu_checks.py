@@ -1,4 +1,5 @@
-"""Checks of the driver, and of each GPU: its PCIe link, its persistence mode, and the processes that use its memory."""
+"""Checks of the driver, and of each GPU: its PCIe link, its persistence mode, and the processes
+that use its memory."""
 
 from __future__ import annotations
 
@@ -17,34 +18,55 @@ _BUSY_PSTATE = 2  # at P2 and below the GPU works, and its link runs at full spe
 
 
 def driver(seen: Examination) -> Iterator[Finding]:
-    """Report a driver that does not answer, and the kernel module nouveau, which prevents NVIDIA's driver from using
-    the GPU."""
+    """Report a driver that does not answer, and the kernel module nouveau, which prevents NVIDIA's
+    driver from using the GPU."""
     found = seen.driver
     if found.status is DriverStatus.OK:
         return
     code = "driver." + found.status.replace(" ", "-")
     missing = found.status is DriverStatus.NO_LIBRARY
-    fix = "`workbench demo` needs no GPU" if missing else "sudo dmesg | grep -i nvrm shows the driver's own messages"
+    fix = (
+        "`workbench demo` needs no GPU"
+        if missing
+        else ("sudo dmesg | grep -i nvrm shows the driver's own messages")
+    )
     yield Finding(Level.WARN, code, found.message or str(found.status), fix=fix)
     if seen.values.nouveau:
         text = "the module nouveau is loaded: it keeps NVIDIA's driver from the GPU"
-        fix = "put `blacklist nouveau` into /etc/modprobe.d/, run update-initramfs -u, and restart the host"
-        yield Finding(Level.ERROR, "driver.nouveau", text, fix=fix, evidence="nouveau in /proc/modules")
+        fix = (
+            "put `blacklist nouveau` into /etc/modprobe.d/, run update-initramfs -u, and "
+            "restart the host"
+        )
+        yield Finding(
+            Level.ERROR, "driver.nouveau", text, fix=fix, evidence="nouveau in /proc/modules"
+        )
 
 
 def driver_version(seen: Examination) -> Iterator[Finding]:
-    """Report a driver that is too old for a GPU, and known problems of this driver version with a GPU."""
+    """Report a driver that is too old for a GPU, and known problems of this driver version with a
+    GPU."""
     have = seen.driver.driver_version
     if not have:
         return
     for capability in seen.capabilities:
         row = architecture(capability)
         if row and version_key(have) < version_key(row.driver):
-            text = f"driver {have} is older than {row.name}, which needs branch {row.driver} or newer"
+            text = (
+                f"driver {have} is older than {row.name}, which needs branch {row.driver} or newer"
+            )
             fix = f"install driver {row.driver} or newer, with the open kernel modules"
-            yield Finding(Level.ERROR, "driver.old", text, fix=fix, source=row.source, evidence=f"driver {have}")
+            yield Finding(
+                Level.ERROR,
+                "driver.old",
+                text,
+                fix=fix,
+                source=row.source,
+                evidence=f"driver {have}",
+            )
     for note in data()["driver_notes"]:
-        if version_key(have)[:1] == version_key(note["driver"]) and any(g.name in note["gpus"] for g in seen.gpus):
+        if version_key(have)[:1] == version_key(note["driver"]) and any(
+            g.name in note["gpus"] for g in seen.gpus
+        ):
             yield Finding(
                 Level.HINT,
                 "driver.known",
@@ -58,53 +80,95 @@ def driver_version(seen: Examination) -> Iterator[Finding]:
 def lost(seen: Examination) -> Iterator[Finding]:
     for _, sample in seen.pairs:
         if not sample.live:
-            text = f"GPU {sample.index} cannot be read ({sample.state}): {sample.message or 'no reason given'}"
-            fix = "sudo dmesg | grep -i xid names the cause; a GPU that is lost comes back after a restart of the host"
+            text = (
+                f"GPU {sample.index} cannot be read ({sample.state}): "
+                f"{sample.message or 'no reason given'}"
+            )
+            fix = (
+                "sudo dmesg | grep -i xid names the cause; a GPU that is lost comes back after "
+                "a restart of the host"
+            )
             yield Finding(Level.ERROR, "gpu.lost", text, fix=fix, evidence=str(sample.state))
 
 
 def virtualization(seen: Examination) -> Iterator[Finding]:
-    """Report that the host is a virtual machine or a container that uses GPUs of another machine, and which settings
-    can only be changed on that machine."""
+    """Report that the host is a virtual machine or a container that uses GPUs of another machine,
+    and which settings can only be changed on that machine."""
     guest, modes = guest_of(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
-    evidence = f"virtualization {seen.facts.virtualization}, GPU {', '.join(sorted(map(str, modes))) or 'none'}"
+    evidence = (
+        f"virtualization {seen.facts.virtualization}, GPU "
+        f"{', '.join(sorted(map(str, modes))) or 'none'}"
+    )
     if "passthrough" in modes:
-        text = f"the GPUs are passed through to this virtual machine ({guest or 'hypervisor unknown'})"
+        text = (
+            f"the GPUs are passed through to this virtual machine ({guest or 'hypervisor unknown'})"
+        )
         fix = (
-            "change CPU governor, idle states and PCIe slots on the hypervisor; `workbench gpu verify` shows "
+            "change CPU governor, idle states and PCIe slots on the hypervisor; `workbench gpu "
+            "verify` shows "
             "whether a clock lock has an effect here"
         )
         yield Finding(
-            Level.INFO, "host.passthrough", text, fix=fix, evidence=evidence, source="NVML virtualization mode"
+            Level.INFO,
+            "host.passthrough",
+            text,
+            fix=fix,
+            evidence=evidence,
+            source="NVML virtualization mode",
         )
     elif modes:
         named = ", ".join(_VGPU.get(str(mode), str(mode)) for mode in sorted(map(str, modes)))
-        text = f"the GPUs are shared by a hypervisor ({named}): their power limit and clocks belong to it"
+        text = (
+            f"the GPUs are shared by a hypervisor ({named}): their power limit and clocks "
+            "belong to it"
+        )
         fix = "change them on the hypervisor; memory and speed depend on the vGPU profile"
-        yield Finding(Level.HINT, "host.vgpu", text, fix=fix, evidence=evidence, source="NVML virtualization mode")
+        yield Finding(
+            Level.HINT,
+            "host.vgpu",
+            text,
+            fix=fix,
+            evidence=evidence,
+            source="NVML virtualization mode",
+        )
     elif seen.facts.container == "lxc" and seen.gpus:
         text = (
-            "this is an LXC container: it uses the driver of its host, whose version must be that of the libraries here"
+            "this is an LXC container: it uses the driver of its host, whose version must be that "
+            "of the libraries here"
         )
         fix = "change GPU settings, governor and idle states on the host of the container"
         yield Finding(Level.INFO, "host.lxc", text, fix=fix, evidence="container lxc")
     elif seen.facts.container and seen.gpus:
-        text = f"this is a container ({seen.facts.container}): GPUs, CPU governor and idle states belong to its host"
+        text = (
+            f"this is a container ({seen.facts.container}): GPUs, CPU governor and idle "
+            "states belong to its host"
+        )
         fix = "change GPU settings, governor and idle states on the host of the container"
-        yield Finding(Level.INFO, "host.container", text, fix=fix, evidence=f"container {seen.facts.container}")
+        yield Finding(
+            Level.INFO,
+            "host.container",
+            text,
+            fix=fix,
+            evidence=f"container {seen.facts.container}",
+        )
 
 
 def persistence(seen: Examination) -> Iterator[Finding]:
     off = [str(s.index) for _, s in seen.pairs if s.persistence is False]
     if off:
-        text = f"persistence mode is off on GPU {', '.join(off)}: once no process uses it, its settings are lost"
+        text = (
+            f"persistence mode is off on GPU {', '.join(off)}: once no process uses it, its "
+            "settings are lost"
+        )
         fix = "workbench gpu set --persistence on"
-        yield Finding(Level.HINT, "gpu.persistence", text, fix=fix, evidence=f"off on GPU {', '.join(off)}")
+        yield Finding(
+            Level.HINT, "gpu.persistence", text, fix=fix, evidence=f"off on GPU {', '.join(off)}"
+        )
 
 
 def link(seen: Examination) -> Iterator[Finding]:
-    """Report a PCIe link with fewer lanes or a lower generation than the card or the slot supports. The present
-    generation is checked only while the GPU works, because an idle GPU lowers it."""
+    """Report a PCIe link with fewer lanes or a lower generation than the card or the slot supports.
+    The present generation is checked only while the GPU works, because an idle GPU lowers it."""
     table = data()["links"]
     for gpu, now in seen.pairs:
         kind = gpu_table.find(gpu.name)
@@ -113,22 +177,52 @@ def link(seen: Examination) -> Iterator[Finding]:
         if gpu.unified_memory or best_width is None:
             continue
         if now.pcie_width and now.pcie_width < best_width:
-            text = f"GPU {now.index} has a PCIe link of {now.pcie_width} lanes; the card has {best_width}"
-            fix = "move the card to a slot with all lanes, or check riser, M.2 sharing and bifurcation in the BIOS"
+            text = (
+                f"GPU {now.index} has a PCIe link of {now.pcie_width} lanes; the card has "
+                f"{best_width}"
+            )
+            fix = (
+                "move the card to a slot with all lanes, or check riser, M.2 sharing and "
+                "bifurcation in the BIOS"
+            )
             evidence = f"link width {now.pcie_width}, of the card {best_width}"
-            yield Finding(Level.WARN, "gpu.link-width", text, fix=fix, evidence=evidence, source=table["source"])
+            yield Finding(
+                Level.WARN,
+                "gpu.link-width",
+                text,
+                fix=fix,
+                evidence=evidence,
+                source=table["source"],
+            )
         slot = gpu.pcie_gen_max
         if slot and generation and slot < generation:
-            text = f"GPU {now.index} can reach PCIe generation {slot} in its slot; the card has {generation}"
+            text = (
+                f"GPU {now.index} can reach PCIe generation {slot} in its slot; the card has "
+                f"{generation}"
+            )
             fix = (
-                "set the slot's generation in the BIOS; if the board has no more, prefer replicas to tensor parallelism"
+                "set the slot's generation in the BIOS; if the board has no more, prefer replicas "
+                "to tensor parallelism"
             )
             evidence = f"link generation at most {slot}, of the card {generation}"
-            yield Finding(Level.HINT, "gpu.link-slot", text, fix=fix, evidence=evidence, source=table["source"])
+            yield Finding(
+                Level.HINT,
+                "gpu.link-slot",
+                text,
+                fix=fix,
+                evidence=evidence,
+                source=table["source"],
+            )
         busy = now.pstate is not None and now.pstate <= _BUSY_PSTATE
         if busy and slot and now.pcie_gen and now.pcie_gen < slot:
-            text = f"GPU {now.index} works, and its PCIe link runs at generation {now.pcie_gen} of {slot}"
-            fix = "check riser cable and seating; `sudo dmesg | grep -i pcie` shows errors of the link"
+            text = (
+                f"GPU {now.index} works, and its PCIe link runs at generation {now.pcie_gen} "
+                f"of {slot}"
+            )
+            fix = (
+                "check riser cable and seating; `sudo dmesg | grep -i pcie` shows errors of "
+                "the link"
+            )
             evidence = f"P{now.pstate}, link generation {now.pcie_gen}"
             yield Finding(Level.WARN, "gpu.link-speed", text, fix=fix, evidence=evidence)
 
@@ -146,10 +240,16 @@ def held_memory(seen: Examination) -> Iterator[Finding]:
             if held < least or process.pid in own or process.pid in workers:
                 continue
             text = (
-                f"{_named(process)} uses {held / 2**30:.1f} GiB of GPU {sample.index}, and Workbench did not start it"
+                f"{_named(process)} uses {held / 2**30:.1f} GiB of GPU {sample.index}, and "
+                "Workbench did not start it"
             )
-            fix = f"ps -o user,etime,args -p {process.pid}: end it if nobody needs it, or give the server less memory"
-            yield Finding(Level.HINT, "gpu.held", text, fix=fix, source=source, evidence=f"{held >> 20} MiB")
+            fix = (
+                f"ps -o user,etime,args -p {process.pid}: end it if nobody needs it, or give "
+                "the server less memory"
+            )
+            yield Finding(
+                Level.HINT, "gpu.held", text, fix=fix, source=source, evidence=f"{held >> 20} MiB"
+            )
 
 
 def _named(process: GpuProcess) -> str:

@@ -10,7 +10,13 @@ from workbench.doctor.table import limit
 from workbench.engines import registry
 from workbench.model.findings import Finding, Level
 
-_GUESTS = {"vmware": "VMware ESXi", "kvm": "KVM", "xen": "Xen", "microsoft": "Hyper-V", "oracle": "VirtualBox"}
+_GUESTS = {
+    "vmware": "VMware ESXi",
+    "kvm": "KVM",
+    "xen": "Xen",
+    "microsoft": "Hyper-V",
+    "oracle": "VirtualBox",
+}
 _REAPERS = frozenset({"systemd", "init"})  # they take the processes whose parent has ended
 
 
@@ -38,13 +44,23 @@ def python(seen: Examination) -> Iterator[Finding]:
 
 
 def shell_programs(seen: Examination) -> Iterator[Finding]:
-    """Report standard programs that Workbench uses and that are missing, for example in a minimal container image."""
+    """Report standard programs that Workbench uses and that are missing, for example in a minimal
+    container image."""
     missing = str(seen.facts.extra.get("missing_programs", "")).split()
     if not missing:
         return
-    level, text = Level.WARN, f"{', '.join(missing)}: no such program, and Workbench uses them to find and stop servers"
+    level, text = (
+        Level.WARN,
+        (
+            f"{', '.join(missing)}: no such program, and Workbench uses them "
+            "to find and stop servers"
+        ),
+    )
     if "setsid" in missing:
-        level, text = Level.ERROR, f"{', '.join(missing)}: no such program, so no server can be started"
+        level, text = (
+            Level.ERROR,
+            (f"{', '.join(missing)}: no such program, so no server can be started"),
+        )
     fix = "install util-linux, coreutils, grep and sed, or busybox" + (
         " in the container" if seen.facts.container else ""
     )
@@ -54,9 +70,16 @@ def shell_programs(seen: Examination) -> Iterator[Finding]:
 def main_process(seen: Examination) -> Iterator[Finding]:
     """Report the main process of a container if all servers in the container end with it."""
     init = seen.facts.extra.get("init")
-    if seen.facts.kind == "container" and init and init.split()[0].rpartition("/")[2] not in _REAPERS:
+    if (
+        seen.facts.kind == "container"
+        and init
+        and init.split()[0].rpartition("/")[2] not in _REAPERS
+    ):
         text = f"every server in this container ends with its main process: {init}"
-        fix = "stop servers before the container is stopped; `--init` gives it a main process that clears up after them"
+        fix = (
+            "stop servers before the container is stopped; `--init` gives it a main process "
+            "that clears up after them"
+        )
         yield Finding(Level.INFO, "host.main-process", text, fix=fix, evidence=f"process 1: {init}")
 
 
@@ -64,22 +87,35 @@ def engines(seen: Examination) -> Iterator[Finding]:
     if seen.engines and not any(e.path for e in seen.engines):
         text = f"no engine was found on PATH ({', '.join(e.engine for e in seen.engines)})"
         yield Finding(
-            Level.WARN, "engine.none", text, fix="install an engine, or name its program with --executable PATH"
+            Level.WARN,
+            "engine.none",
+            text,
+            fix="install an engine, or name its program with --executable PATH",
         )
     for engine in seen.engines:
         for path in engine.elsewhere:
-            text = f"{'another' if engine.path else 'not on PATH, but'} {engine.engine} is at {path}"
+            text = (
+                f"{'another' if engine.path else 'not on PATH, but'} {engine.engine} is at {path}"
+            )
             section = f"[executables.{json.dumps(seen.facts.name)}]"
-            fix = f'use --executable PATH, or write {engine.engine} = "PATH" under {section} in config.toml'
+            fix = (
+                f'use --executable PATH, or write {engine.engine} = "PATH" under {section} in '
+                "config.toml"
+            )
             yield Finding(Level.HINT, "engine.elsewhere", text, fix=fix)
 
 
 def governor(seen: Examination) -> Iterator[Finding]:
     name = seen.host_sample.cpu_governor
     if name and name != "performance":
-        text = f"the CPU governor is {name}: the engine's scheduler, which runs on one core, starts each step late"
+        text = (
+            f"the CPU governor is {name}: the engine's scheduler, which runs on one core, "
+            "starts each step late"
+        )
         fix = "workbench gpu set --governor performance, and measure whether it helps"
-        yield Finding(Level.HINT, "host.governor", text, fix=fix, evidence=f"scaling_governor: {name}")
+        yield Finding(
+            Level.HINT, "host.governor", text, fix=fix, evidence=f"scaling_governor: {name}"
+        )
 
 
 def idle_states(seen: Examination) -> Iterator[Finding]:
@@ -87,7 +123,9 @@ def idle_states(seen: Examination) -> Iterator[Finding]:
     deep = [s for s in seen.values.idle_states if s.enabled and s.latency_us > most_us]
     if deep and guest_of(seen) is None:
         named = ", ".join(f"{s.name} ({s.latency_us} µs)" for s in deep)
-        text = f"the CPU may enter idle states that take longer than {most_us:g} µs to leave: {named}"
+        text = (
+            f"the CPU may enter idle states that take longer than {most_us:g} µs to leave: {named}"
+        )
         fix = "workbench gpu set --c-states off, and measure whether it helps"
         yield Finding(Level.HINT, "host.idle-states", text, fix=fix, source=source, evidence=named)
 
@@ -97,9 +135,17 @@ def open_files(seen: Examination) -> Iterator[Finding]:
     hard = seen.values.files_hard
     if hard is not None and hard < wanted:
         text = f"a process may open at most {hard} files; a server with many connections needs more"
-        fix = f"set LimitNOFILE=1048576 in the service, or `* hard nofile {1 << 20}` in /etc/security/limits.conf"
-        evidence = f"soft limit {seen.values.files_soft}, hard limit {hard}, recommended at least {wanted:.0f}"
-        yield Finding(Level.WARN, "host.open-files", text, fix=fix, source=source, evidence=evidence)
+        fix = (
+            f"set LimitNOFILE=1048576 in the service, or `* hard nofile {1 << 20}` in "
+            "/etc/security/limits.conf"
+        )
+        evidence = (
+            f"soft limit {seen.values.files_soft}, hard limit {hard}, recommended at "
+            f"least {wanted:.0f}"
+        )
+        yield Finding(
+            Level.WARN, "host.open-files", text, fix=fix, source=source, evidence=evidence
+        )
 
 
 def locked_memory(seen: Examination) -> Iterator[Finding]:
@@ -107,10 +153,18 @@ def locked_memory(seen: Examination) -> Iterator[Finding]:
     have = seen.values.memlock_kib
     if seen.values.infiniband and have is not None and have < wanted:
         text = (
-            f"this host has RDMA network cards, and a process may lock only {have} KiB of memory: NCCL cannot use RDMA"
+            f"this host has RDMA network cards, and a process may lock only {have} KiB of memory: "
+            "NCCL cannot use RDMA"
         )
         fix = "ulimit -l unlimited (container: --ulimit memlock=-1; service: LimitMEMLOCK=infinity)"
-        yield Finding(Level.WARN, "host.locked-memory", text, fix=fix, source=source, evidence=f"ulimit -l: {have}")
+        yield Finding(
+            Level.WARN,
+            "host.locked-memory",
+            text,
+            fix=fix,
+            source=source,
+            evidence=f"ulimit -l: {have}",
+        )
 
 
 def memory(seen: Examination) -> Iterator[Finding]:
@@ -119,7 +173,14 @@ def memory(seen: Examination) -> Iterator[Finding]:
     if free is not None and total and free * 1024 < share * total:
         text = f"only {free / 2**20:.1f} of {total / 2**30:.0f} GiB of memory are free"
         fix = "end what you do not need (`ps aux --sort -rss | head` lists the largest processes)"
-        yield Finding(Level.WARN, "host.memory", text, fix=fix, source=source, evidence=f"MemAvailable: {free} kB")
+        yield Finding(
+            Level.WARN,
+            "host.memory",
+            text,
+            fix=fix,
+            source=source,
+            evidence=f"MemAvailable: {free} kB",
+        )
 
 
 def shared_memory(seen: Examination) -> Iterator[Finding]:
@@ -127,7 +188,10 @@ def shared_memory(seen: Examination) -> Iterator[Finding]:
     free, size = seen.values.shared_memory_free_kib, seen.values.shared_memory_kib
     if free is None or free >= wanted:
         return
-    text = f"/dev/shm has {free / 1024:.0f} MiB left: engines that run on several GPUs pass data through it"
+    text = (
+        f"/dev/shm has {free / 1024:.0f} MiB left: engines that run on several GPUs pass data "
+        "through it"
+    )
     fix = "remove files that ended servers left there (ls -l /dev/shm)"
     if size is not None and size < wanted:
         fix = (
@@ -135,7 +199,14 @@ def shared_memory(seen: Examination) -> Iterator[Finding]:
             if seen.facts.container
             else "mount /dev/shm with a larger size"
         )
-    yield Finding(Level.WARN, "host.shared-memory", text, fix=fix, source=source, evidence=f"{free} of {size} KiB free")
+    yield Finding(
+        Level.WARN,
+        "host.shared-memory",
+        text,
+        fix=fix,
+        source=source,
+        evidence=f"{free} of {size} KiB free",
+    )
 
 
 def disk(seen: Examination) -> Iterator[Finding]:
@@ -143,8 +214,13 @@ def disk(seen: Examination) -> Iterator[Finding]:
     free = seen.values.disk_free_kib
     if free is not None and free < wanted:
         text = f"{free / 2**20:.1f} GiB are left on the disk for models ({seen.values.hub})"
-        fix = "`hf cache ls` lists the models, so that you can delete some; HF_HOME names a directory on another disk"
-        yield Finding(Level.WARN, "host.disk", text, fix=fix, source=source, evidence=f"{free} KiB free")
+        fix = (
+            "`hf cache ls` lists the models, so that you can delete some; HF_HOME names a "
+            "directory on another disk"
+        )
+        yield Finding(
+            Level.WARN, "host.disk", text, fix=fix, source=source, evidence=f"{free} KiB free"
+        )
 
 
 def ports(seen: Examination) -> Iterator[Finding]:
@@ -155,7 +231,9 @@ def ports(seen: Examination) -> Iterator[Finding]:
             by = f"process {pid}" if pid else "a process of another user"
             text = f"port {port}, the default of {engine.title}, is in use by {by}"
             fix = f"workbench servers shows servers; or start with --set port={_free(port, taken)}"
-            yield Finding(Level.HINT, "host.port", text, fix=fix, evidence=f"{by} listens on port {port}")
+            yield Finding(
+                Level.HINT, "host.port", text, fix=fix, evidence=f"{by} listens on port {port}"
+            )
 
 
 def _free(port: int, taken: Container[int]) -> int:
@@ -164,8 +242,13 @@ def _free(port: int, taken: Container[int]) -> int:
 
 def orphans(seen: Examination) -> Iterator[Finding]:
     for worker in seen.values.workers:
-        if (worker.parent == 1 or worker.parent_name in _REAPERS) and worker.pid not in (seen.values.own or ()):
-            text = f"process {worker.pid} ({worker.name}) has outlived the server that started it, and keeps its memory"
+        if (worker.parent == 1 or worker.parent_name in _REAPERS) and worker.pid not in (
+            seen.values.own or ()
+        ):
+            text = (
+                f"process {worker.pid} ({worker.name}) has outlived the server that started "
+                "it, and keeps its memory"
+            )
             fix = f"kill {worker.pid}; if it is still there after 10 s, kill -9 {worker.pid}"
             evidence = f"parent {worker.parent} ({worker.parent_name})"
             yield Finding(Level.WARN, "process.orphan", text, fix=fix, evidence=evidence)
@@ -174,11 +257,22 @@ def orphans(seen: Examination) -> Iterator[Finding]:
 def environment_file(seen: Examination) -> Iterator[Finding]:
     names = seen.values.environment_file
     if names:
-        text = f"/etc/environment uses $ in {', '.join(names)}: it is not a shell script, so $ stays as it is"
-        fix = (
-            "write the whole values there; services and `pct exec` do not read it at all: set the variable in the unit"
+        text = (
+            f"/etc/environment uses $ in {', '.join(names)}: it is not a shell script, so $ "
+            "stays as it is"
         )
-        yield Finding(Level.WARN, "env.file-semantics", text, fix=fix, source="pam_env(8)", evidence=" ".join(names))
+        fix = (
+            "write the whole values there; services and `pct exec` do not read it at all: set the "
+            "variable in the unit"
+        )
+        yield Finding(
+            Level.WARN,
+            "env.file-semantics",
+            text,
+            fix=fix,
+            source="pam_env(8)",
+            evidence=" ".join(names),
+        )
 
 
 CHECKS = (

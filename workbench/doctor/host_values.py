@@ -1,5 +1,6 @@
-"""Values of a host that `HostFacts` does not have: limits, memory, disk, idle states of the CPU, the CUDA toolkit,
-listening ports, and processes of engines. One script reads them, in one round trip."""
+"""Values of a host that `HostFacts` does not have: limits, memory, disk, idle states of the CPU,
+the CUDA toolkit, listening ports, and processes of engines. One script reads them, in one round
+trip."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from workbench.server.file_limit import UNLIMITED
 
 OUTPUT_MAX_BYTES = 65536
 
-# $1: pattern of engines' workers; the others are ports in hex ("1F40"). Prints key=value lines. A simulated host's own
-# lines come first: of several lines with one key the first counts. What belongs to the machine below it is then not
-# read. `timeout` guards what may hang: a file system over the network, and a program. It sends KILL: a program may
-# ignore TERM, and `timeout` leaves the group that Workbench ends.
+# $1: pattern of engines' workers; the others are ports in hex ("1F40"). Prints key=value lines. A
+# simulated host's own lines come first: of several lines with one key the first counts. What
+# belongs to the machine below it is then not read. `timeout` guards what may hang: a file system
+# over the network, and a program. It sends KILL: a program may ignore TERM, and `timeout` leaves
+# the group that Workbench ends.
 _SCRIPT = r"""
 say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
 limit=$(command -v timeout) && limit="$limit -s KILL 1"
@@ -92,8 +94,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class IdleState:
-    """An idle state (C-state) of the CPU. `latency_us` is the time in microseconds that a core needs to leave the
-    state."""
+    """An idle state (C-state) of the CPU. `latency_us` is the time in microseconds that a core
+    needs to leave the state."""
 
     name: str
     latency_us: int
@@ -102,8 +104,8 @@ class IdleState:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process of an engine other than the process that answers its API requests. `parent` is the id and `parent_name`
-    the name of its parent process."""
+    """A process of an engine other than the process that answers its API requests. `parent` is the
+    id and `parent_name` the name of its parent process."""
 
     pid: int
     parent: int
@@ -113,7 +115,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class HostValues:
-    """Values that the script read. None means that a value is unknown, UNLIMITED that there is no limit."""
+    """Values that the script read. None means that a value is unknown, UNLIMITED that there is no
+    limit."""
 
     files_soft: int | None = None
     files_hard: int | None = None
@@ -139,15 +142,17 @@ class HostValues:
 
 
 async def read(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
-    """Return the values of `host`. For each of the numbers `ports`, the process that listens on that port is looked up.
-    Raises HostError if the host does not answer within `timeout_s` seconds."""
+    """Return the values of `host`. For each of the numbers `ports`, the process that listens on
+    that port is looked up. Raises HostError if the host does not answer within `timeout_s` seconds.
+    """
     words = (registry.worker_pattern(), *(f"{port:04X}" for port in ports))
     done = await run_swept(host, sh(_SCRIPT, *words), timeout_s=timeout_s)
     return parse(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
 
 
 def parse(output: str) -> HostValues:
-    """Return the values in `output`, the text that the script printed. Lines that cannot be understood are skipped."""
+    """Return the values in `output`, the text that the script printed. Lines that cannot be
+    understood are skipped."""
     one: dict[str, str] = {}
     many: dict[str, list[str]] = {}
     for line in output.split("\n"):

@@ -1,4 +1,5 @@
-"""Checks whether the packages of an engine (torch, CUDA, FlashInfer, NCCL) fit each other, the driver and the GPUs."""
+"""Checks whether the packages of an engine (torch, CUDA, FlashInfer, NCCL) fit each other, the
+driver and the GPUs."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _NEW_VENV = "install {} alone in a new venv, so that it brings the packages it w
 
 
 def known(seen: Examination) -> Iterator[Finding]:
-    """Report engines whose Python does not answer, and GPUs that are too new to be in the table of versions
-    (table.json)."""
+    """Report engines whose Python does not answer, and GPUs that are too new to be in the table of
+    versions (table.json)."""
     for stack in seen.packages:
         if stack.problem:
             text = f"the packages of {stack.engine} are unknown: {stack.problem}"
@@ -28,7 +29,10 @@ def known(seen: Examination) -> Iterator[Finding]:
     newest = version_key(data()["architectures"][-1]["capability"])
     for capability in seen.capabilities:
         if version_key(capability) > newest:
-            text = f"no version was checked for these GPUs, because their compute capability {capability} is unknown"
+            text = (
+                "no version was checked for these GPUs, because their compute capability "
+                f"{capability} is unknown"
+            )
             yield Finding(
                 Level.INFO,
                 "stack.new-gpu",
@@ -41,8 +45,13 @@ def known(seen: Examination) -> Iterator[Finding]:
 def cpu_build(seen: Examination) -> Iterator[Finding]:
     for stack in seen.packages:
         if seen.gpus and stack.cuda == "none":
-            text = f"the torch of {stack.engine} is built without CUDA: {stack.engine} cannot use the GPUs"
-            yield _of(stack, Level.ERROR, "stack.cpu-build", text, _NEW_VENV.format(stack.engine), "torch")
+            text = (
+                f"the torch of {stack.engine} is built without CUDA: {stack.engine} cannot "
+                "use the GPUs"
+            )
+            yield _of(
+                stack, Level.ERROR, "stack.cpu-build", text, _NEW_VENV.format(stack.engine), "torch"
+            )
 
 
 def driver(seen: Examination) -> Iterator[Finding]:
@@ -59,10 +68,29 @@ def driver(seen: Examination) -> Iterator[Finding]:
             needed = table["drivers"].get(str(built[0]))
             fix = f"install driver {needed} or newer" if needed else "install a newer driver"
             fix += f", or {stack.engine} built for CUDA {have[0]}"
-            yield _of(stack, Level.ERROR, "stack.driver", f"{about}; {that}", fix, "torch", table["source"])
+            yield _of(
+                stack,
+                Level.ERROR,
+                "stack.driver",
+                f"{about}; {that}",
+                fix,
+                "torch",
+                table["source"],
+            )
         elif built[:2] > have[:2]:
-            text = f"{about}; {that}: programs run, but kernels that are compiled at run time may not load"
-            yield _of(stack, Level.HINT, "stack.driver-minor", text, "install a newer driver", "torch", table["source"])
+            text = (
+                f"{about}; {that}: programs run, but kernels that are compiled at run time "
+                "may not load"
+            )
+            yield _of(
+                stack,
+                Level.HINT,
+                "stack.driver-minor",
+                text,
+                "install a newer driver",
+                "torch",
+                table["source"],
+            )
 
 
 def cuda(seen: Examination) -> Iterator[Finding]:
@@ -75,18 +103,32 @@ def cuda(seen: Examination) -> Iterator[Finding]:
             continue
         if row and built < version_key(row.cuda):
             text = (
-                f"{about}, which has no code for {row.name}: the first kernel fails with `no kernel image is available`"
+                f"{about}, which has no code for {row.name}: the first kernel fails with `no "
+                "kernel image is available`"
             )
-            fix = f"{_NEW_VENV.format(stack.engine)}; it needs torch for CUDA {row.cuda_full} or newer"
+            fix = (
+                f"{_NEW_VENV.format(stack.engine)}; it needs torch for CUDA {row.cuda_full} or "
+                "newer"
+            )
             yield _of(stack, Level.ERROR, "stack.cuda-arch", text, fix, "torch", row.source)
         elif row and built < version_key(row.cuda_full):
-            text = f"{about}: code for its relatives runs on {row.name}, but kernels compiled at run time may fail"
-            fix = f"use a build for CUDA {row.cuda_full}, or set TRITON_PTXAS_PATH to ptxas of CUDA {row.nvcc} or later"
+            text = (
+                f"{about}: code for its relatives runs on {row.name}, but kernels compiled at "
+                "run time may fail"
+            )
+            fix = (
+                f"use a build for CUDA {row.cuda_full}, or set TRITON_PTXAS_PATH to ptxas of "
+                f"CUDA {row.nvcc} or later"
+            )
             yield _of(stack, Level.WARN, "stack.cuda-partly", text, fix, "torch", row.source)
-        elif built >= version_key(oldest["cuda"]) and version_key(capability) < version_key(oldest["capability"]):
+        elif built >= version_key(oldest["cuda"]) and version_key(capability) < version_key(
+            oldest["capability"]
+        ):
             text = f"{about}, which has no code for compute capability {capability} any more"
             fix = f"install {stack.engine} built for CUDA 12"
-            yield _of(stack, Level.ERROR, "stack.cuda-dropped", text, fix, "torch", oldest["source"])
+            yield _of(
+                stack, Level.ERROR, "stack.cuda-dropped", text, fix, "torch", oldest["source"]
+            )
 
 
 def packages(seen: Examination) -> Iterator[Finding]:
@@ -96,25 +138,42 @@ def packages(seen: Examination) -> Iterator[Finding]:
         if row is None:
             continue
         yield from _too_old(stack, row)
-        rules = [r for r in package_rules() if capability in r.capabilities and _below(stack, r.package, r.below)]
+        rules = [
+            r
+            for r in package_rules()
+            if capability in r.capabilities and _below(stack, r.package, r.below)
+        ]
         for rule in rules[:1]:  # the oldest bound that is missed is the worst
             text = rule.text.format(version=stack.versions[rule.package], arch=row.name)
-            yield _of(stack, rule.level, "stack.engine-arch", text, rule.fix, rule.package, rule.source)
+            yield _of(
+                stack, rule.level, "stack.engine-arch", text, rule.fix, rule.package, rule.source
+            )
 
 
 def _too_old(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
-    if stack.cuda is None and _below(stack, "torch", row.torch):  # otherwise `cuda` judges the build itself
+    # otherwise `cuda` judges the build itself
+    if stack.cuda is None and _below(stack, "torch", row.torch):
         text = f"torch {stack.versions['torch']} of {stack.engine} is older than {row.name}"
-        fix = f"{_NEW_VENV.format(stack.engine)}; it needs torch {row.torch} or newer for CUDA {row.cuda_full}"
+        fix = (
+            f"{_NEW_VENV.format(stack.engine)}; it needs torch {row.torch} or newer for CUDA "
+            f"{row.cuda_full}"
+        )
         yield _of(stack, Level.ERROR, "stack.torch-arch", text, fix, "torch", row.source)
     if row.flashinfer and _below(stack, FLASHINFER, row.flashinfer):
-        text = f"FlashInfer {stack.versions[FLASHINFER]} of {stack.engine} has no kernels for {row.name}"
-        fix = f"install a {stack.engine} with FlashInfer {row.flashinfer} or newer, or choose another attention backend"
+        text = (
+            f"FlashInfer {stack.versions[FLASHINFER]} of {stack.engine} has no kernels for "
+            f"{row.name}"
+        )
+        fix = (
+            f"install a {stack.engine} with FlashInfer {row.flashinfer} or newer, or choose "
+            "another attention backend"
+        )
         yield _of(stack, Level.WARN, "stack.flashinfer-arch", text, fix, FLASHINFER, row.source)
 
 
 def pins(seen: Examination) -> Iterator[Finding]:
-    """Report packages whose installed version differs from the one that the engine, or torch, was built with."""
+    """Report packages whose installed version differs from the one that the engine, or torch, was
+    built with."""
     for stack in seen.packages:
         for package, version in stack.versions.items():
             needs: Mapping[str, tuple[str, ...]] = stack.needs.get(package) or {
@@ -125,7 +184,8 @@ def pins(seen: Examination) -> Iterator[Finding]:
                 if have is None or name not in TITLES or any(_same(have, pin) for pin in wanted):
                     continue
                 text = (
-                    f"{package} {version} was built with {TITLES[name]} {' or '.join(wanted)}, and {have} is installed"
+                    f"{package} {version} was built with {TITLES[name]} {' or '.join(wanted)}, and "
+                    f"{have} is installed"
                 )
                 fix = f"pip install '{name}=={wanted[0]}', or {_NEW_VENV.format(stack.engine)}"
                 level = Level.HINT if package == "torch" else Level.WARN
@@ -135,42 +195,75 @@ def pins(seen: Examination) -> Iterator[Finding]:
 def nccl(seen: Examination) -> Iterator[Finding]:
     """Report an NCCL package that was built for another major version of CUDA than torch."""
     for stack in seen.packages:
-        found = {name.rpartition("-cu")[2]: name for name in stack.versions if name.startswith("nvidia-nccl-cu")}
+        found = {
+            name.rpartition("-cu")[2]: name
+            for name in stack.versions
+            if name.startswith("nvidia-nccl-cu")
+        }
         built = version_key(stack.cuda)
         if found and built and str(built[0]) not in found:
             other = ", ".join(f"{name} {stack.versions[name]}" for name in found.values())
             text = f"{stack.engine} has {other}, and its torch is built for CUDA {stack.cuda}"
-            yield _of(stack, Level.WARN, "stack.nccl", text, _NEW_VENV.format(stack.engine), next(iter(found.values())))
+            yield _of(
+                stack,
+                Level.WARN,
+                "stack.nccl",
+                text,
+                _NEW_VENV.format(stack.engine),
+                next(iter(found.values())),
+            )
 
 
 def toolkit(seen: Examination) -> Iterator[Finding]:
-    """Report a CUDA_HOME that does not exist, and an nvcc that is missing, too old for a GPU, or of another CUDA
-    version than torch. FlashInfer and other packages compile kernels with nvcc at run time."""
+    """Report a CUDA_HOME that does not exist, and an nvcc that is missing, too old for a GPU, or of
+    another CUDA version than torch. FlashInfer and other packages compile kernels with nvcc at run
+    time."""
     values = seen.values
     if values.cuda_home and values.cuda_home_missing:
         text = f"CUDA_HOME names {values.cuda_home}, which does not exist"
         evidence = f"CUDA_HOME={values.cuda_home}"
         fix = "unset CUDA_HOME, or set CUDA_HOME to the directory of an installed CUDA toolkit"
         yield Finding(Level.WARN, "cuda.home", text, fix=fix, evidence=evidence)
-    jit = [s for s in seen.packages if FLASHINFER in s.versions and "flashinfer-jit-cache" not in s.versions]
+    jit = [
+        s
+        for s in seen.packages
+        if FLASHINFER in s.versions and "flashinfer-jit-cache" not in s.versions
+    ]
     if values.nvcc is None:
         for stack in jit if seen.gpus else ():
-            text = f"{stack.engine} has FlashInfer without compiled kernels, and there is no nvcc to compile them"
+            text = (
+                f"{stack.engine} has FlashInfer without compiled kernels, and there is no "
+                "nvcc to compile them"
+            )
             version = stack.versions[FLASHINFER]
-            fix = f"install flashinfer-jit-cache {version} in its venv, or a CUDA toolkit and set CUDA_HOME"
+            fix = (
+                f"install flashinfer-jit-cache {version} in its venv, or a CUDA toolkit and "
+                "set CUDA_HOME"
+            )
             source = "https://github.com/flashinfer-ai/flashinfer/issues/1919"
             yield _of(stack, Level.WARN, "cuda.nvcc", text, fix, FLASHINFER, source)
         return
-    have, evidence = version_key(values.nvcc_version), f"{values.nvcc}: release {values.nvcc_version}"
+    have, evidence = (
+        version_key(values.nvcc_version),
+        (f"{values.nvcc}: release {values.nvcc_version}"),
+    )
     for row in filter(None, map(architecture, seen.capabilities)):
         if have and have < version_key(row.nvcc):
-            text = f"nvcc {values.nvcc_version} cannot compile for {row.name}: kernels built at run time fail"
+            text = (
+                f"nvcc {values.nvcc_version} cannot compile for {row.name}: kernels built at "
+                "run time fail"
+            )
             fix = f"install the CUDA toolkit {row.cuda_full} or newer, and set CUDA_HOME to it"
-            yield Finding(Level.WARN, "cuda.nvcc-arch", text, fix=fix, source=row.source, evidence=evidence)
+            yield Finding(
+                Level.WARN, "cuda.nvcc-arch", text, fix=fix, source=row.source, evidence=evidence
+            )
     for stack in jit:
         built = version_key(stack.cuda)
         if have and built and have[0] != built[0]:
-            text = f"nvcc is of CUDA {values.nvcc_version}, and the torch of {stack.engine} of CUDA {stack.cuda}"
+            text = (
+                f"nvcc is of CUDA {values.nvcc_version}, and the torch of {stack.engine} of "
+                f"CUDA {stack.cuda}"
+            )
             fix = f"set CUDA_HOME to a toolkit of CUDA {built[0]}"
             yield Finding(Level.HINT, "cuda.nvcc-torch", text, fix=fix, evidence=evidence)
 
@@ -181,15 +274,24 @@ def _below(stack: EnginePackages, package: str, bound: str) -> bool:
 
 
 def _same(have: str, wanted: str) -> bool:
-    """Return whether the installed version `have` equals `wanted`. A part after "+", such as "+cu128", is compared only
-    if `wanted` has one."""
+    """Return whether the installed version `have` equals `wanted`. A part after "+", such as
+    "+cu128", is compared only if `wanted` has one."""
     return have == wanted or ("+" not in wanted and have.partition("+")[0] == wanted)
 
 
 def _of(
-    stack: EnginePackages, level: Level, code: str, text: str, fix: str, package: str, source: str | None = None
+    stack: EnginePackages,
+    level: Level,
+    code: str,
+    text: str,
+    fix: str,
+    package: str,
+    source: str | None = None,
 ) -> Finding:
-    evidence = f"{stack.engine}: {package} {stack.versions.get(package, 'unknown')}, CUDA {stack.cuda or 'unknown'}"
+    evidence = (
+        f"{stack.engine}: {package} {stack.versions.get(package, 'unknown')}, CUDA "
+        f"{stack.cuda or 'unknown'}"
+    )
     return Finding(level, code, text, fix=fix, source=source, evidence=evidence)
 
 

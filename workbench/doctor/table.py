@@ -1,5 +1,5 @@
-"""The versions and limits with which a host is compared. They are read from table.json, which names the source of
-each."""
+"""The versions and limits with which a host is compared. They are read from table.json, which names
+the source of each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from workbench.model.findings import Level
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The oldest versions of CUDA, driver, torch, FlashInfer and nvcc that support a GPU architecture. Code compiled
-    with the CUDA version `cuda` runs on it, but only `cuda_full` and later can compile for exactly this architecture.
-    `driver` is a driver branch such as "580". `flashinfer` is None if no bound is known."""
+    """The oldest versions of CUDA, driver, torch, FlashInfer and nvcc that support a GPU
+    architecture. Code compiled with the CUDA version `cuda` runs on it, but only `cuda_full` and
+    later can compile for exactly this architecture. `driver` is a driver branch such as "580".
+    `flashinfer` is None if no bound is known."""
 
     capability: str  # "12.0", as NVML gives it
     name: str  # "sm_120"
@@ -30,8 +31,8 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class PackageRule:
-    """A known problem of all versions of `package` that are older than the version `below`, on GPUs with one of the
-    compute `capabilities`."""
+    """A known problem of all versions of `package` that are older than the version `below`, on GPUs
+    with one of the compute `capabilities`."""
 
     package: str
     capabilities: tuple[str, ...]
@@ -48,27 +49,35 @@ def data() -> Mapping[str, Any]:
     import json
     from importlib.resources import files
 
-    read: Mapping[str, Any] = json.loads(files("workbench.doctor").joinpath("table.json").read_text("utf-8"))
+    read: Mapping[str, Any] = json.loads(
+        files("workbench.doctor").joinpath("table.json").read_text("utf-8")
+    )
     return read
 
 
 @cache
 def architecture(capability: str | None) -> Architecture | None:
-    """Return the architecture with a compute capability such as "12.0"; None if the table does not contain it."""
-    return next((Architecture(**row) for row in data()["architectures"] if row["capability"] == capability), None)
+    """Return the architecture with a compute capability such as "12.0"; None if the table does not
+    contain it."""
+    return next(
+        (Architecture(**row) for row in data()["architectures"] if row["capability"] == capability),
+        None,
+    )
 
 
 @cache
 def package_rules() -> tuple[PackageRule, ...]:
     return tuple(
-        PackageRule(**{**row, "capabilities": tuple(row["capabilities"]), "level": Level(row["level"])})
+        PackageRule(
+            **{**row, "capabilities": tuple(row["capabilities"]), "level": Level(row["level"])}
+        )
         for row in data()["packages"]
     )
 
 
 def pinned(package: str, version: str) -> Mapping[str, str]:
-    """Return the versions of other packages with which this release of an engine's package was built, by package name;
-    {} if unknown."""
+    """Return the versions of other packages with which this release of an engine's package was
+    built, by package name; {} if unknown."""
     rows: list[dict[str, str]] = data()["pins"]["rows"]
     row = next((r for r in rows if (r["package"], r["version"]) == (package, version)), {})
     return {name: value for name, value in row.items() if name not in ("package", "version")}

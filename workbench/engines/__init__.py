@@ -1,4 +1,5 @@
-"""Inference engines: command lines, flag catalogs, validation, memory estimates, names of log lines and metrics.
+"""Inference engines: command lines, flag catalogs, validation, memory estimates, names of log lines
+and metrics.
 
 base.py             the interface of an engine; vllm.py, sglang.py, tabbyapi.py and llamacpp.py implement it
 reported_settings.py  where a running engine reports the values of its settings: log, metrics page, JSON answers

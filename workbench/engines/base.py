@@ -1,8 +1,9 @@
-"""The interface of an inference engine, and the conversion of a plan to the arguments of a command line.
+"""The interface of an inference engine, and the conversion of a plan to the arguments of a command
+line.
 
-A new engine needs a subclass of `Engine` in a file of this package, a flag catalog in catalogs/, and its name in
-registry.py. Everything that differs between engines is an attribute or a method of `Engine`, so that no other code
-compares engine names.
+A new engine needs a subclass of `Engine` in a file of this package, a flag catalog in catalogs/,
+and its name in registry.py. Everything that differs between engines is an attribute or a method of
+`Engine`, so that no other code compares engine names.
 """
 
 from __future__ import annotations
@@ -26,32 +27,35 @@ if TYPE_CHECKING:
     from workbench.model.findings import Finding
 
 LOOPBACK = "127.0.0.1"
-# CUDA context, activations and graphs of one GPU. An assumption: real values range from 0.5 GiB (eager, small batch) to
-# several GiB (large max-num-batched-tokens).
+# CUDA context, activations and graphs of one GPU. An assumption: real values range from 0.5 GiB
+# (eager, small batch) to several GiB (large max-num-batched-tokens).
 RESERVE_GIB = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """How an engine divides GPU memory between weights and KV cache. With a `share_flag`, it allocates that flag's
-    share of each GPU's memory, and the KV cache fills what the weights leave of it. Without a `share_flag`, the first
-    flag of `cache_size_flags` that is set gives the size of the KV cache."""
+    """How an engine divides GPU memory between weights and KV cache. With a `share_flag`, it
+    allocates that flag's share of each GPU's memory, and the KV cache fills what the weights leave
+    of it. Without a `share_flag`, the first flag of `cache_size_flags` that is set gives the size
+    of the KV cache."""
 
     share_flag: str | None = None
     default_share: float = 0.9
-    chooses_share: bool = False  # the engine computes the share at start; `default_share` is an assumption
+    # the engine computes the share at start; `default_share` is an assumption
+    chooses_share: bool = False
     reserve_gib: float = RESERVE_GIB  # activations and graphs inside the share
     cache_size_flags: tuple[str, ...] = ()
     cache_type_flags: tuple[str, ...] = ("kv-cache-dtype",)
     length_flag: str | None = None  # the longest sequence, in tokens
-    starts_with_short_cache: bool = False  # starts even if the KV cache cannot contain one sequence of full length
+    # starts even if the KV cache cannot contain one sequence of full length
+    starts_with_short_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PythonParser:
-    """The functions and classes of an engine's Python package that build its argparse parser, each as "module:name".
-    `parsers` are parser classes; `builders` are functions that add the flags to a parser. Of each list, the first entry
-    that exists in the installed version is used."""
+    """The functions and classes of an engine's Python package that build its argparse parser, each
+    as "module:name". `parsers` are parser classes; `builders` are functions that add the flags to a
+    parser. Of each list, the first entry that exists in the installed version is used."""
 
     parsers: tuple[str, ...]
     builders: tuple[str, ...]
@@ -67,109 +71,148 @@ class Engine:
     general_preset: ClassVar[str]  # id of the shipped preset that starts any model
     executables: ClassVar[tuple[str, ...]]  # names to look for on the host's PATH, best first
     launch: ClassVar[tuple[str, ...]]  # argv prefix for a plan without an executable
-    # Beginnings of a command line that starts the server; the program is given without its directory.
+    # Beginnings of a command line that starts the server; the program is given without its
+    # directory.
     start_words: ClassVar[tuple[tuple[str, ...], ...]]
     positional_model: ClassVar[bool] = False  # the first word that is no flag names the model
-    # Names of flags in recipes that are shared by all engines, such as sparkrun's -> names of this engine's flags.
+    # Names of flags in recipes that are shared by all engines, such as sparkrun's -> names of this
+    # engine's flags.
     shared_names: ClassVar[Mapping[str, str]] = {}
     image: ClassVar[str] = ""  # repository of the project's own container image
     image_tag: ClassVar[str] = "latest"  # of a version that is not known
-    image_program: ClassVar[tuple[str, ...]] = ()  # what starts the server in that image, if not `launch`
+    # what starts the server in that image, if not `launch`
+    image_program: ClassVar[tuple[str, ...]] = ()
     sparkrun_runtime: ClassVar[str] = ""  # what sparkrun calls the engine; "": it does not start it
-    helm_chart: ClassVar[bool] = False  # the values of the vLLM production stack describe this engine
+    # the values of the vLLM production stack describe this engine
+    helm_chart: ClassVar[bool] = False
     process_pattern: ClassVar[str]  # part of a server's command line; valid for both grep -E and re
-    server_pattern: ClassVar[str] = ""  # like `process_pattern`, but only of the server itself; "": not recognizable
-    worker_pattern: ClassVar[str] = ""  # beginning of the command line of a worker, which can outlive its server
-    process_priority: ClassVar[int] = 0  # of several patterns that match, the one with the highest priority counts
+    # like `process_pattern`, but only of the server itself; "": not recognizable
+    server_pattern: ClassVar[str] = ""
+    # beginning of the command line of a worker, which can outlive its server
+    worker_pattern: ClassVar[str] = ""
+    # of several patterns that match, the one with the highest priority counts
+    process_priority: ClassVar[int] = 0
     default_port: ClassVar[int]
     model_flags: ClassVar[tuple[str, ...]]  # flags that name the model: they set plan.model instead
-    packages: ClassVar[tuple[str, ...]] = ()  # Python distributions whose version is the engine's version
-    version_arguments: ClassVar[tuple[str, ...]] = ("--version",)  # after the executable; vLLM needs 12 s for it
+    # Python distributions whose version is the engine's version
+    packages: ClassVar[tuple[str, ...]] = ()
+    # after the executable; vLLM needs 12 s for it
+    version_arguments: ClassVar[tuple[str, ...]] = ("--version",)
     parser: ClassVar[PythonParser | None] = None  # asked for the engine's own flags
-    help_arguments: ClassVar[tuple[str, ...]] = ()  # print all flags, for an engine whose `flags_of_help` reads them
-    release_parts: ClassVar[int | None] = None  # numbers of a version that identify its flags; None: all of them
+    # print all flags, for an engine whose `flags_of_help` reads them
+    help_arguments: ClassVar[tuple[str, ...]] = ()
+    # numbers of a version that identify its flags; None: all of them
+    release_parts: ClassVar[int | None] = None
     health_path: ClassVar[str] = "/health"
     models_path: ClassVar[str] = "/v1/models"
-    moved_port_log: ClassVar[re.Pattern[str] | None] = None  # groups "busy", "port": it chose another port by itself
+    # groups "busy", "port": it chose another port by itself
+    moved_port_log: ClassVar[re.Pattern[str] | None] = None
     version_log: ClassVar[re.Pattern[str]]  # group "version"
     phases: ClassVar[tuple[tuple[re.Pattern[str], str], ...]]  # log line -> phase, with "{group}"s
     metrics_path: ClassVar[str | None] = "/metrics"
     metrics_flag: ClassVar[str | None] = None  # without this flag metrics_path answers 404
-    concurrency_flag: ClassVar[str | None] = None  # the most requests that one replica processes at the same time
-    metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # quantity -> sample names, newest first; see METRICS below
-    # For an engine whose counters in `metrics` change only when a request ends: "prompt_tokens" or "generation_tokens"
-    # -> samples whose sum counts these tokens at once. 'name{label="value"}' takes one series of a name.
+    # the most requests that one replica processes at the same time
+    concurrency_flag: ClassVar[str | None] = None
+    # quantity -> sample names, newest first; see METRICS below
+    metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    # For an engine whose counters in `metrics` change only when a request ends: "prompt_tokens" or
+    # "generation_tokens" -> samples whose sum counts these tokens at once. 'name{label="value"}'
+    # takes one series of a name.
     live_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    slots_path: ClassVar[str | None] = None  # lists running requests with the output tokens that no counter has yet
-    cached_beside_prompt: ClassVar[bool] = False  # "prompt_tokens" does not include the tokens of "prefix_hits"
+    # lists running requests with the output tokens that no counter has yet
+    slots_path: ClassVar[str | None] = None
+    # "prompt_tokens" does not include the tokens of "prefix_hits"
+    cached_beside_prompt: ClassVar[bool] = False
     tokenize_path: ClassVar[str | None] = None  # endpoint that counts the tokens of a text
-    template_path: ClassVar[str | None] = None  # endpoint that converts messages to a text, if it is a separate one
-    api_key_env: ClassVar[str | None] = None  # variable that sets the key without showing it in the process list
-    no_key_flag: ClassVar[str | None] = None  # for an engine that always has a key: the flag that disables it
-    key_file: ClassVar[str | None] = None  # file in the working directory in which the engine stores a key of its own
+    # endpoint that converts messages to a text, if it is a separate one
+    template_path: ClassVar[str | None] = None
+    # variable that sets the key without showing it in the process list
+    api_key_env: ClassVar[str | None] = None
+    # for an engine that always has a key: the flag that disables it
+    no_key_flag: ClassVar[str | None] = None
+    # file in the working directory in which the engine stores a key of its own
+    key_file: ClassVar[str | None] = None
     key_file_pattern: ClassVar[re.Pattern[str] | None] = None  # group 1: the key in that file
-    host_address_env: ClassVar[str | None] = None  # variable with the address of a host that the others reach
+    # variable with the address of a host that the others reach
+    host_address_env: ClassVar[str | None] = None
     env_prefix: ClassVar[str] = ""  # prefix of the engine's own variables
-    more_env: ClassVar[tuple[str, ...]] = ()  # variables of that prefix which the catalog does not contain
+    # variables of that prefix which the catalog does not contain
+    more_env: ClassVar[tuple[str, ...]] = ()
     argparse_values: ClassVar[bool] = True  # a value that starts with a dash needs "--flag=value"
-    accepts_flag_prefixes: ClassVar[bool] = False  # any unambiguous beginning of a flag is valid, as in plain argparse
-    uses_all_gpus: ClassVar[bool] = False  # splits a model over all visible GPUs instead of using parallel sizes
-    compiles_at_first_start: ClassVar[bool] = False  # torch.compile or kernels built and tuned for a new configuration
+    # any unambiguous beginning of a flag is valid, as in plain argparse
+    accepts_flag_prefixes: ClassVar[bool] = False
+    # splits a model over all visible GPUs instead of using parallel sizes
+    uses_all_gpus: ClassVar[bool] = False
+    # torch.compile or kernels built and tuned for a new configuration
+    compiles_at_first_start: ClassVar[bool] = False
     memory: ClassVar[MemoryUse]
-    eager_flag: ClassVar[str | None] = None  # disables `compiled_parts`: faster start, slower decoding
+    # disables `compiled_parts`: faster start, slower decoding
+    eager_flag: ClassVar[str | None] = None
     compiled_parts: ClassVar[str] = "CUDA graphs"
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
-    # Group 1 is the configuration that the engine logs, as reported_settings.settings_in reads it. The first has the
-    # values in force, the others those that were asked.
+    # Group 1 is the configuration that the engine logs, as reported_settings.settings_in reads it.
+    # The first has the values in force, the others those that were asked.
     config_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
-    config_names: ClassVar[Mapping[str, str]] = {}  # name in that configuration -> flag, where they differ
-    config_paths: ClassVar[tuple[str, ...]] = ()  # the first that exists answers the configuration in force as JSON
-    unknown_env_log: ClassVar[re.Pattern[str] | None] = None  # group 1: a variable that the engine does not know
-    pcie_all_reduce_env: ClassVar[str | None] = None  # variable that enables a custom all-reduce over PCIe
-    rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
+    # name in that configuration -> flag, where they differ
+    config_names: ClassVar[Mapping[str, str]] = {}
+    # the first that exists answers the configuration in force as JSON
+    config_paths: ClassVar[tuple[str, ...]] = ()
+    # group 1: a variable that the engine does not know
+    unknown_env_log: ClassVar[re.Pattern[str] | None] = None
+    # variable that enables a custom all-reduce over PCIe
+    pcie_all_reduce_env: ClassVar[str | None] = None
+    # checks of this engine's plans only
+    rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
-        """Return the flag catalog of this engine that Workbench ships for the version nearest to `version`. None means
-        the newest version."""
+        """Return the flag catalog of this engine that Workbench ships for the version nearest to
+        `version`. None means the newest version."""
         nearest = catalogs.nearest_version(self.name, version)
         return catalogs.load(self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes)
 
     def same_release(self, a: str | None, b: str | None) -> bool:
-        """Return whether the versions `a` and `b` belong to one release, which means that they have the same flags."""
+        """Return whether the versions `a` and `b` belong to one release, which means that they have
+        the same flags."""
         x, y = (catalogs.version_key(v)[: self.release_parts] for v in (a, b))
         return bool(x) and x == y
 
     def flags_of_help(self, text: str) -> dict[str, Any]:
-        """Parse the help text that the engine prints with the arguments `help_arguments`. Return {"flags": [one dict
-        for each flag]}, the data from which `own_flags.entries` makes a catalog."""
+        """Parse the help text that the engine prints with the arguments `help_arguments`. Return
+        {"flags": [one dict for each flag]}, the data from which `own_flags.entries` makes a
+        catalog."""
         return {}
 
     def phase(self, line: str) -> str | None:
-        """Return the phase of the engine's start that a log line reports, such as "loading weights 40 %". None if the
-        line reports no phase."""
+        """Return the phase of the engine's start that a log line reports, such as "loading weights
+        40 %". None if the line reports no phase."""
         for pattern, text in self.phases:
             if match := pattern.search(line):
                 return text.format(**match.groupdict())
         return None
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the body of a POST to `tokenize_path` that counts the tokens of `request`. `request` has a "prompt" or
-        "messages". None if the engine cannot count the tokens of such a request.
+        """Return the body of a POST to `tokenize_path` that counts the tokens of `request`.
+        `request` has a "prompt" or "messages". None if the engine cannot count the tokens of such a
+        request.
         """
         return None
 
     def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
-        """Adjust a plan that was parsed from a command line, so that `command` makes the same command line from it. An
-        engine whose model needs several flags joins their values here."""
+        """Adjust a plan that was parsed from a command line, so that `command` makes the same
+        command line from it. An engine whose model needs several flags joins their values here."""
         return plan
 
-    def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
-        """Return the flags to add to the command of rank number `rank` (from 0) of a server with `count` ranks. Each
-        rank runs on another host; `head` is the address of the host of rank 0. None if the engine cannot span hosts."""
+    def rank_flags(
+        self, plan: LaunchPlan, rank: int, count: int, head: str
+    ) -> Mapping[str, FlagValue] | None:
+        """Return the flags to add to the command of rank number `rank` (from 0) of a server with
+        `count` ranks. Each rank runs on another host; `head` is the address of the host of rank 0.
+        None if the engine cannot span hosts."""
         return None
 
     def replicas_per_node(self, here: Situation) -> int:
-        """Return the number of data-parallel replicas that the plan runs on one node. Each replica has its own GPUs."""
+        """Return the number of data-parallel replicas that the plan runs on one node. Each replica
+        has its own GPUs."""
         return here.count("data-parallel-size")
 
     def kv_rule(self, here: Situation) -> KvRule:
@@ -180,18 +223,23 @@ class Engine:
         """Return the reason why the memory of this plan cannot be estimated, or None if it can."""
         return None
 
-    def command(self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None) -> Command:
-        """Return the command that starts the server of `plan`, always with an explicit host and port.
+    def command(
+        self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None
+    ) -> Command:
+        """Return the command that starts the server of `plan`, always with an explicit host and
+        port.
 
-        If the server spans several nodes, `node` selects the node whose command is returned. `catalog` has the flags of
-        the installed engine; without it, the shipped catalog of the plan's version is used. Raises PlanError if the
-        plan has no model, or if a value cannot be passed as an argument.
+        If the server spans several nodes, `node` selects the node whose command is returned.
+        `catalog` has the flags of the installed engine; without it, the shipped catalog of the
+        plan's version is used. Raises PlanError if the plan has no model, or if a value cannot be
+        passed as an argument.
         """
         if not plan.model:
             raise PlanError("the plan has no model", next_step="set the model: a hub id or a path")
         if plan.model.startswith("-"):
             raise PlanError(
-                f"the model {plan.model!r} would be read as an option, because it begins with a dash",
+                f"the model {plan.model!r} would be read as an option, because it begins with a "
+                "dash",
                 next_step="write the path of the model as ./-name",
             )
         if node:
@@ -206,13 +254,18 @@ class Engine:
                 argv += self.flag_arguments(catalog, setting, exact=plan.engine_version is not None)
         env = {e.name: str(e.value) for e in plan.env}
         if nul := next((a for a in (*argv, *env, *env.values()) if "\0" in a), None):
-            text = f"the argument or variable {nul!r} contains a NUL character, which no process accepts"
+            text = (
+                f"the argument or variable {nul!r} contains a NUL character, which no process "
+                "accepts"
+            )
             raise PlanError(text, next_step="remove the NUL character")
-        return Command(tuple(argv), env, workdir=plan.workdir, open_files=plan.open_files, host=host, port=port)
+        return Command(
+            tuple(argv), env, workdir=plan.workdir, open_files=plan.open_files, host=host, port=port
+        )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the first words of the command: the plan's executable, or the engine's usual program if the plan names
-        none.
+        """Return the first words of the command: the plan's executable, or the engine's usual
+        program if the plan names none.
         """
         return plan.executable or self.launch
 
@@ -221,13 +274,16 @@ class Engine:
         return (f"--{self.model_flags[0]}", plan.model)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that switches the flag off, such as --no-x. None if the flag has no such option. `exact` is
-        True if the engine's version is known; otherwise the option must be one that all versions accept."""
+        """Return the option that switches the flag off, such as --no-x. None if the flag has no
+        such option. `exact` is True if the engine's version is known; otherwise the option must be
+        one that all versions accept."""
         return spec.negation
 
-    def flag_arguments(self, catalog: FlagCatalog, setting: FlagSetting, exact: bool = True) -> list[str]:
-        """Return the command-line arguments for one flag. A flag that the catalog does not contain is passed under its
-        name in the plan. `exact` is True if the engine's version is known."""
+    def flag_arguments(
+        self, catalog: FlagCatalog, setting: FlagSetting, exact: bool = True
+    ) -> list[str]:
+        """Return the command-line arguments for one flag. A flag that the catalog does not contain
+        is passed under its name in the plan. `exact` is True if the engine's version is known."""
         spec, option, value = catalog.flags.get(setting.name), f"--{setting.name}", setting.value
         value = on_off(spec, value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
@@ -244,8 +300,13 @@ class Engine:
         if spec and spec.nargs == ",":
             return self._with_value(option, ",".join(words))
         if spec and spec.nargs:
-            if self.argparse_values and (other := next((w for w in words if re.match(r"-[^\d.]", w)), None)):
-                text = f"the value {other!r} of --{setting.name} begins with a dash and would be read as an option"
+            if self.argparse_values and (
+                other := next((w for w in words if re.match(r"-[^\d.]", w)), None)
+            ):
+                text = (
+                    f"the value {other!r} of --{setting.name} begins with a dash and would be "
+                    "read as an option"
+                )
                 raise PlanError(text, next_step=f"remove {other!r} from --{setting.name}")
             return [option, *words]
         return [argument for w in words for argument in self._with_value(option, w)]
@@ -259,9 +320,12 @@ class Engine:
         return [off] if off else []  # without a negation, a flag is turned off by omitting it
 
     def _with_value(self, option: str, text: str) -> list[str]:
-        # vLLM's parser accepts even "-0.5" as a dotted option ("--config.key"), so only whole numbers are safe apart.
+        # vLLM's parser accepts even "-0.5" as a dotted option ("--config.key"), so only whole
+        # numbers are safe apart.
         looks_like_option = text.startswith("-") and not re.fullmatch(r"-\d+", text)
-        return [f"{option}={text}"] if looks_like_option and self.argparse_values else [option, text]
+        return (
+            [f"{option}={text}"] if looks_like_option and self.argparse_values else [option, text]
+        )
 
     def _port(self, plan: LaunchPlan) -> int:
         value = plan.flag("port")
@@ -269,7 +333,8 @@ class Engine:
             return self.default_port if value is None else int(value)
         except (TypeError, ValueError):
             raise PlanError(
-                f"port is {word(value)!r}, expected a number", next_step="set port to a number from 1 to 65535"
+                f"port is {word(value)!r}, expected a number",
+                next_step="set port to a number from 1 to 65535",
             ) from None
 
     def _on_node(self, plan: LaunchPlan, node: Node) -> LaunchPlan:
@@ -277,7 +342,11 @@ class Engine:
             plan = plan.with_flag(name, value)
         for name, text in node.env.items():
             plan = plan.with_env(name, text)
-        return replace(plan, nodes=(), executable=plan.executable if node.executable is None else node.executable)
+        return replace(
+            plan,
+            nodes=(),
+            executable=plan.executable if node.executable is None else node.executable,
+        )
 
 
 def is_python(words: Sequence[str]) -> bool:

@@ -1,4 +1,5 @@
-"""Flag catalogs: load the packaged data, find a flag by any of its spellings, search in names and help texts."""
+"""Flag catalogs: load the packaged data, find a flag by any of its spellings, search in names and
+help texts."""
 
 from __future__ import annotations
 
@@ -19,16 +20,18 @@ _TUPLES = ("aliases", "choices", "json_fields", "words")
 
 
 def version_key(text: str | None) -> tuple[int, ...]:
-    """Return the numbers of a version for sorting: "0.32.0+cpu" -> (0, 32, 0), "b11434" -> (11434,). The tuple is empty
-    if `text` is not a version.
+    """Return the numbers of a version for sorting: "0.32.0+cpu" -> (0, 32, 0), "b11434" ->
+    (11434,). The tuple is empty if `text` is not a version.
     """
-    match = re.match(r"[vb]?(\d{1,18}(?:[.-]\d{1,18})*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip())
+    match = re.match(
+        r"[vb]?(\d{1,18}(?:[.-]\d{1,18})*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip()
+    )
     return tuple(int(n) for n in re.split(r"[.-]", match[1])) if match else ()
 
 
 def satisfies(version: str, wanted: str | None) -> bool:
-    """Return whether a version is in the range `wanted`, such as ">=0.14,<0.34". True if there is no range or `version`
-    has no numbers to compare.
+    """Return whether a version is in the range `wanted`, such as ">=0.14,<0.34". True if there is
+    no range or `version` has no numbers to compare.
     """
     have = version_key(version)
     for part in (wanted or "").split(","):
@@ -61,43 +64,52 @@ def versions(engine: str) -> tuple[str, ...]:
 
 
 def nearest_version(engine: str, wanted: str | None) -> str:
-    """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two are equally near,
-    return the older one. If `wanted` is None, return the newest version."""
+    """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two
+    are equally near, return the older one. If `wanted` is None, return the newest version."""
     have, key = versions(engine), version_key(wanted)
     return min(have, key=lambda v: _distance(version_key(v), key)) if key else have[-1]
 
 
 def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the distance of two versions as a sort key; the smallest key belongs to the nearest version. It is (minus
-    the index of the first number that differs, the difference of these numbers), because a difference in an earlier
-    number is larger."""
+    """Return the distance of two versions as a sort key; the smallest key belongs to the nearest
+    version. It is (minus the index of the first number that differs, the difference of these
+    numbers), because a difference in an earlier number is larger."""
     width = max(len(a), len(b))
-    parts = [abs(x - y) for x, y in zip(*(v + (0,) * (width - len(v)) for v in (a, b)), strict=True)]
+    parts = [
+        abs(x - y) for x, y in zip(*(v + (0,) * (width - len(v)) for v in (a, b)), strict=True)
+    ]
     first = next((n for n, part in enumerate(parts) if part), width)
     return (-first, *parts[first : first + 1])
 
 
 @lru_cache(maxsize=8)
 def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCatalog:
-    """Return the packaged flag catalog of exactly this version. `accepts_prefixes` is True if the engine accepts
-    unambiguous beginnings of flags.
+    """Return the packaged flag catalog of exactly this version. `accepts_prefixes` is True if the
+    engine accepts unambiguous beginnings of flags.
     """
     data = json.loads((DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
     return of_data(engine, version, data, accepts_prefixes)
 
 
 def of_data(
-    engine: str, version: str, data: Mapping[str, Any], accepts_prefixes: bool = False, asked: str | None = None
+    engine: str,
+    version: str,
+    data: Mapping[str, Any],
+    accepts_prefixes: bool = False,
+    asked: str | None = None,
 ) -> FlagCatalog:
-    """Return the catalog that `data`, the content of a catalog file, describes. `asked` is the path of the installed
-    program that printed the flags; None for a catalog that Workbench ships."""
+    """Return the catalog that `data`, the content of a catalog file, describes. `asked` is the path
+    of the installed program that printed the flags; None for a catalog that Workbench ships."""
     flags = {f["name"]: _flag_spec(engine, version, f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
     for flag in flags.values():
         if flag.env and flag.env not in env:
             kind = "str" if flag.repeatable or flag.words else str(flag.kind)
             env[flag.env] = EnvSpec(
-                flag.env, type=kind, choices=flag.choices, help=f"sets the same value as --{flag.name}"
+                flag.env,
+                type=kind,
+                choices=flag.choices,
+                help=f"sets the same value as --{flag.name}",
             )
     return FlagCatalog(engine, version, flags, env, accepts_prefixes, asked)
 
@@ -106,7 +118,9 @@ def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
     name = raw["name"]
     derived = {
         "kind": FlagKind(raw["kind"]),
-        "help": _help(engine).get(name) or raw.get("help") or f"No description in {engine} {version}.",
+        "help": _help(engine).get(name)
+        or raw.get("help")
+        or f"No description in {engine} {version}.",
         "area": group_of(engine, name, raw.get("group", "")),
         "most_used": place_among_most_used(engine, name),
     }
@@ -115,8 +129,8 @@ def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
 
 @lru_cache(maxsize=8)
 def _help(engine: str) -> dict[str, str]:
-    """Return the help sentences that Workbench ships for an engine, by flag name. All versions of the engine share
-    them."""
+    """Return the help sentences that Workbench ships for an engine, by flag name. All versions of
+    the engine share them."""
     texts: dict[str, dict[str, str]] = json.loads((DIRECTORY / "help.json").read_text("utf-8"))
     return texts[engine]
 
@@ -128,9 +142,10 @@ def has_help(engine: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A flag or variable that an engine no longer has, or that it never had although users try it. `since` is the first
-    version without it ("" if unknown). `until` is the first version that has it again ("" if none has). `renamed` is
-    the flag that takes the same value now, or "flag.key" for a key of a JSON flag ("" if there is none).
+    """A flag or variable that an engine no longer has, or that it never had although users try it.
+    `since` is the first version without it ("" if unknown). `until` is the first version that has
+    it again ("" if none has). `renamed` is the flag that takes the same value now, or "flag.key"
+    for a key of a JSON flag ("" if there is none).
     """
 
     reason: str
@@ -142,16 +157,18 @@ class Removed:
 
 @cache
 def removed(engine: str, kind: str) -> dict[str, Removed]:
-    """Return the flags (`kind` "flags") or environment variables (`kind` "env") that no longer exist in `engine`, by
-    name. Variables that no engine reads any more are included."""
+    """Return the flags (`kind` "flags") or environment variables (`kind` "env") that no longer
+    exist in `engine`, by name. Variables that no engine reads any more are included."""
     data: dict[str, Any] = json.loads((DIRECTORY / "removed.json").read_text("utf-8"))
     tables = (data["every engine"], data.get(engine, {}))
-    return {name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()}
+    return {
+        name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()
+    }
 
 
 class FlagMatch(NamedTuple):
-    """A flag that was found by one of its spellings. `negated` is True if the spelling turns the flag off, as
-    "no-enforce-eager" does.
+    """A flag that was found by one of its spellings. `negated` is True if the spelling turns the
+    flag off, as "no-enforce-eager" does.
     """
 
     name: str
@@ -160,8 +177,8 @@ class FlagMatch(NamedTuple):
 
 
 def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
-    """Return the flag that `spelling` means. Leading dashes, and underscores in place of dashes, are accepted. `spec`
-    of the result is None if the catalog has no such flag.
+    """Return the flag that `spelling` means. Leading dashes, and underscores in place of dashes,
+    are accepted. `spec` of the result is None if the catalog has no such flag.
     """
     bare = spelling.strip().lstrip("-")
     name = bare.replace("_", "-")
@@ -187,15 +204,16 @@ def _spellings(catalog: FlagCatalog) -> dict[str, FlagMatch]:
 
 
 def canonical_name(catalog: FlagCatalog, spelling: str) -> str:
-    """Return the main name of the flag that `spelling` means. For a flag that the catalog lacks, return the spelling
-    with dashes in place of underscores.
+    """Return the main name of the flag that `spelling` means. For a flag that the catalog lacks,
+    return the spelling with dashes in place of underscores.
     """
     return lookup(catalog, spelling).name
 
 
 def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
     """Return the catalog's flag whose name is most similar to `name`, or None if none is similar."""
-    words = set(name.split("-"))  # "kv-dtype" for "kv-cache-dtype": all words occur, with others between them
+    # "kv-dtype" for "kv-cache-dtype": all words occur, with others between them
+    words = set(name.split("-"))
     holders = [n for n in catalog.flags if len(words) > 1 and words <= set(n.split("-"))]
     if holders:
         return min(holders, key=len)
@@ -205,20 +223,26 @@ def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
 
 
 def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
-    """Return the catalog's environment variable whose name is most similar to `name`, or None if none is similar."""
+    """Return the catalog's environment variable whose name is most similar to `name`, or None if
+    none is similar."""
     return next(iter(get_close_matches(name, catalog.env, n=1, cutoff=0.75)), None)
 
 
 def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
-    """Return the flags that match `text`, best match first. Blank text matches all flags, in catalog order.
+    """Return the flags that match `text`, best match first. Blank text matches all flags, in
+    catalog order.
 
-    First comes the flag with exactly this name or alias, then matches in a name (model/fuzzy.py) and flags of the
-    group with this name, then flags whose help contains all words. Similar spellings match only if nothing else does.
+    First comes the flag with exactly this name or alias, then matches in a name (model/fuzzy.py)
+    and flags of the group with this name, then flags whose help contains all words. Similar
+    spellings match only if nothing else does.
     """
     query = text.strip().lstrip("-").replace("_", "-").lower()
     if not query:
         return list(catalog.flags.values())
-    meant, words = lookup(catalog, query).name, [word for word in re.split(r"[\s-]+", query) if word]
+    meant, words = (
+        lookup(catalog, query).name,
+        [word for word in re.split(r"[\s-]+", query) if word],
+    )
     ranked = [
         (spec.name != meant, -round(value), len(spec.name), spec)
         for spec in catalog.flags.values()
@@ -234,7 +258,11 @@ def _score(spec: FlagSpec, words: Sequence[str]) -> float | None:
     names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
     found = [value for name in names if (value := fuzzy.score(" ".join(words), name)) is not None]
     group = " ".join(words)
-    in_group = [200.0] if len(group) > 2 and any(name.lower().startswith(group) for name in _groups(spec)) else []
+    in_group = (
+        [200.0]
+        if len(group) > 2 and any(name.lower().startswith(group) for name in _groups(spec))
+        else []
+    )
     in_help = [-1000.0] if words and all(word in spec.help.lower() for word in words) else []
     return max([*found, *in_group, *in_help], default=None)
 
@@ -247,4 +275,6 @@ def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
     """Return the environment variables that match `text`, best match first."""
     query = text.strip().replace("-", "_").upper()
     hits = [e for e in catalog.env.values() if all(word in e.name for word in query.split())]
-    return sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name))) if query else hits
+    return (
+        sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name))) if query else hits
+    )

@@ -1,4 +1,5 @@
-"""The directory of the packaged data about flags: catalogs of engine versions, help texts, groups, removed flags."""
+"""The directory of the packaged data about flags: catalogs of engine versions, help texts, groups,
+removed flags."""
 
 from pathlib import Path
 

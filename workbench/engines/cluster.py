@@ -1,4 +1,5 @@
-"""The distribution of a plan over the nodes of a cluster: the flags and the environment of each rank."""
+"""The distribution of a plan over the nodes of a cluster: the flags and the environment of each
+rank."""
 
 from __future__ import annotations
 
@@ -22,14 +23,17 @@ _NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
 
 
 def spread(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
-    """Return the plan with one node for each rank, named after the hosts in `places`. Nodes that the plan already has
-    keep their flags and environment. The plan is returned unchanged, to run on the head only, if it needs fewer GPUs
-    than there are nodes or if its engine cannot span hosts."""
+    """Return the plan with one node for each rank, named after the hosts in `places`. Nodes that
+    the plan already has keep their flags and environment. The plan is returned unchanged, to run on
+    the head only, if it needs fewer GPUs than there are nodes or if its engine cannot span hosts.
+    """
     nodes = plan.nodes or _nodes(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
     derived = [_environment(engine, place) for place in places]
-    return replace(plan, nodes=tuple(_placed(plan, node, places[node.rank], derived) for node in nodes))
+    return replace(
+        plan, nodes=tuple(_placed(plan, node, places[node.rank], derived) for node in nodes)
+    )
 
 
 def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tuple[Node, ...]:
@@ -38,20 +42,31 @@ def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tup
         return ()
     if ray.uses_ray(plan):
         beside = (
-            Node(p.host, rank, {"node-ip-address": p.address or p.host, "address": head}, role=ray.ROLE)
+            Node(
+                p.host,
+                rank,
+                {"node-ip-address": p.address or p.host, "address": head},
+                role=ray.ROLE,
+            )
             for rank, p in enumerate(places)
         )
         return (Node(places[0].host, 0), *beside)
     flags = [engine.rank_flags(plan, rank, count, head) for rank in range(count)]
-    return tuple(Node(places[rank].host, rank, own) for rank, own in enumerate(flags) if own is not None)
+    return tuple(
+        Node(places[rank].host, rank, own) for rank, own in enumerate(flags) if own is not None
+    )
 
 
 def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
-    """Return the environment variables with which one node joins the cluster's network: {name: (value, where the value
-    comes from)}. They set the host address, the network interface, the RDMA devices and the log of NCCL."""
+    """Return the environment variables with which one node joins the cluster's network: {name:
+    (value, where the value comes from)}. They set the host address, the network interface, the RDMA
+    devices and the log of NCCL."""
     found: dict[str, tuple[str, str]] = {}
     if place.address and engine.host_address_env:
-        found[engine.host_address_env] = place.address, f"address of {place.host}: {place.origins.get('address', '')}"
+        found[engine.host_address_env] = (
+            place.address,
+            (f"address of {place.host}: {place.origins.get('address', '')}"),
+        )
     if place.interface:
         why = f"interface of {place.host}: {place.origins.get('interface', '')}"
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES"):
@@ -62,14 +77,19 @@ def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]
     return {**found, **{name: (value, _NCCL_LOG_FROM) for name, value in _NCCL_LOG.items()}}
 
 
-def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]) -> Node:
+def _placed(
+    plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]
+) -> Node:
     """Return `node` with the host name, program and environment variables of its host.
 
-    `derived` lists the network variables of each node in rank order. The node gets its own network variables, unless
-    the plan sets another value for all nodes. A value in the plan that equals that of the head node does not count,
-    because it was made for the head's host.
+    `derived` lists the network variables of each node in rank order. The node gets its own network
+    variables, unless the plan sets another value for all nodes. A value in the plan that equals
+    that of the head node does not count, because it was made for the head's host.
     """
-    whole, of_head = {e.name: str(e.value) for e in plan.env}, {e.name for e in plan.env if e.origin is Origin.HOST}
+    whole, of_head = (
+        {e.name: str(e.value) for e in plan.env},
+        {e.name for e in plan.env if e.origin is Origin.HOST},
+    )
     env, origins = dict(node.env), {}
     for name, (value, why) in derived[node.rank].items():
         of_first = derived[0].get(name, ("", ""))[0]
@@ -80,12 +100,14 @@ def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Ma
     for name, value in (place.entry.env if place.entry else {}).items():
         if name not in env and (name not in whole or (name in of_head and whole[name] != value)):
             env[name], origins[name] = value, f"{place.host} in {FILE}"
-    return replace(node, name=place.host, env=env, origins=origins, executable=_executable(plan, place))
+    return replace(
+        node, name=place.host, env=env, origins=origins, executable=_executable(plan, place)
+    )
 
 
 def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
-    """Return the program that hosts.toml names for the engine on this node's host. None if that program equals the
-    plan's, or if the user or the preset chose the program for all nodes."""
+    """Return the program that hosts.toml names for the engine on this node's host. None if that
+    program equals the plan's, or if the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
         return None
     written = place.entry.engines.get(plan.engine, "") if place.entry else ""
@@ -99,12 +121,20 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
         if place.problem:
             fix = "give the node's address and interface in hosts.toml"
             yield Finding(
-                Level.ERROR, "cluster.address", f"the address of {place.host} is not known: {place.problem}", fix=fix
+                Level.ERROR,
+                "cluster.address",
+                f"the address of {place.host} is not known: {place.problem}",
+                fix=fix,
             )
     ranks = {node.rank for node in plan.nodes}
     if len(ranks) > len(places):
         text = f"the plan has {len(ranks)} nodes, the cluster has {len(places)}"
-        yield Finding(Level.ERROR, "cluster.nodes", text, fix="add the missing nodes to the cluster in hosts.toml")
+        yield Finding(
+            Level.ERROR,
+            "cluster.nodes",
+            text,
+            fix="add the missing nodes to the cluster in hosts.toml",
+        )
         return
     if not ranks:
         yield _one_node(plan, engine, places)
@@ -116,56 +146,97 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
         for name, (value, why) in _environment(engine, places[node.rank]).items():
             given = node.env.get(name, whole.get(name))
             if given is not None and given != value and name not in _NCCL_LOG:
-                text = f"{node.name} ({node.title}): {name} is {given} in the plan, but {value} is the {why}"
+                text = (
+                    f"{node.name} ({node.title}): {name} is {given} in the plan, but {value} "
+                    f"is the {why}"
+                )
                 yield Finding(
-                    Level.WARN, "cluster.environment", text, name, f"unset {name}, so that {node.name} gets {value}"
+                    Level.WARN,
+                    "cluster.environment",
+                    text,
+                    name,
+                    f"unset {name}, so that {node.name} gets {value}",
                 )
 
 
 def _about_launcher(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
-    """Yield an error if hosts.toml gives the nodes in `places` different launchers or launcher options, and the plan
-    uses the launcher of the first node. Yield a warning if a launcher such as systemd runs the ranks."""
+    """Yield an error if hosts.toml gives the nodes in `places` different launchers or launcher
+    options, and the plan uses the launcher of the first node. Yield a warning if a launcher such as
+    systemd runs the ranks."""
     ways = [_way(place) for place in places]
     other = next((at for at, way in enumerate(ways) if way != ways[0]), None)
     if other is not None and plan.run_as == ways[0][0]:
         first, second = (f"{places[at].host} as {' '.join(ways[at])}" for at in (0, other))
-        text = f"{FILE} starts servers on {first}, and on {second}; the ranks of a server are all started in one way"
-        fix = f"give the nodes the same run_as and run_options in {FILE}, or choose another way for all with --as"
+        text = (
+            f"{FILE} starts servers on {first}, and on {second}; the ranks of a server are "
+            "all started in one way"
+        )
+        fix = (
+            f"give the nodes the same run_as and run_options in {FILE}, or choose another way "
+            "for all with --as"
+        )
         yield Finding(Level.ERROR, "cluster.run-as", text, fix=fix)
     if plan.run_as != PROCESS:
-        text = f"ranks that {plan.run_as} runs have no watch and no memory guard: if one ends while no Workbench is "
+        text = (
+            f"ranks that {plan.run_as} runs have no watch and no memory guard: if one ends "
+            "while no Workbench is "
+        )
         text += "open, the others keep running"
-        yield Finding(Level.WARN, "cluster.unwatched-launcher", text, fix="keep Workbench open, or use --as process")
+        yield Finding(
+            Level.WARN,
+            "cluster.unwatched-launcher",
+            text,
+            fix="keep Workbench open, or use --as process",
+        )
 
 
 def _way(place: NodePlace) -> tuple[str, ...]:
-    """Return the name of the launcher with which hosts.toml starts servers on a node, followed by the launcher's
-    options."""
+    """Return the name of the launcher with which hosts.toml starts servers on a node, followed by
+    the launcher's options."""
     entry = place.entry
     options = entry.run_options if entry is not None else {}
     word = (entry.run_as if entry is not None else None) or PROCESS
-    return (word, *(f"{name}={' '.join(text.splitlines())}" for name, text in sorted(options.items())))
+    return (
+        word,
+        *(f"{name}={' '.join(text.splitlines())}" for name, text in sorted(options.items())),
+    )
 
 
 def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
-    """Yield a finding for each node without an active RDMA device, if the plan's NCCL variables require RDMA."""
+    """Yield a finding for each node without an active RDMA device, if the plan's NCCL variables
+    require RDMA."""
     whole = {e.name: str(e.value) for e in plan.env}
-    wanted = [f"{name}={whole[name]}" for name in ("NCCL_IB_HCA", "NCCL_NET") if whole.get(name, "Socket") != "Socket"]
+    wanted = [
+        f"{name}={whole[name]}"
+        for name in ("NCCL_IB_HCA", "NCCL_NET")
+        if whole.get(name, "Socket") != "Socket"
+    ]
     for place in places if wanted else ():
         if place.interface and not place.rdma:
             text = (
-                f"the plan sets {' and '.join(wanted)}, but {place.host} has no active RDMA device on {place.interface}"
+                f"the plan sets {' and '.join(wanted)}, but {place.host} has no active RDMA device "
+                f"on {place.interface}"
             )
-            fix = f"check the cable and `ibdev2netdev` on {place.host}, or unset {wanted[0].partition('=')[0]}"
+            fix = (
+                f"check the cable and `ibdev2netdev` on {place.host}, or unset "
+                f"{wanted[0].partition('=')[0]}"
+            )
             yield Finding(Level.WARN, "cluster.no-rdma", text, wanted[0].partition("=")[0], fix)
 
 
 def no_reserve(gpus: Sequence[GpuInfo], reserve_gib: float | None) -> Iterator[Finding]:
-    """Yield a finding if GPUs share memory with the CPU and hosts.toml sets no `reserve_gib`. This is the free memory
-    in GiB below which Workbench stops a server, so that the host does not freeze."""
+    """Yield a finding if GPUs share memory with the CPU and hosts.toml sets no `reserve_gib`. This
+    is the free memory in GiB below which Workbench stops a server, so that the host does not
+    freeze."""
     if reserve_gib is None and any(gpu.unified_memory for gpu in gpus):
-        text = "the GPUs share the memory of their hosts, and without memory left a host freezes without a message"
-        fix = "set reserve_gib of the cluster in hosts.toml, such as 8: Workbench then stops the server before that"
+        text = (
+            "the GPUs share the memory of their hosts, and without memory left a host freezes "
+            "without a message"
+        )
+        fix = (
+            "set reserve_gib of the cluster in hosts.toml, such as 8: Workbench then stops the "
+            "server before that"
+        )
         yield Finding(Level.HINT, "cluster.no-reserve", text, fix=fix)
 
 
@@ -175,5 +246,14 @@ def _one_node(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> 
         text = f"{engine.title} cannot span several hosts: the server runs on {head} alone"
         return Finding(Level.WARN, "cluster.one-node", text)
     size = PARALLEL_SIZES[0]
-    text = f"the plan uses {plan.gpu_count} of the GPUs of {len(places)} nodes: the server runs on {head} alone"
-    return Finding(Level.INFO, "cluster.one-node", text, size, f"set {size} to at least {len(places)} to use all nodes")
+    text = (
+        f"the plan uses {plan.gpu_count} of the GPUs of {len(places)} nodes: the server runs "
+        f"on {head} alone"
+    )
+    return Finding(
+        Level.INFO,
+        "cluster.one-node",
+        text,
+        size,
+        f"set {size} to at least {len(places)} to use all nodes",
+    )

@@ -1,8 +1,8 @@
-"""Parsing of an engine's command line into a plan. The command line can be that of a running process, a script or a
-container; nothing is executed.
+"""Parsing of an engine's command line into a plan. The command line can be that of a running
+process, a script or a container; nothing is executed.
 
-`recognize` finds the engine that a command line starts. `read_plan` parses the arguments with the engine's flag
-catalog.
+`recognize` finds the engine that a command line starts. `read_plan` parses the arguments with the
+engine's flag catalog.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import mask_text
 
 _PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?")
-_NUMBER = re.compile(r"-\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-\.\d+")  # what argparse takes for a value in spite of its dash
+# what argparse takes for a value in spite of its dash
+_NUMBER = re.compile(r"-\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-\.\d+")
 _OPTION_NAME = re.compile(r"--[A-Za-z][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class StartOfEngine:
-    """A command line that starts an engine's server, split into the program and its arguments. `executable` is () if
-    the command line names the engine's usual program."""
+    """A command line that starts an engine's server, split into the program and its arguments.
+    `executable` is () if the command line names the engine's usual program."""
 
     engine: Engine
     executable: tuple[str, ...]
@@ -40,8 +41,8 @@ class StartOfEngine:
 
 
 def recognize(words: Sequence[str]) -> StartOfEngine | None:
-    """Return the engine that the command line `words` starts, with its program and arguments. None if `words` start no
-    known engine."""
+    """Return the engine that the command line `words` starts, with its program and arguments. None
+    if `words` start no known engine."""
     words = _without_interpreter(words)
     names = [_program(word) if at == 0 else word for at, word in enumerate(words[:3])]
     for name in registry.names():
@@ -60,15 +61,16 @@ def _program(word: str) -> str:
 
 
 def _is_script(second: Sequence[str], start: Sequence[str]) -> bool:
-    """Return whether a command line starts a Python script such as "/srv/tabby/main.py". `start` is the expected
-    command, such as ("python", "main.py"), and `second` has the word that follows the interpreter."""
+    """Return whether a command line starts a Python script such as "/srv/tabby/main.py". `start` is
+    the expected command, such as ("python", "main.py"), and `second` has the word that follows the
+    interpreter."""
     return len(start) == 2 and bool(second) and posixpath.basename(second[0]) == start[1]
 
 
 def _without_interpreter(words: Sequence[str]) -> Sequence[str]:
-    """Return a command line without its Python interpreter: `python -u /venv/bin/vllm serve` becomes `/venv/bin/vllm
-    serve`. The kernel inserts the interpreter if a script starts with "#!". The interpreter stays if a .py file or an
-    option such as -m follows."""
+    """Return a command line without its Python interpreter: `python -u /venv/bin/vllm serve`
+    becomes `/venv/bin/vllm serve`. The kernel inserts the interpreter if a script starts with "#!".
+    The interpreter stays if a .py file or an option such as -m follows."""
     if not words or _program(words[0]) != "python":
         return words
     rest = list(words[1:])
@@ -89,8 +91,8 @@ def _start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
 
 @dataclass(slots=True)
 class _Read:
-    """The state while a command line is parsed: the plan so far, the `words` that are left, and the findings. `lists`
-    has, for each flag that may be repeated, the values found so far."""
+    """The state while a command line is parsed: the plan so far, the `words` that are left, and the
+    findings. `lists` has, for each flag that may be repeated, the values found so far."""
 
     plan: LaunchPlan
     catalog: FlagCatalog
@@ -106,8 +108,9 @@ def read_plan(
     workdir: str | None = None,
     version: str | None = None,
 ) -> tuple[LaunchPlan, tuple[Finding, ...]]:
-    """Return the plan that a command line describes, and findings about words that could not be parsed. `version` is
-    the engine's version; None if it is unknown. A flag that the catalog does not contain keeps its spelling."""
+    """Return the plan that a command line describes, and findings about words that could not be
+    parsed. `version` is the engine's version; None if it is unknown. A flag that the catalog does
+    not contain keeps its spelling."""
     engine = start.engine
     settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in (env or {}).items())
     plan = LaunchPlan(engine.name, "", executable=start.executable, env=settings, workdir=workdir)
@@ -115,13 +118,17 @@ def read_plan(
     while read.words:
         _read_one(engine, read)
     if len(set(read.models)) > 1:
-        text = f"the model is named {len(read.models)} times: {mask_text(', '.join(read.models))}; the last one counts"
+        text = (
+            f"the model is named {len(read.models)} times: "
+            f"{mask_text(', '.join(read.models))}; the last one counts"
+        )
         read.findings.append(Finding(Level.WARN, "recipe.two-models", text))
     return engine.plan_as_read(read.plan), tuple(read.findings)
 
 
 def _read_one(engine: Engine, read: _Read) -> None:
-    """Remove the next flag with its values, or the next other word, from `read.words`, and store it in `read.plan`."""
+    """Remove the next flag with its values, or the next other word, from `read.words`, and store it
+    in `read.plan`."""
     option, equals, inline = read.words.pop(0).partition("=")
     match = lookup(read.catalog, option)
     is_flag = _OPTION_NAME.fullmatch(option) or (option.startswith("-") and match.spec is not None)
@@ -134,11 +141,15 @@ def _read_one(engine: Engine, read: _Read) -> None:
         return
     if match.spec is not None and equals and not engine.argparse_values:
         text = f"{engine.title} does not accept {option}=…; it was read as {option} {inline}"
-        read.findings.append(Finding(Level.WARN, "recipe.equals-sign", text, match.name, f"write {option} {inline}"))
+        read.findings.append(
+            Finding(Level.WARN, "recipe.equals-sign", text, match.name, f"write {option} {inline}")
+        )
     value = _value(engine, read, match.spec, inline if equals else None)
     if value is None:
         text = f"{option} has no value; it is left out"
-        read.findings.append(Finding(Level.ERROR, "recipe.no-value", text, match.name, f"write {option} VALUE"))
+        read.findings.append(
+            Finding(Level.ERROR, "recipe.no-value", text, match.name, f"write {option} VALUE")
+        )
     elif match.name in engine.model_flags:
         _set_model(read, str(value))
     else:
@@ -159,9 +170,12 @@ def _not_understood(read: _Read, word: str) -> None:
     read.findings.append(Finding(Level.WARN, "recipe.not-understood", text))
 
 
-def _value(engine: Engine, read: _Read, spec: FlagSpec | None, inline: str | None) -> FlagValue | None:
-    """Return the value of a flag, and remove the words of the value from `read.words`. `inline` is the text after "="
-    in "--flag=text"; None without "=". The result is None if the value is missing."""
+def _value(
+    engine: Engine, read: _Read, spec: FlagSpec | None, inline: str | None
+) -> FlagValue | None:
+    """Return the value of a flag, and remove the words of the value from `read.words`. `inline` is
+    the text after "=" in "--flag=text"; None without "=". The result is None if the value is
+    missing."""
     if spec is None:
         if inline is None and (not read.words or _is_option(read.words[0])):
             return True
@@ -192,16 +206,16 @@ def _is_option(word: str) -> bool:
 
 
 def _split(spec: FlagSpec, word: str) -> FlagValue:
-    """Parse one word of a command line as a flag's value. The result is a list if the flag takes several values joined
-    by commas and the word contains a comma."""
+    """Parse one word of a command line as a flag's value. The result is a list if the flag takes
+    several values joined by commas and the word contains a comma."""
     if spec.nargs == "," and "," in word:
         return [_word(spec, part) for part in word.split(",")]
     return _word(spec, word)
 
 
 def _word(spec: FlagSpec, word: str) -> FlagValue:
-    """Parse one word in the flag's type. If that fails, return the word unchanged; `validate` then reports the wrong
-    type."""
+    """Parse one word in the flag's type. If that fails, return the word unchanged; `validate` then
+    reports the wrong type."""
     try:
         return parse_word(spec, word)
     except InputError:
@@ -209,7 +223,8 @@ def _word(spec: FlagSpec, word: str) -> FlagValue:
 
 
 def starts_in(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
-    """Yield (index, parsed command line) for each index in `words` at which the command line of an engine begins."""
+    """Yield (index, parsed command line) for each index in `words` at which the command line of an
+    engine begins."""
     for at in range(len(words)):
         found = recognize(words[at:])
         if found is not None:

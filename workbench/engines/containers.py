@@ -1,5 +1,5 @@
-"""A server in a container: the image, the command line inside the image, the host paths to mount, and the options of
-docker and podman for GPUs."""
+"""A server in a container: the image, the command line inside the image, the host paths to mount,
+and the options of docker and podman for GPUs."""
 
 from __future__ import annotations
 
@@ -31,65 +31,94 @@ class Program:
     short_names: bool = False  # completes "vllm/vllm-openai" to an image of Docker Hub by itself
 
     def gpu_words(self, gpus: str, cdi: bool | None = None) -> tuple[str, ...]:
-        """Return the options of docker or podman that make GPUs visible in a container. `gpus` is "all", "none", or
-        indices and UUIDs such as "0,1". `cdi` True selects --device with CDI names (Container Device Interface), False
-        selects --gpus, and None the program's default."""
+        """Return the options of docker or podman that make GPUs visible in a container. `gpus` is
+        "all", "none", or indices and UUIDs such as "0,1". `cdi` True selects --device with CDI
+        names (Container Device Interface), False selects --gpus, and None the program's default."""
         if gpus == NONE:
             return ()
         names = gpus.split(",")
         if self.cdi if cdi is None else cdi:
-            return (*(word for name in names for word in ("--device", f"nvidia.com/gpu={name}")), *self.security)
+            return (
+                *(word for name in names for word in ("--device", f"nvidia.com/gpu={name}")),
+                *self.security,
+            )
         # The value is read as a line of CSV, in which a comma needs quotes.
-        return ("--gpus", ALL if gpus == ALL else f'"device={gpus}"' if len(names) > 1 else f"device={gpus}")
+        return (
+            "--gpus",
+            ALL if gpus == ALL else f'"device={gpus}"' if len(names) > 1 else f"device={gpus}",
+        )
 
     def full_name(self, image: str) -> str:
-        """Return the full name of a container image for a pull. If `image` names no registry, and the program does not
-        look in Docker Hub by itself, the result begins with "docker.io/"."""
+        """Return the full name of a container image for a pull. If `image` names no registry, and
+        the program does not look in Docker Hub by itself, the result begins with "docker.io/"."""
         registry, slash, _ = image.partition("/")
         named = slash and ("." in registry or ":" in registry or registry == "localhost")
-        return image if named or self.short_names else f"docker.io/{image if slash else f'library/{image}'}"
+        return (
+            image
+            if named or self.short_names
+            else f"docker.io/{image if slash else f'library/{image}'}"
+        )
 
 
 PROGRAMS: Mapping[str, Program] = {
     program.name: program
     for program in (
         # memlock and stack: what NVIDIA's images ask for. A rootless podman cannot raise them.
-        Program("docker", cdi=False, limits=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"), short_names=True),
-        # label: SELinux hides the devices otherwise. Podman allows 2,048 processes by default; an engine may need more.
-        Program("podman", cdi=True, security=("--security-opt", "label=disable"), limits=("--pids-limit", "-1")),
+        Program(
+            "docker",
+            cdi=False,
+            limits=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
+            short_names=True,
+        ),
+        # label: SELinux hides the devices otherwise. Podman allows 2,048 processes by default; an
+        # engine may need more.
+        Program(
+            "podman",
+            cdi=True,
+            security=("--security-opt", "label=disable"),
+            limits=("--pids-limit", "-1"),
+        ),
     )
 }
 
 
 def image_of(plan: LaunchPlan, engine: Engine) -> str:
-    """Return the container image that the user, hosts.toml or the preset chose for the plan. If there is none, return
-    the image that the engine's project publishes, with the plan's version as the tag if that is known."""
+    """Return the container image that the user, hosts.toml or the preset chose for the plan. If
+    there is none, return the image that the engine's project publishes, with the plan's version as
+    the tag if that is known."""
     if given := plan.run_options.get("image") or plan.image:
         return given
     known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)
-    tag = f"v{plan.engine_version}" if known and engine.image_tag == Engine.image_tag else engine.image_tag
+    tag = (
+        f"v{plan.engine_version}"
+        if known and engine.image_tag == Engine.image_tag
+        else engine.image_tag
+    )
     return f"{engine.image}:{tag}"
 
 
 def version_in_tag(image: str, engine: Engine) -> str | None:
-    """Return the engine version that the tag of `image` names. None if the image is not published by the engine's
-    project, or if its tag names no version."""
+    """Return the engine version that the tag of `image` names. None if the image is not published
+    by the engine's project, or if its tag names no version."""
     repository, _, tag = image.partition("@")[0].removeprefix("docker.io/").partition(":")
     found = re.fullmatch(r"v?(\d+\.\d+\.\d+)", tag)
     return found[1] if found and repository == engine.image else None
 
 
-def words_in_image(plan: LaunchPlan, engine: Engine, argv: Sequence[_Word]) -> tuple[_Word | str, ...]:
-    """Convert the host's command line `argv` to the command line inside the image: the program is replaced by the
-    image's program, and the arguments stay."""
+def words_in_image(
+    plan: LaunchPlan, engine: Engine, argv: Sequence[_Word]
+) -> tuple[_Word | str, ...]:
+    """Convert the host's command line `argv` to the command line inside the image: the program is
+    replaced by the image's program, and the arguments stay."""
     return (*(engine.image_program or engine.launch), *argv[len(engine.launch_prefix(plan)) :])
 
 
 def paths_of(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the absolute host paths that a container must mount: the path of the model and the paths in flag values.
+    """Return the absolute host paths that a container must mount: the path of the model and the
+    paths in flag values.
 
-    For a file in the Hugging Face hub's cache, which is a symbolic link, the directory of its repository is returned;
-    for a GGUF file that has several parts, the directory of the parts.
+    For a file in the Hugging Face hub's cache, which is a symbolic link, the directory of its
+    repository is returned; for a GGUF file that has several parts, the directory of the parts.
     """
     found = dict.fromkeys(_seen(plan.model))
     for flag in plan.flags:

@@ -1,4 +1,5 @@
-"""The table of the quantizations, numbers of GPUs and context lengths of a model that fit in the free memory."""
+"""The table of the quantizations, numbers of GPUs and context lengths of a model that fit in the
+free memory."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _SHARE_STEP = 0.01
 
 @dataclass(frozen=True, slots=True)
 class GpuGroup:
-    """GPUs of a host with equal name and memory size, and the free memory of each GPU now, in bytes."""
+    """GPUs of a host with equal name and memory size, and the free memory of each GPU now, in
+    bytes."""
 
     gpus: tuple[GpuInfo, ...]
     free_bytes: tuple[float, ...]
@@ -33,9 +35,9 @@ class GpuGroup:
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """One way to run a model: one quantization of its weights, on all GPUs with the indexes `gpus` together.
-    `sequences` maps a context length in tokens to the number of sequences of that length that fit in the KV cache. The
-    number is None if it is unknown."""
+    """One way to run a model: one quantization of its weights, on all GPUs with the indexes `gpus`
+    together. `sequences` maps a context length in tokens to the number of sequences of that length
+    that fit in the KV cache. The number is None if it is unknown."""
 
     weights: str  # "BF16", "AWQ, GPTQ"
     in_files: bool  # the checkpoint on the host has these weights; others are to be had elsewhere
@@ -45,46 +47,64 @@ class FitRow:
     kv_tokens: int | None
     sequences: Mapping[int, int | None]
     limit_tok_s: float | None  # of one stream, by the memory bandwidth
-    with_all_reduces_tok_s: float | None  # the same with the measured time of the all-reduces between these GPUs
+    # the same with the measured time of the all-reduces between these GPUs
+    with_all_reduces_tok_s: float | None
     prefill_tok_s: float | None  # by computing
     basis: str
 
 
 def groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[GpuGroup]:
-    """Return the GPUs of a host in groups of equal name and memory. Each group lists the GPUs with the most free memory
-    first. `used_bytes` has the memory in use now by GPU index. A GPU whose memory size is unknown is left out."""
+    """Return the GPUs of a host in groups of equal name and memory. Each group lists the GPUs with
+    the most free memory first. `used_bytes` has the memory in use now by GPU index. A GPU whose
+    memory size is unknown is left out."""
     found: dict[tuple[str, int], list[tuple[float, GpuInfo]]] = {}
     for gpu in gpus:
         if total := gpu.memory_total_bytes:
-            found.setdefault((gpu.name, total), []).append((total - used_bytes.get(gpu.index, 0), gpu))
-    ordered = (sorted(pairs, key=lambda pair: (-pair[0], pair[1].index)) for pairs in found.values())
-    return [GpuGroup(tuple(gpu for _, gpu in pairs), tuple(free for free, _ in pairs)) for pairs in ordered]
+            found.setdefault((gpu.name, total), []).append(
+                (total - used_bytes.get(gpu.index, 0), gpu)
+            )
+    ordered = (
+        sorted(pairs, key=lambda pair: (-pair[0], pair[1].index)) for pairs in found.values()
+    )
+    return [
+        GpuGroup(tuple(gpu for _, gpu in pairs), tuple(free for free, _ in pairs))
+        for pairs in ordered
+    ]
 
 
 def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iterator[FitRow]:
-    """Yield two rows for each quantization of the plan's model: one for the smallest number of GPUs of `group` on which
-    the model fits, and one for all of them. If the model fits on no number of GPUs, yield only the row for all of them.
-    `contexts` are the context lengths in tokens that each row has."""
+    """Yield two rows for each quantization of the plan's model: one for the smallest number of GPUs
+    of `group` on which the model fits, and one for all of them. If the model fits on no number of
+    GPUs, yield only the row for all of them. `contexts` are the context lengths in tokens that each
+    row has."""
     facts = plan.model_facts
     if facts is None or not facts.weight_bytes:
         return
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
     for name, sized in _quantizations(plan, facts):
-        known = [row for n in sizes if (row := _row(plan, (name, sized, sized is facts), group, n, contexts))]
+        known = [
+            row
+            for n in sizes
+            if (row := _row(plan, (name, sized, sized is facts), group, n, contexts))
+        ]
         fitting = [row for row in known if row.fits]
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
 
 
 def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, ModelFacts]]:
-    """Yield (quantization name, model sizes) for the plan's own weights, then for each other quantization that the
-    plan's engine can load."""
+    """Yield (quantization name, model sizes) for the plan's own weights, then for each other
+    quantization that the plan's engine can load."""
     own = name_of(facts.quantization)
     yield own or facts.quantization or "as they are", facts
     parts = parts_of(facts)
     if parts is None:
         return
     files = plan.engine == "llamacpp"
-    bits = dict(GGUF_BITS) if files else {"AWQ, GPTQ" if n == "AWQ" else n: b for n, b in BITS.items() if n != "GPTQ"}
+    bits = (
+        dict(GGUF_BITS)
+        if files
+        else {"AWQ, GPTQ" if n == "AWQ" else n: b for n, b in BITS.items() if n != "GPTQ"}
+    )
     for name, each in bits.items():
         if own not in name.split(", "):
             head = each if files else 16.0
@@ -99,13 +119,20 @@ def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, M
 
 
 def _row(
-    plan: LaunchPlan, weights: tuple[str, ModelFacts, bool], group: GpuGroup, count: int, contexts: Sequence[int]
+    plan: LaunchPlan,
+    weights: tuple[str, ModelFacts, bool],
+    group: GpuGroup,
+    count: int,
+    contexts: Sequence[int],
 ) -> FitRow | None:
-    """Return the row for the first `count` GPUs of `group`. `weights` is (quantization name, model sizes, whether the
-    model's files on the host have this quantization). None if the memory of the plan cannot be estimated."""
+    """Return the row for the first `count` GPUs of `group`. `weights` is (quantization name, model
+    sizes, whether the model's files on the host have this quantization). None if the memory of the
+    plan cannot be estimated."""
     name, facts, in_files = weights
     gpus, free = group.gpus[:count], min(group.free_bytes[:count])
-    estimates = {length: fit(_plan_for(plan, facts, gpus, free, length), gpus, free) for length in contexts}
+    estimates = {
+        length: fit(_plan_for(plan, facts, gpus, free, length), gpus, free) for length in contexts
+    }
     if any(isinstance(one, str) for one in estimates.values()):
         return None
     found = {length: one for length, one in estimates.items() if isinstance(one, MemoryFit)}
@@ -127,10 +154,12 @@ def _row(
     )
 
 
-def _plan_for(plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free: float, length: int) -> LaunchPlan:
-    """Return the plan changed so that it runs once, on all of `gpus` together, with sequences of at most `length`
-    tokens. `free` is the free memory of each GPU in bytes. If the plan's share of GPU memory exceeds it, the share is
-    lowered."""
+def _plan_for(
+    plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free: float, length: int
+) -> LaunchPlan:
+    """Return the plan changed so that it runs once, on all of `gpus` together, with sequences of at
+    most `length` tokens. `free` is the free memory of each GPU in bytes. If the plan's share of GPU
+    memory exceeds it, the share is lowered."""
     engine, total = registry.get(plan.engine), gpus[0].memory_total_bytes or 1
     made = replace(plan, model_facts=facts, nodes=())
     for name in _PARALLEL:
@@ -142,7 +171,10 @@ def _plan_for(plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free
     for flag in (use.length_flag, *use.cache_size_flags[:1]):
         made = made.with_flag(flag, length) if flag else made
     if use.share_flag:
-        share = Situation(plan, engine.catalog(plan.engine_version), engine).number(use.share_flag) or use.default_share
+        share = (
+            Situation(plan, engine.catalog(plan.engine_version), engine).number(use.share_flag)
+            or use.default_share
+        )
         possible = free / total // _SHARE_STEP * _SHARE_STEP
         made = made.with_flag(use.share_flag, max(_SHARE_STEP, min(share, possible)))
     return made

@@ -1,7 +1,8 @@
 """The groups of an engine's launch flags, such as "memory", and the few flags that most people set.
 
-The data is in catalogs/groups.json. A flag belongs to the first group with a pattern that matches its name. If no
-pattern matches, the section of the engine's own help that lists the flag decides the group.
+The data is in catalogs/groups.json. A flag belongs to the first group with a pattern that matches
+its name. If no pattern matches, the section of the engine's own help that lists the flag decides
+the group.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def _data() -> dict[str, Any]:
 def _table(engine: str) -> _Table:
     raw = _data()[engine]
     patterns = tuple((group, re.compile(pattern)) for group, pattern in raw["patterns"])
-    return _Table({name: place for place, name in enumerate(raw[MOST_USED], 1)}, patterns, raw["own"])
+    return _Table(
+        {name: place for place, name in enumerate(raw[MOST_USED], 1)}, patterns, raw["own"]
+    )
 
 
 def group_names() -> tuple[str, ...]:
@@ -41,16 +44,17 @@ def group_names() -> tuple[str, ...]:
 
 
 def group_of(engine: str, name: str, own: str) -> str:
-    """Return the group of the flag `name`: the first group with a pattern that matches the name. If no pattern matches,
-    `own` decides, which is the section of the engine's own help that lists the flag."""
+    """Return the group of the flag `name`: the first group with a pattern that matches the name. If
+    no pattern matches, `own` decides, which is the section of the engine's own help that lists the
+    flag."""
     table = _table(engine)
     found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
     return found or table.own.get(own, group_names()[-1])
 
 
 def place_of(spec: FlagSpec | None) -> tuple[int, int]:
-    """Return the sorting key of a flag in the list of all flags: the most used ones first, then group by group. None
-    is a flag that the catalog does not know; such flags come last."""
+    """Return the sorting key of a flag in the list of all flags: the most used ones first, then
+    group by group. None is a flag that the catalog does not know; such flags come last."""
     names = group_names()
     if spec is None:
         return len(names) + 1, 0
@@ -58,5 +62,6 @@ def place_of(spec: FlagSpec | None) -> tuple[int, int]:
 
 
 def place_among_most_used(engine: str, name: str) -> int:
-    """Return the place of a flag in the list of the most used flags, from 1; 0 if it is not in that list."""
+    """Return the place of a flag in the list of the most used flags, from 1; 0 if it is not in that
+    list."""
     return _table(engine).most_used.get(name, 0)

@@ -1,4 +1,5 @@
-"""Values of flags: parse text that users type, format values as text, check their type, range and choices."""
+"""Values of flags: parse text that users type, format values as text, check their type, range and
+choices."""
 
 from __future__ import annotations
 
@@ -12,15 +13,16 @@ from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagSpec, FlagValue
 
 _ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
-# vLLM's own rule for sizes: small letters are powers of 1000 and may have decimals, capitals powers of 1024.
+# vLLM's own rule for sizes: small letters are powers of 1000 and may have decimals, capitals powers
+# of 1024.
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
-    """Return the value that the text of a user stands for, in the flag's type. Without a `spec`, as for an unknown
-    flag, the type is guessed from the text. A list is written as words ("1 2 4") or as a JSON array. Raises InputError,
-    which names the expected type.
+    """Return the value that the text of a user stands for, in the flag's type. Without a `spec`, as
+    for an unknown flag, the type is guessed from the text. A list is written as words ("1 2 4") or
+    as a JSON array. Raises InputError, which names the expected type.
     """
     if spec is None:
         return _guess(text)
@@ -36,22 +38,24 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InputError(f"--{spec.name}: {str(error).lower()} in {text!r}", next_step="close the quote") from None
+        raise InputError(
+            f"--{spec.name}: {str(error).lower()} in {text!r}", next_step="close the quote"
+        ) from None
     if spec.kind in (FlagKind.INT, FlagKind.FLOAT):
         words = [w for word in words for w in word.split(",") if w]
     return [_scalar(spec, w) for w in words]
 
 
 def parse_word(spec: FlagSpec | None, word: str) -> FlagValue:
-    """Return the value that one word of a command line stands for, in the type of the flag or of one element of its
-    list. Raises InputError, which names the expected type.
+    """Return the value that one word of a command line stands for, in the type of the flag or of
+    one element of its list. Raises InputError, which names the expected type.
     """
     return _guess(word) if spec is None else _scalar(spec, word)
 
 
 def format_value(value: FlagValue | None) -> str:
-    """Return the value as text that users can type. `parse_value` turns the text of a valid value into the same value
-    again.
+    """Return the value as text that users can type. `parse_value` turns the text of a valid value
+    into the same value again.
     """
     if value is None:
         return ""
@@ -72,21 +76,25 @@ def word(value: FlagValue) -> str:
 
 
 def human_int(text: str) -> int:
-    """Parse a whole number with an optional unit: "4k" -> 4000, "4K" -> 4096, "1.5m" -> 1500000. Raises ValueError."""
+    """Parse a whole number with an optional unit: "4k" -> 4000, "4K" -> 4096, "1.5m" -> 1500000.
+    Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
     if not match:
         return int(text)
     number, unit = match.groups()
     if unit in _BINARY:
         if "." in number:
-            raise ValueError(f"the unit {unit} (1024) needs a whole number; write {number}{unit.lower()} for thousands")
+            raise ValueError(
+                f"the unit {unit} (1024) needs a whole number; write "
+                f"{number}{unit.lower()} for thousands"
+            )
         return int(number) * _BINARY[unit]
     return int(float(number) * _DECIMAL[unit])
 
 
 def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return why a value has the wrong type for the flag; None if its type is right. A flag that takes a list also
-    takes a single value.
+    """Return why a value has the wrong type for the flag; None if its type is right. A flag that
+    takes a list also takes a single value.
     """
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
@@ -119,7 +127,8 @@ def _limits(low: float | None, high: float | None) -> str:
 
 
 def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the value, or the element of a list, that is not among the flag's choices. None if all are."""
+    """Return the value, or the element of a list, that is not among the flag's choices. None if all
+    are."""
     if not spec.choices or isinstance(value, dict):
         return None
     items = value if isinstance(value, list | tuple) else (value,)
@@ -129,8 +138,8 @@ def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
-    """Return "on" or "off" for True or False if these two words are the flag's choices, as for --flash-attn of
-    llama.cpp. Return any other value unchanged.
+    """Return "on" or "off" for True or False if these two words are the flag's choices, as for
+    --flash-attn of llama.cpp. Return any other value unchanged.
     """
     if isinstance(value, bool) and spec and {"on", "off"} <= set(spec.choices):
         return "on" if value else "off"
@@ -152,7 +161,9 @@ def _json_problem(text: str, error: ValueError) -> str:
     if not isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error}"
     near = text[max(0, error.pos - 12) : error.pos + 12].replace("\n", " ")
-    return f"not JSON: {error.msg.lower()} at line {error.lineno} column {error.colno}, near {near!r}"
+    return (
+        f"not JSON: {error.msg.lower()} at line {error.lineno} column {error.colno}, near {near!r}"
+    )
 
 
 def _scalar(spec: FlagSpec, text: str) -> FlagValue:
@@ -164,13 +175,19 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
             case FlagKind.BOOL:
                 return _boolean(stripped)
             case FlagKind.INT:
-                return _fits_64_bits(human_int(stripped) if spec.human_readable_int else int(stripped))
+                return _fits_64_bits(
+                    human_int(stripped) if spec.human_readable_int else int(stripped)
+                )
             case FlagKind.FLOAT:
                 return float(stripped)
             case FlagKind.JSON:
                 return json_value(stripped)
     except (ValueError, InputError) as error:
-        why = error.message if isinstance(error, InputError) else f"{text!r} is not {_expected(spec)}"
+        why = (
+            error.message
+            if isinstance(error, InputError)
+            else (f"{text!r} is not {_expected(spec)}")
+        )
         raise InputError(f"--{spec.name}: {why}", next_step=f"give {_expected(spec)}") from None
     return text
 
@@ -184,7 +201,8 @@ def _fits_64_bits(value: int) -> int:
 def _expected(spec: FlagSpec) -> str:
     kinds = {
         FlagKind.BOOL: "on or off",
-        FlagKind.INT: "a whole number" + (", or one like 4k (4000) or 4K (4096)" if spec.human_readable_int else ""),
+        FlagKind.INT: "a whole number"
+        + (", or one like 4k (4000) or 4K (4096)" if spec.human_readable_int else ""),
         FlagKind.FLOAT: "a number",
         FlagKind.JSON: "a JSON object or list",
         FlagKind.STR: "text",
@@ -241,7 +259,9 @@ def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 def _is_number(spec: FlagSpec, value: FlagValue) -> bool:
     if isinstance(value, str):
-        parse = float if spec.kind == FlagKind.FLOAT else human_int if spec.human_readable_int else int
+        parse = (
+            float if spec.kind == FlagKind.FLOAT else human_int if spec.human_readable_int else int
+        )
         try:
             parse(value)
         except ValueError:

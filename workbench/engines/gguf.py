@@ -1,6 +1,8 @@
-"""Parser for the header of a GGUF file: metadata and tensors. The format is described in ggml's docs/gguf.md.
+"""Parser for the header of a GGUF file: metadata and tensors. The format is described in ggml's
+docs/gguf.md.
 
-A header may be malicious or cut off, so each count in it is checked against the number of bytes left.
+A header may be malicious or cut off, so each count in it is checked against the number of bytes
+left.
 """
 
 from __future__ import annotations
@@ -12,20 +14,49 @@ from typing import Any
 from workbench.engines.weight_files import Tensor
 
 _MAGIC = b"GGUF"
-_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_FORMATS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING, _ARRAY = 8, 9
-_MOST_VALUES = 4096  # of an array that is kept, such as one number per layer; longer ones are vocabularies
+# of an array that is kept, such as one number per layer; longer ones are vocabularies
+_MOST_VALUES = 4096
 # Weights in a block -> type of a tensor -> bytes of a block, from ggml's type table.
 _SIZES = {
     1: {0: 4, 1: 2, 24: 1, 25: 2, 26: 4, 27: 8, 28: 8, 30: 2},
     32: {2: 18, 3: 20, 6: 22, 7: 24, 8: 34, 9: 40, 20: 18, 39: 17},
     64: {40: 36},
     128: {41: 18},
-    256: {10: 84, 11: 110, 12: 144, 13: 176, 14: 210, 15: 292, 16: 66, 17: 74, 18: 98, 19: 50, 21: 110, 22: 82}
+    256: {
+        10: 84,
+        11: 110,
+        12: 144,
+        13: 176,
+        14: 210,
+        15: 292,
+        16: 66,
+        17: 74,
+        18: 98,
+        19: 50,
+        21: 110,
+        22: 82,
+    }
     | {23: 136, 29: 56, 34: 54, 35: 66},
 }
-_BLOCKS = {kind: (weights, size) for weights, sizes in _SIZES.items() for kind, size in sizes.items()}
-_WINDOW_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}  # architectures whose files may leave out the pattern
+_BLOCKS = {
+    kind: (weights, size) for weights, sizes in _SIZES.items() for kind, size in sizes.items()
+}
+# architectures whose files may leave out the pattern
+_WINDOW_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}
 
 
 class TruncatedError(ValueError):
@@ -49,8 +80,8 @@ class _Reader:
         return self.take(self.number("Q")).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
-        """Read one metadata value of the GGUF type `kind`. For an array of strings and for a very long array of
-        numbers, only the number of elements is returned."""
+        """Read one metadata value of the GGUF type `kind`. For an array of strings and for a very
+        long array of numbers, only the number of elements is returned."""
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
@@ -72,8 +103,8 @@ def _format(kind: int) -> str:
 
 
 def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return the metadata and the tensors of the header at the beginning of `data`. Raises TruncatedError if the
-    header is longer than `data`, and ValueError if it is not a valid header.
+    """Return the metadata and the tensors of the header at the beginning of `data`. Raises
+    TruncatedError if the header is longer than `data`, and ValueError if it is not a valid header.
     """
     reader = _Reader(data)
     if reader.take(4) != _MAGIC or reader.number("I") not in (2, 3):
@@ -89,7 +120,9 @@ def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
 def _tensor(reader: _Reader) -> Tensor:
     name, dimensions = reader.text(), reader.number("I")
     if not 1 <= dimensions <= 4:
-        raise ValueError(f"tensor {name!r} of the GGUF file has {dimensions} dimensions, expected 1 to 4")
+        raise ValueError(
+            f"tensor {name!r} of the GGUF file has {dimensions} dimensions, expected 1 to 4"
+        )
     weights = 1
     for _ in range(dimensions):
         weights *= reader.number("Q")
@@ -102,7 +135,8 @@ def _tensor(reader: _Reader) -> Tensor:
 
 
 def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata under the field names of a Hugging Face config.json. Fields without a value are left out."""
+    """Return the metadata under the field names of a Hugging Face config.json. Fields without a
+    value are left out."""
     kind = metadata.get("general.architecture")
 
     def value(name: str) -> Any:
@@ -140,12 +174,14 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _windows(config: Mapping[str, Any], pattern: Any, kind: Any) -> dict[str, Any]:
-    """Return the fields of a config.json, `layer_types` or `sliding_window_pattern`, that say which layers use
-    sliding-window attention. `pattern` is the layer pattern in the GGUF metadata, `kind` the model architecture. The
-    result is {} if no layer is known to use a window."""
+    """Return the fields of a config.json, `layer_types` or `sliding_window_pattern`, that say which
+    layers use sliding-window attention. `pattern` is the layer pattern in the GGUF metadata, `kind`
+    the model architecture. The result is {} if no layer is known to use a window."""
     if not config.get("sliding_window"):
         return {}
     if isinstance(pattern, list):
-        return {"layer_types": ["sliding_attention" if one else "full_attention" for one in pattern]}
+        return {
+            "layer_types": ["sliding_attention" if one else "full_attention" for one in pattern]
+        }
     every = pattern if type(pattern) is int else _WINDOW_EVERY.get(str(kind))
     return {"sliding_window_pattern": every} if every else {}

@@ -1,5 +1,5 @@
-"""Properties of GPU types that NVML does not report: memory bandwidth, power range, chip. Each row names its
-sources.
+"""Properties of GPU types that NVML does not report: memory bandwidth, power range, chip. Each row
+names its sources.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """A type of GPU: nominal memory bandwidth in GB/s (1e9 bytes), clocks in MHz as NVML reports them, power in watts.
-    None stands for an unknown value.
+    """A type of GPU: nominal memory bandwidth in GB/s (1e9 bytes), clocks in MHz as NVML reports
+    them, power in watts. None stands for an unknown value.
     """
 
     id: str
@@ -34,11 +34,11 @@ class GpuType:
 
 
 def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
-    """Return the memory bandwidth in GB/s, computed from the memory clock that NVML reports and the width of the bus.
-    The memory makes two transfers per clock.
+    """Return the memory bandwidth in GB/s, computed from the memory clock that NVML reports and the
+    width of the bus. The memory makes two transfers per clock.
 
-    The result agrees with the vendor's value for every row of the table that has both (GDDR6, GDDR6X, GDDR7, HBM2,
-    HBM3).
+    The result agrees with the vendor's value for every row of the table that has both (GDDR6,
+    GDDR6X, GDDR7, HBM2, HBM3).
     """
     return 2 * memory_mhz * bus_bits / 8 / 1000
 
@@ -50,20 +50,22 @@ def all_types() -> tuple[GpuType, ...]:
 
 
 def rows_of(table: str, key: str) -> list[dict[str, Any]]:
-    """Return the rows of the list `key` in `table`.json, a file of this package. Lists inside a row become tuples."""
+    """Return the rows of the list `key` in `table`.json, a file of this package. Lists inside a row
+    become tuples."""
     import json
     from importlib.resources import files
 
     document = json.loads(files("workbench.engines").joinpath(f"{table}.json").read_text("utf-8"))
     return [
-        {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()} for row in document[key]
+        {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        for row in document[key]
     ]
 
 
 @cache
 def find(nvml_name: str) -> GpuType | None:
-    """Return the GPU type whose NVML name is exactly `nvml_name`, or None. Parts of names are not compared, because
-    "NVIDIA GB10" must not match GB100.
+    """Return the GPU type whose NVML name is exactly `nvml_name`, or None. Parts of names are not
+    compared, because "NVIDIA GB10" must not match GB100.
     """
     wanted = nvml_name.strip()
     return next((t for t in all_types() if wanted in t.nvml_names), None)

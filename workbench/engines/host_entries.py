@@ -1,5 +1,5 @@
-"""The settings of a host in hosts.toml, added to a plan for that host, and findings about these settings. A setting of
-the plan itself has precedence."""
+"""The settings of a host in hosts.toml, added to a plan for that host, and findings about these
+settings. A setting of the plan itself has precedence."""
 
 from __future__ import annotations
 
@@ -18,34 +18,46 @@ FILE = "hosts.toml"
 FILES = ("config.toml", FILE)  # that name programs for a host
 
 
-def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None) -> LaunchPlan:
-    """Return the plan with the settings of a host. `entry` has the host's environment and launcher; None if hosts.toml
-    has no entry for the host. `program` is (program that starts the engine, file that names the program); None if no
-    file names a program."""
+def for_host(
+    plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None
+) -> LaunchPlan:
+    """Return the plan with the settings of a host. `entry` has the host's environment and launcher;
+    None if hosts.toml has no entry for the host. `program` is (program that starts the engine, file
+    that names the program); None if no file names a program."""
     if program is not None and not plan.executable:
         plan = with_executable(plan, *program)
     if entry is None:
         return plan
     own = {setting.name for setting in plan.env}
-    added = (FlagSetting(name, value, Origin.HOST) for name, value in entry.env.items() if name not in own)
+    added = (
+        FlagSetting(name, value, Origin.HOST)
+        for name, value in entry.env.items()
+        if name not in own
+    )
     plan = replace(plan, env=(*plan.env, *added))
     if entry.run_as is None or plan.run_as not in (PROCESS, entry.run_as):
         return plan
-    return replace(plan, run_as=entry.run_as, run_options={**_run_options(entry), **plan.run_options})
+    return replace(
+        plan, run_as=entry.run_as, run_options={**_run_options(entry), **plan.run_options}
+    )
 
 
 def _run_options(entry: HostEntry) -> dict[str, str]:
-    """Return the options of the entry's launcher as `LaunchPlan.run_options` stores them: {name: values, one per line}.
-    The values are valid, because hosts.toml was checked when it was read."""
+    """Return the options of the entry's launcher as `LaunchPlan.run_options` stores them: {name:
+    values, one per line}. The values are valid, because hosts.toml was checked when it was read."""
     word = entry.run_as or PROCESS
     values = {name: text.splitlines() for name, text in entry.run_options.items()}
-    return {name: "\n".join(map(option_of(word, name).parse, lines)) for name, lines in values.items()}
+    return {
+        name: "\n".join(map(option_of(word, name).parse, lines)) for name, lines in values.items()
+    }
 
 
 def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
-    """Return the plan without the settings that `for_host` added for a host. `entry` is that host's entry in
-    hosts.toml; None if hosts.toml has no entry for it."""
-    plan = replace(plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST))
+    """Return the plan without the settings that `for_host` added for a host. `entry` is that host's
+    entry in hosts.toml; None if hosts.toml has no entry for it."""
+    plan = replace(
+        plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST)
+    )
     if plan.executable_from in FILES:
         plan = with_executable(plan, "")
     if entry is not None and plan.run_as == entry.run_as:
@@ -56,7 +68,8 @@ def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
 
 
 def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
-    """Yield findings about the settings of hosts.toml that the plan uses, and about those that it does not use."""
+    """Yield findings about the settings of hosts.toml that the plan uses, and about those that it
+    does not use."""
     if entry is None:
         return
     if names := [setting.name for setting in plan.env if setting.origin is Origin.HOST]:
@@ -66,7 +79,9 @@ def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
             f"{FILE} sets the environment variables {', '.join(names)} for servers on {entry.name}",
         )
     for setting in plan.env:
-        if setting.origin is not Origin.HOST and str(setting.value) != entry.env.get(setting.name, str(setting.value)):
+        if setting.origin is not Origin.HOST and str(setting.value) != entry.env.get(
+            setting.name, str(setting.value)
+        ):
             value = MASK if is_secret_name(setting.name) else entry.env[setting.name]
             text = f"the plan's own value of {setting.name} is used, not {value} of {FILE}"
             yield Finding(
@@ -78,5 +93,10 @@ def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
             )
     if entry.run_as not in (None, PROCESS) and plan.run_as == entry.run_as:
         options = "".join(f" {name}={text}" for name, text in plan.run_options.items())
-        text = f"servers on {entry.name} are started as {entry.run_as}{options}, because {FILE} says so"
-        yield Finding(Level.INFO, "host.run-as", text, fix="choose another launcher of servers with --as")
+        text = (
+            f"servers on {entry.name} are started as {entry.run_as}{options}, because {FILE} "
+            "says so"
+        )
+        yield Finding(
+            Level.INFO, "host.run-as", text, fix="choose another launcher of servers with --as"
+        )

@@ -1,8 +1,9 @@
-"""The size of the KV cache: bytes of one token and of a whole sequence, as an engine allocates them on one GPU.
+"""The size of the KV cache: bytes of one token and of a whole sequence, as an engine allocates them
+on one GPU.
 
-vLLM allocates blocks of tokens. It divides layers of one kind into groups of equal size, and each group has its own
-blocks in one pool (vllm/v1/core/kv_cache_utils.py of vLLM 0.32). A layer with sliding-window attention stores the
-tokens of the window and of the batches that are being computed.
+vLLM allocates blocks of tokens. It divides layers of one kind into groups of equal size, and each
+group has its own blocks in one pool (vllm/v1/core/kv_cache_utils.py of vLLM 0.32). A layer with
+sliding-window attention stores the tokens of the window and of the batches that are being computed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from workbench.model.model_shape import KvLayers
 BLOCK = 16  # tokens in a block of vLLM
 BATCHED_TOKENS = 2048  # vLLM's default of max-num-batched-tokens on most GPUs
 SWA_SHARE = 0.8  # SGLang's default of swa-full-tokens-ratio
-_MUCH_LARGER = 1.5  # vLLM: kinds of layers whose numbers differ by less are padded to the larger number
+# vLLM: kinds of layers whose numbers differ by less are padded to the larger number
+_MUCH_LARGER = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class KvRule:
-    """How an engine stores the KV cache of layers with sliding-window attention. `kind` is "blocks" (vLLM: blocks of
-    tokens for the window), "window" (llama.cpp: the window only), "share" (SGLang: a fixed share of all tokens) or
-    "all" (all tokens, as without a window). `share` is the share for the kind "share"."""
+    """How an engine stores the KV cache of layers with sliding-window attention. `kind` is "blocks"
+    (vLLM: blocks of tokens for the window), "window" (llama.cpp: the window only), "share" (SGLang:
+    a fixed share of all tokens) or "all" (all tokens, as without a window). `share` is the share
+    for the kind "share"."""
 
     kind: str = "all"
     share: float = SWA_SHARE  # of the other layers' tokens
@@ -31,34 +34,44 @@ class KvRule:
 
 
 def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
-    """Return the bytes that each token adds to a 16-bit KV cache, summed over all GPUs. None if the size is unknown, or
-    if some layer does not store every token, as with a sliding window."""
+    """Return the bytes that each token adds to a 16-bit KV cache, summed over all GPUs. None if the
+    size is unknown, or if some layer does not store every token, as with a sliding window."""
     if not kv or any(one.window or one.state_bytes for one in kv):
         return None
     return float(sum(one.count * one.heads * one.values * 2 for one in kv))
 
 
 def read_bytes(kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0) -> float:
-    """Return the bytes of KV cache that decoding one token reads at a context of `context_tokens`, summed over all
-    GPUs. `bits` is the size of one cached value."""
+    """Return the bytes of KV cache that decoding one token reads at a context of `context_tokens`,
+    summed over all GPUs. `bits` is the size of one cached value."""
     return sum(
-        one.count * (one.heads * one.values * min(context_tokens, one.window or context_tokens) * bits / 8)
+        one.count
+        * (one.heads * one.values * min(context_tokens, one.window or context_tokens) * bits / 8)
         + one.count * one.state_bytes
         for one in kv
     )
 
 
 def sequence_bytes(
-    kv: Sequence[KvLayers], length: int, *, tp: int = 1, pp: int = 1, bits: float = 16.0, rule: KvRule | None = None
+    kv: Sequence[KvLayers],
+    length: int,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    bits: float = 16.0,
+    rule: KvRule | None = None,
 ) -> float:
-    """Return the bytes of KV cache that a sequence of `length` tokens takes on one GPU. `bits` is the size of one
-    cached value. `rule` None means that every layer stores all tokens."""
+    """Return the bytes of KV cache that a sequence of `length` tokens takes on one GPU. `bits` is
+    the size of one cached value. `rule` None means that every layer stores all tokens."""
     rule = rule or KvRule()
     token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
     layers = [-(-one.count // pp) for one in kv]
     if rule.kind != "blocks":
         kept = [_kept(one, length, rule) for one in kv]
-        return sum(n * (t * k + one.state_bytes) for one, n, t, k in zip(kv, layers, token, kept, strict=True))
+        return sum(
+            n * (t * k + one.state_bytes)
+            for one, n, t, k in zip(kv, layers, token, kept, strict=True)
+        )
     per_block = max([*(t * rule.block for t in token), *(float(one.state_bytes) for one in kv)])
     blocks = [_blocks(one, length, rule, per_block, t) for one, t in zip(kv, token, strict=True)]
     if len(kv) == 1:
@@ -68,8 +81,8 @@ def sequence_bytes(
 
 
 def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: float) -> int:
-    """Return the number of blocks that one layer needs for a sequence of `length` tokens. `per_block` is the bytes of a
-    block, and `token` the bytes of one token in this layer."""
+    """Return the number of blocks that one layer needs for a sequence of `length` tokens.
+    `per_block` is the bytes of a block, and `token` the bytes of one token in this layer."""
     if one.state_bytes:
         return 1
     size = max(1, int(per_block // token))
@@ -79,7 +92,8 @@ def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: f
 
 
 def _kept(one: KvLayers, length: int, rule: KvRule) -> float:
-    """Return the number of tokens of a sequence of `length` tokens that one layer stores in the KV cache."""
+    """Return the number of tokens of a sequence of `length` tokens that one layer stores in the KV
+    cache."""
     if one.window is None or rule.kind == "all":
         return length
     return length * rule.share if rule.kind == "share" else min(length, one.window + rule.in_flight)

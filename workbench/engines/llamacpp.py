@@ -1,5 +1,5 @@
-"""llama.cpp, started as `llama-server`. The patterns for log lines and the metric names are checked against real runs
-of b11434 and b11549.
+"""llama.cpp, started as `llama-server`. The patterns for log lines and the metric names are checked
+against real runs of b11434 and b11549.
 """
 
 from __future__ import annotations
@@ -48,16 +48,33 @@ class Llamacpp(Engine):
     slots_path = "/slots"
     argparse_values = False
     uses_all_gpus = True
-    memory = MemoryUse(cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v"))
+    memory = MemoryUse(
+        cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v")
+    )
     tokenize_path = "/tokenize"
     template_path = "/apply-template"
     cached_beside_prompt = True
     answers = LLAMACPP
-    version_log = re.compile(r"\bbuild(?:_info)?: ?(?P<version>b?\d{4,})|version: (?P<number>\d{4,})")
+    version_log = re.compile(
+        r"\bbuild(?:_info)?: ?(?P<version>b?\d{4,})|version: "
+        r"(?P<number>\d{4,})"
+    )
     phases = (
         (re.compile(r"load_model: loading model"), "loading weights"),
-        (re.compile(r"load_tensors: offloaded (?P<done>\d+)/(?P<all>\d+) layers"), "{done} of {all} layers on the GPU"),
-        (re.compile(r"load_model: initializing,? n_slots = (?P<slots>\d+)"), "making {slots} slots"),
+        (
+            re.compile(
+                r"load_tensors: offloaded (?P<done>\d+)/(?P<all>\d+) "
+                r"layers"
+            ),
+            "{done} of {all} layers on the GPU",
+        ),
+        (
+            re.compile(
+                r"load_model: initializing,? n_slots = "
+                r"(?P<slots>\d+)"
+            ),
+            "making {slots} slots",
+        ),
         (re.compile(r"warming up"), "warming up"),
         (re.compile(r"model loaded"), "model loaded"),
         (re.compile(r"llama_server: initializing"), "starting"),
@@ -80,7 +97,9 @@ class Llamacpp(Engine):
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         text = request.get("prompt")
-        return None if text is None else {"content": text, "add_special": True, "parse_special": True}
+        return (
+            None if text is None else {"content": text, "add_special": True, "parse_special": True}
+        )
 
     def kv_rule(self, here: Situation) -> KvRule:
         if here.on("swa-full"):

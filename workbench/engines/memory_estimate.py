@@ -1,7 +1,7 @@
 """An estimate of the GPU memory that a plan needs, made before anything is started.
 
-The estimate is the sum of weights, KV cache, activations, CUDA graphs and the CUDA context. LoRA adapters, draft
-models, vision encoders and uneven splits are not included.
+The estimate is the sum of weights, KV cache, activations, CUDA graphs and the CUDA context. LoRA
+adapters, draft models, vision encoders and uneven splits are not included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _SEQUENCES = 256  # vLLM's default of max-num-seqs on most GPUs
 _SOME_LENGTH = 4096  # tokens, if neither plan nor model say how long a sequence may be
 _TINY = 0.01  # GiB
 
-# Bits of one KV cache element; `kv_bytes_per_token` assumes 16. The block formats of llama.cpp include scales.
+# Bits of one KV cache element; `kv_bytes_per_token` assumes 16. The block formats of llama.cpp
+# include scales.
 _KV_BITS = {
     "fp8": 8.0,
     "fp8_e4m3": 8.0,
@@ -51,21 +52,26 @@ _KV_BITS = {
 class MemoryFit:
     """The estimated memory of each GPU that the server uses. GiB are 2**30 bytes."""
 
-    used_gib_per_gpu: float  # memory that the engine will allocate; above the available memory if it does not fit
+    # memory that the engine will allocate; above the available memory if it does not fit
+    used_gib_per_gpu: float
     available_gib_per_gpu: float  # memory of the smallest GPU
     weights_gib_per_gpu: float
-    kv_tokens: int | None  # capacity of the KV cache of all replicas; None: the KV size per token is unknown
+    # capacity of the KV cache of all replicas; None: the KV size per token is unknown
+    kv_tokens: int | None
     full_length_sequences: int | None  # that fit in the cache; None: the length is the model's own
     fits: bool
     text: str  # one line for the status area, marked as an estimate
     basis: str  # the values that the estimate is computed from
 
 
-def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = None) -> MemoryFit | str:
-    """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the reason as text.
+def fit(
+    plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = None
+) -> MemoryFit | str:
+    """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the
+    reason as text.
 
-    The plan fits if the estimate is at most the memory of the smallest GPU, or at most `free_bytes`, the memory that is
-    free on each GPU now.
+    The plan fits if the estimate is at most the memory of the smallest GPU, or at most
+    `free_bytes`, the memory that is free on each GPU now.
     """
     engine = registry.get(plan.engine)
     here = Situation(plan, engine.catalog(plan.engine_version), engine, tuple(gpus))
@@ -85,15 +91,18 @@ def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = No
     found = estimate(need)
     free = total if free_bytes is None else free_bytes / GIB
     if found.fits and found.used_gib_per_gpu > free + _TINY:
-        text = f"est. does not fit now: {found.used_gib_per_gpu:.1f} GiB per GPU, {free:.1f} of {total:.1f} GiB free"
+        text = (
+            f"est. does not fit now: {found.used_gib_per_gpu:.1f} GiB per GPU, {free:.1f} of "
+            f"{total:.1f} GiB free"
+        )
         return replace(found, fits=False, text=text)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The memory that a plan needs on one GPU, in GiB. `total` is the memory size of the GPU, and `working` the memory
-    for activations and CUDA graphs."""
+    """The memory that a plan needs on one GPU, in GiB. `total` is the memory size of the GPU, and
+    `working` the memory for activations and CUDA graphs."""
 
     here: Situation
     total: float
@@ -103,8 +112,8 @@ class _Need:
     working_basis: str
 
     def sequence(self, length: int) -> float | None:
-        """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on one GPU. None if it is
-        unknown."""
+        """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on
+        one GPU. None if it is unknown."""
         here, facts = self.here, self.here.plan.model_facts
         if facts is None:
             return None
@@ -123,27 +132,42 @@ class _Need:
         return size / GIB
 
     def length(self) -> int:
-        """Return the length in tokens of the longest sequence that the server must be able to process: the plan's
-        limit, otherwise the model's maximum. If both are unknown, return a typical length."""
+        """Return the length in tokens of the longest sequence that the server must be able to
+        process: the plan's limit, otherwise the model's maximum. If both are unknown, return a
+        typical length."""
         given = self.here.number(self.here.engine.memory.length_flag or "")
         shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
         return int(given) if given and given > 0 else (shape and shape.max_length) or _SOME_LENGTH
 
 
 def _working(here: Situation) -> tuple[float, str]:
-    """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how it was computed). If
-    the sizes of the model's layers are unknown, the engine's constant `reserve_gib` is returned."""
-    constant, shape = here.engine.memory.reserve_gib, here.plan.model_facts and here.plan.model_facts.shape
+    """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how
+    it was computed). If the sizes of the model's layers are unknown, the engine's constant
+    `reserve_gib` is returned."""
+    constant, shape = (
+        here.engine.memory.reserve_gib,
+        here.plan.model_facts and here.plan.model_facts.shape,
+    )
     if not constant:
         return 0.0, "activations outside that share"
-    if not shape or not shape.hidden or not shape.feed_forward or here.engine.memory.share_flag is None:
+    if (
+        not shape
+        or not shape.hidden
+        or not shape.feed_forward
+        or here.engine.memory.share_flag is None
+    ):
         return constant, f"{constant} GiB assumed for activations and graphs"
     tokens = here.number("max-num-batched-tokens") or BATCHED_TOKENS
-    width = 2 * shape.feed_forward / here.count("tensor-parallel-size") + _HIDDEN_COPIES * shape.hidden
+    width = (
+        2 * shape.feed_forward / here.count("tensor-parallel-size") + _HIDDEN_COPIES * shape.hidden
+    )
     logits = (here.number("max-num-seqs") or _SEQUENCES) * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
     graphs = 0.0 if here.engine.eager_flag and here.on(here.engine.eager_flag) else GRAPHS_GIB
-    basis = f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} GiB estimated"
+    basis = (
+        f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} "
+        "GiB estimated"
+    )
     return CONTEXT_GIB + activations + graphs, basis
 
 
@@ -169,8 +193,8 @@ def _kv_factor(here: Situation) -> float:
 
 
 def _fill_share(need: _Need) -> MemoryFit:
-    """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV cache gets what
-    weights, activations and graphs leave of that share."""
+    """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
+    cache gets what weights, activations and graphs leave of that share."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     given = here.number(use.share_flag or "")
     share = use.default_share if given is None else given
@@ -179,12 +203,18 @@ def _fill_share(need: _Need) -> MemoryFit:
     if fixed := here.number("kv-cache-memory-bytes"):
         room = min(fixed / GIB, total - weights - need.working)
         budget = weights + need.working + room
-    basis = f"{_weights_basis(weights, need.split)}; {share:.0%} of {total:.1f} GiB; {need.working_basis}"
+    basis = (
+        f"{_weights_basis(weights, need.split)}; {share:.0%} of {total:.1f} GiB; "
+        f"{need.working_basis}"
+    )
     if given is None and use.chooses_share:
         basis += f"; {share} assumed, {here.engine.title} chooses it at start"
     if room <= 0:
         used = weights + need.working
-        text = f"est. does not fit: weights {weights:.1f} GiB per GPU, {share:.0%} of {total:.1f} GiB allowed"
+        text = (
+            f"est. does not fit: weights {weights:.1f} GiB per GPU, {share:.0%} of "
+            f"{total:.1f} GiB allowed"
+        )
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
     replicas = here.count("data-parallel-size")
     length = here.number(use.length_flag or "")
@@ -201,7 +231,8 @@ def _fill_share(need: _Need) -> MemoryFit:
 def _allocate_cache(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
-    length = here.number(use.length_flag) if use.length_flag else None  # else the slots divide the cache
+    # else the slots divide the cache
+    length = here.number(use.length_flag) if use.length_flag else None
     size = next((n for flag in use.cache_size_flags if (n := here.number(flag))), None)
     known = int(size) if size and size > 0 else None
     kv = need.sequence(known) if known else None
@@ -229,7 +260,9 @@ def _kv_basis(need: _Need) -> str:
     return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_factor(need.here):g} bits"
 
 
-def _kv_text(used: float, total: float, tokens: int | None, sequences: int | None, length: int) -> str:
+def _kv_text(
+    used: float, total: float, tokens: int | None, sequences: int | None, length: int
+) -> str:
     memory = f"{used:.1f}/{total:.1f} GiB per GPU"
     if tokens is None:
         return f"est. {memory}, weights fit"
@@ -237,4 +270,6 @@ def _kv_text(used: float, total: float, tokens: int | None, sequences: int | Non
         return f"est. {memory}, KV cache {tokens:,} tokens"
     if sequences == 0:
         return f"est. {memory}, KV cache {tokens:,} tokens: not one sequence of {length:,}"
-    return f"est. {memory}, KV fits {count_of(sequences, 'full-length sequence')} ({tokens:,} tokens)"
+    return (
+        f"est. {memory}, KV fits {count_of(sequences, 'full-length sequence')} ({tokens:,} tokens)"
+    )

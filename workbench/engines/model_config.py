@@ -1,5 +1,6 @@
-"""The numbers of layers, heads and weights of a model, computed from its config.json. The file may be malicious: a
-value of the wrong type or size is ignored, and a result that needs an ignored or missing value is unknown.
+"""The numbers of layers, heads and weights of a model, computed from its config.json. The file may
+be malicious: a value of the wrong type or size is ignored, and a result that needs an ignored or
+missing value is unknown.
 """
 
 from __future__ import annotations
@@ -14,19 +15,34 @@ _MOST_LAYERS = 4096
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _USED_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
 # Keys of models whose cache or weights need more than the arithmetic below.
-_NOT_KNOWN = ("hybrid_override_pattern", "attn_layer_period", "layers_block_type", "index_topk", "ssm_cfg")
-FULL, WINDOW, CHUNK, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
-_EVERY_SECOND = ("gemma2", "gpt_oss")  # types whose config.json may leave out which layers have a window
+_NOT_KNOWN = (
+    "hybrid_override_pattern",
+    "attn_layer_period",
+    "layers_block_type",
+    "index_topk",
+    "ssm_cfg",
+)
+FULL, WINDOW, CHUNK, LINEAR = (
+    "full_attention",
+    "sliding_attention",
+    "chunked_attention",
+    "linear_attention",
+)
+# types whose config.json may leave out which layers have a window
+_EVERY_SECOND = ("gemma2", "gpt_oss")
 
 
 def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a config.json that describes the language model."""
-    return next((c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)), config)
+    return next(
+        (c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)),
+        config,
+    )
 
 
 def count(config: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first field of `names` whose value is a whole number from 1 to 2**40. None if no field has such a
-    value."""
+    """Return the first field of `names` whose value is a whole number from 1 to 2**40. None if no
+    field has such a value."""
     for name in names:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
@@ -49,8 +65,9 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
 
 
 def experts_of(text: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return (number of routed experts of a layer, number of experts that one token uses): (1, 1) for a model without
-    experts. None if the config.json names several experts but not how many a token uses."""
+    """Return (number of routed experts of a layer, number of experts that one token uses): (1, 1)
+    for a model without experts. None if the config.json names several experts but not how many a
+    token uses."""
     experts = count(text, *_EXPERTS) or 1
     if experts == 1:
         return 1, 1
@@ -62,18 +79,21 @@ def _tied(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
     value = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     if isinstance(value, bool):
         return value
-    return str(text.get("model_type", "")).startswith("gemma")  # transformers' default of these types
+    # transformers' default of these types
+    return str(text.get("model_type", "")).startswith("gemma")
 
 
 def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
-    """Return the attention kind of each layer, in the words of `layer_types` in a config.json, such as "full_attention"
-    or "sliding_attention". None if the kinds are unknown."""
+    """Return the attention kind of each layer, in the words of `layer_types` in a config.json, such
+    as "full_attention" or "sliding_attention". None if the kinds are unknown."""
     layers = count(text, "num_hidden_layers")
     if layers is None or layers > _MOST_LAYERS or any(text.get(name) for name in _NOT_KNOWN):
         return None
     kinds = text.get("layer_types")
     if isinstance(kinds, list) and kinds:
-        return kinds if len(kinds) == layers and all(isinstance(kind, str) for kind in kinds) else None
+        return (
+            kinds if len(kinds) == layers and all(isinstance(kind, str) for kind in kinds) else None
+        )
     if every := count(text, "full_attention_interval"):
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     if not text.get("sliding_window") or text.get("use_sliding_window") is False:
@@ -88,19 +108,24 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
 
 
 def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
-    """Return the layers that store a KV cache, one entry for each attention kind. Layers that share the cache of
-    another layer do not count. () if the layers are unknown."""
+    """Return the layers that store a KV cache, one entry for each attention kind. Layers that share
+    the cache of another layer do not count. () if the layers are unknown."""
     kinds = layer_kinds(text)
     if kinds is None:
         return ()
-    shared = count(text, "num_kv_shared_layers") or 0  # the last layers use the cache of earlier ones
+    # the last layers use the cache of earlier ones
+    shared = count(text, "num_kv_shared_layers") or 0
     kept = kinds[: max(1, len(kinds) - shared)]
     found = [_of_kind(text, kind, kept.count(kind)) for kind in dict.fromkeys(kept)]
     return tuple(one for one in found if one) if all(found) else ()
 
 
 def _of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None:
-    windows = {FULL: None, WINDOW: count(text, "sliding_window"), CHUNK: count(text, "attention_chunk_size")}
+    windows = {
+        FULL: None,
+        WINDOW: count(text, "sliding_window"),
+        CHUNK: count(text, "attention_chunk_size"),
+    }
     if kind == LINEAR:
         return _linear(text, layers)
     if kind not in windows or (kind != FULL and windows[kind] is None):
@@ -114,8 +139,9 @@ def _of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None
 
 
 def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int | None]:
-    """Return (number of KV heads, number of values in one head) of a layer. `whole` True means layers with full
-    attention, False those with a sliding window, whose heads differ in some models. An unknown number is None."""
+    """Return (number of KV heads, number of values in one head) of a layer. `whole` True means
+    layers with full attention, False those with a sliding window, whose heads differ in some
+    models. An unknown number is None."""
     heads, hidden = count(text, "num_attention_heads"), count(text, "hidden_size")
     size = count(text, "head_dim") or (hidden // heads if hidden and heads else None)
     kv_heads = count(text, "num_key_value_heads") or heads
@@ -126,10 +152,15 @@ def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int
 
 
 def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
-    """Return the memory that `layers` layers with gated linear attention (Qwen3-Next) keep for each sequence. Its size
-    does not grow with the context: a layer keeps one matrix per value head, and the newest inputs of a convolution.
-    None if a size is missing in the config.json."""
-    names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
+    """Return the memory that `layers` layers with gated linear attention (Qwen3-Next) keep for each
+    sequence. Its size does not grow with the context: a layer keeps one matrix per value head, and
+    the newest inputs of a convolution. None if a size is missing in the config.json."""
+    names = (
+        "linear_num_key_heads",
+        "linear_key_head_dim",
+        "linear_num_value_heads",
+        "linear_value_head_dim",
+    )
     key_heads, key_size, heads, size = (count(text, name) for name in names)
     if not key_heads or not key_size or not heads or not size:
         return None
@@ -139,8 +170,8 @@ def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
 
 
 def _feed_forward(text: Mapping[str, Any]) -> int | None:
-    """Return the width of the feed-forward layer that computes one token: with experts, the sum over the experts that
-    the token uses. None if the width is unknown."""
+    """Return the width of the feed-forward layer that computes one token: with experts, the sum
+    over the experts that the token uses. None if the width is unknown."""
     width = count(text, "moe_intermediate_size") or count(text, "intermediate_size")
     used = experts_of(text)
     if width is None or used is None or used == (1, 1):
@@ -149,12 +180,18 @@ def _feed_forward(text: Mapping[str, Any]) -> int | None:
 
 
 def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
-    """Return the number of weights in each part of the model. `tied` is True if the output matrix and the embedding are
-    the same matrix. None if the size of the attention or of the feed-forward layers is unknown.
+    """Return the number of weights in each part of the model. `tied` is True if the output matrix
+    and the embedding are the same matrix. None if the size of the attention or of the feed-forward
+    layers is unknown.
 
-    A gated feed-forward layer has three matrices. Norms and biases are left out, because they are below 0.1 %.
+    A gated feed-forward layer has three matrices. Norms and biases are left out, because they are
+    below 0.1 %.
     """
-    hidden, vocabulary, kinds = count(text, "hidden_size"), count(text, "vocab_size"), layer_kinds(text)
+    hidden, vocabulary, kinds = (
+        count(text, "hidden_size"),
+        count(text, "vocab_size"),
+        layer_kinds(text),
+    )
     used = experts_of(text)
     if not hidden or not vocabulary or kinds is None or used is None:
         return None
@@ -165,9 +202,14 @@ def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
     experts, active = used
     sparse = _sparse_layers(text, len(kinds)) if experts > 1 else 0
     narrow = count(text, "moe_intermediate_size", "intermediate_size") or 0
-    shared = count(text, "shared_expert_intermediate_size") or narrow * (count(text, "n_shared_experts") or 0)
+    shared = count(text, "shared_expert_intermediate_size") or narrow * (
+        count(text, "n_shared_experts") or 0
+    )
     dense = sum(one for one in attention if one)
-    dense += 3 * hidden * ((len(kinds) - sparse) * (wide or 0) + sparse * shared) + sparse * hidden * experts
+    dense += (
+        3 * hidden * ((len(kinds) - sparse) * (wide or 0) + sparse * shared)
+        + sparse * hidden * experts
+    )
     embedding = float(vocabulary * hidden)
     return WeightParts(
         dense=float(dense),
@@ -184,18 +226,22 @@ def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
     step = count(text, "decoder_sparse_step", "moe_layer_freq") or 1
     without = text.get("mlp_only_layers")
     skipped: Sequence[Any] = without if isinstance(without, list) else ()
-    return sum(1 for i in range(min(first, layers), layers) if (i + 1) % step == 0 and i not in skipped)
+    return sum(
+        1 for i in range(min(first, layers), layers) if (i + 1) % step == 0 and i not in skipped
+    )
 
 
 def _attention(text: Mapping[str, Any], hidden: int, kind: str) -> int | None:
-    """Return the number of attention weights in one layer of the attention kind `kind`. `hidden` is the hidden size.
-    None if the number is unknown."""
+    """Return the number of attention weights in one layer of the attention kind `kind`. `hidden` is
+    the hidden size. None if the number is unknown."""
     heads = count(text, "num_attention_heads")
     if kind == LINEAR:
         state = _linear(text, 1)
         if state is None:
             return None
-        keys = (count(text, "linear_num_key_heads") or 0) * (count(text, "linear_key_head_dim") or 0)
+        keys = (count(text, "linear_num_key_heads") or 0) * (
+            count(text, "linear_key_head_dim") or 0
+        )
         values = state.heads * (count(text, "linear_value_head_dim") or 0)
         return hidden * (2 * keys + 2 * values + 2 * state.heads) + values * hidden
     kv_heads, size = _heads(text, whole=kind == FULL)

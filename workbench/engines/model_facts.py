@@ -1,8 +1,9 @@
-"""The sizes of the model that a plan runs, such as the bytes of its weights. They are the preset's sizes if the plan
-runs the preset's own model, otherwise those read from the model's files on the host, otherwise unknown.
+"""The sizes of the model that a plan runs, such as the bytes of its weights. They are the preset's
+sizes if the plan runs the preset's own model, otherwise those read from the model's files on the
+host, otherwise unknown.
 
-Sizes are never used for another model, checkpoint or quantization, because speed limits and memory estimates computed
-from them would be wrong.
+Sizes are never used for another model, checkpoint or quantization, because speed limits and memory
+estimates computed from them would be wrong.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
 
 _GIGA = 1e9
 _DENSE = 0.9  # a token of a dense model reads at least this share of the weights
-_SAME_SIZE = 0.03  # sizes of the same weights differ by less, because of file headers and rounding in a preset
+# sizes of the same weights differ by less, because of file headers and rounding in a preset
+_SAME_SIZE = 0.03
 _AT_LOAD = ("quantization", "torchao-config", "hf-overrides", "json-model-override-args", "dtype")
 _16_BIT = ("auto", "half", "float16", "bfloat16")
-_QUANTIZED_AT_LOAD = {"fp8": "FP8", "mxfp4": "MXFP4"}  # values of `quantization` for a 16-bit checkpoint
+# values of `quantization` for a 16-bit checkpoint
+_QUANTIZED_AT_LOAD = {"fp8": "FP8", "mxfp4": "MXFP4"}
 
 Found = Mapping[tuple[str, ...], ModelFacts]
 
 
 def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
-    """Return the model sizes that the preset states. They are valid for the model `model_id` started with `flags`, the
-    preset's own flags.
+    """Return the model sizes that the preset states. They are valid for the model `model_id`
+    started with `flags`, the preset's own flags.
     """
 
     def giga(value: float | None) -> float | None:
@@ -55,26 +58,32 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
 
 
 def model_key(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the values of the plan that decide which model files it loads: the model, its revision, and the directory
-    of local models."""
+    """Return the values of the plan that decide which model files it loads: the model, its
+    revision, and the directory of local models."""
     return (plan.model, *(str(plan.flag(name) or "") for name in ("revision", "model-dir")))
 
 
 def is_path(model: str) -> bool:
-    """Return whether `model` is the path of a file or directory. Otherwise it is a hub id ("org/name")."""
+    """Return whether `model` is the path of a file or directory. Otherwise it is a hub id
+    ("org/name")."""
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")
 
 
 def needs_look(plan: LaunchPlan, found: Found) -> bool:
-    """Return whether the model's files must be read on the host, because the sizes of the plan's model are unknown and
-    its files have not been read yet. `found` has the sizes that were already read from files, by the result of
-    `model_key`."""
-    return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_sizes_apply(plan))
+    """Return whether the model's files must be read on the host, because the sizes of the plan's
+    model are unknown and its files have not been read yet. `found` has the sizes that were already
+    read from files, by the result of `model_key`."""
+    return (
+        bool(plan.model)
+        and model_key(plan) not in found
+        and (is_path(plan.model) or not _preset_sizes_apply(plan))
+    )
 
 
 def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
-    """Return the sizes that are valid for the plan's model. None if the plan was not made from a preset. `found` has
-    the sizes that were read from files on the host, by the result of `model_key`.
+    """Return the sizes that are valid for the plan's model. None if the plan was not made from a
+    preset. `found` has the sizes that were read from files on the host, by the result of
+    `model_key`.
 
     If the sizes are unknown, the field `missing` of the result gives the reason.
     """
@@ -82,19 +91,33 @@ def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
         return None
     read = found.get(model_key(plan))
     facts = plan.model_facts
-    if not _preset_sizes_apply(plan) or (read and read.weight_bytes and not _same_weights(facts, read)):
-        nothing = f"the preset's sizes are for {facts.id}" if facts.weight_bytes else "the preset has no sizes"
+    if not _preset_sizes_apply(plan) or (
+        read and read.weight_bytes and not _same_weights(facts, read)
+    ):
+        nothing = (
+            f"the preset's sizes are for {facts.id}"
+            if facts.weight_bytes
+            else "the preset has no sizes"
+        )
         reason = read.missing if read else "the model's files have not been read yet"
-        facts = read if read and read.weight_bytes else ModelFacts(plan.model, missing=f"{nothing}, and {reason}")
+        facts = (
+            read
+            if read and read.weight_bytes
+            else ModelFacts(plan.model, missing=f"{nothing}, and {reason}")
+        )
     return _without_converted_sizes(plan, facts)
 
 
 def _preset_sizes_apply(plan: LaunchPlan) -> bool:
-    """Return whether the preset's sizes are valid for the plan's model: both have the same hub id, or the plan's model
-    is a path that ends in the same name.
+    """Return whether the preset's sizes are valid for the plan's model: both have the same hub id,
+    or the plan's model is a path that ends in the same name.
     """
     facts = plan.model_facts
-    if facts is None or not facts.weight_bytes or facts.flags.get("revision") != plan.flag("revision"):
+    if (
+        facts is None
+        or not facts.weight_bytes
+        or facts.flags.get("revision") != plan.flag("revision")
+    ):
         return False
     planned, sized = plan.model.rstrip("/").lower(), facts.id.rstrip("/").lower()
     if is_path(planned) or is_path(sized):
@@ -111,29 +134,32 @@ def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
 
 
 def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
-    """Return `facts` without the sizes of the weights, and with the reason, if a flag makes the engine convert the
-    weights while loading them. Otherwise return `facts` unchanged.
+    """Return `facts` without the sizes of the weights, and with the reason, if a flag makes the
+    engine convert the weights while loading them. Otherwise return `facts` unchanged.
     """
     for name in _AT_LOAD:
         now, then = _plain(plan.flag(name)), _plain(facts.flags.get(name))
         own = (facts.quantization or "").lower()
-        if now == then or (now and not then and now in own):  # the checkpoint's own format, set explicitly
+        # the checkpoint's own format, set explicitly
+        if now == then or (now and not then and now in own):
             continue
         if name == "quantization" and (converted := _quantized_at_load(facts, now)):
             facts = converted
             continue
         flag = f"{name} {plan.flag(name)}" if now else f"no {name}"
         reason = f"{flag}: the sizes of {facts.source or facts.id} are for other weights in memory"
-        return replace(facts, weight_bytes=None, bytes_per_token=None, quantization=None, missing=reason)
+        return replace(
+            facts, weight_bytes=None, bytes_per_token=None, quantization=None, missing=reason
+        )
     return facts
 
 
 def parts_of(facts: ModelFacts) -> WeightParts | None:
     """Return how many weights each part of the model has; None if that is unknown.
 
-    A preset gives only the number of parameters, the bytes of all weights and the bytes read per token. For a dense
-    model the parts follow from these: the bytes that a token does not read are the embedding, and the output matrix has
-    the same size.
+    A preset gives only the number of parameters, the bytes of all weights and the bytes read per
+    token. For a dense model the parts follow from these: the bytes that a token does not read are
+    the embedding, and the output matrix has the same size.
     """
     if facts.shape and facts.shape.parts:
         return facts.shape.parts
@@ -141,13 +167,15 @@ def parts_of(facts: ModelFacts) -> WeightParts | None:
     if not facts.parameters or not _DENSE * held <= read <= held:
         return None
     embedding = (held - read) / 2
-    return WeightParts(dense=max(0.0, facts.parameters - 2 * embedding), head=embedding, embedding=embedding)
+    return WeightParts(
+        dense=max(0.0, facts.parameters - 2 * embedding), head=embedding, embedding=embedding
+    )
 
 
 def _quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | None:
-    """Return the sizes of a 16-bit checkpoint after the engine has quantized it while loading. None if the engine
-    cannot quantize to `quantization` at load, if the checkpoint is not 16-bit, or if the parts of the model are
-    unknown."""
+    """Return the sizes of a 16-bit checkpoint after the engine has quantized it while loading. None
+    if the engine cannot quantize to `quantization` at load, if the checkpoint is not 16-bit, or if
+    the parts of the model are unknown."""
     kind, parts = _QUANTIZED_AT_LOAD.get(quantization), parts_of(facts)
     if kind is None or parts is None or name_of(facts.quantization) != "BF16":
         return None
@@ -174,14 +202,20 @@ def from_config(
     source: str,
     tensors: Sequence[Tensor] = (),
 ) -> ModelFacts:
-    """Return the sizes of a checkpoint in Hugging Face format, given its config.json and the bytes of its weights. A
-    size that cannot be derived is None.
+    """Return the sizes of a checkpoint in Hugging Face format, given its config.json and the bytes
+    of its weights. A size that cannot be derived is None.
 
-    `tensors` are the tensors of all its weight files. `head` is needed only without them: it is True if the output
-    matrix is stored separately from the embedding.
+    `tensors` are the tensors of all its weight files. `head` is needed only without them: it is
+    True if the output matrix is stored separately from the embedding.
     """
     text = text_of(config)
-    word = str(config.get("torch_dtype") or config.get("dtype") or text.get("torch_dtype") or text.get("dtype") or "")
+    word = str(
+        config.get("torch_dtype")
+        or config.get("dtype")
+        or text.get("torch_dtype")
+        or text.get("dtype")
+        or ""
+    )
     quantization = config.get("quantization_config") or text.get("quantization_config")
     quantization = quantization if isinstance(quantization, Mapping) else {}
     shape = shape_of(config)
@@ -196,12 +230,20 @@ def from_config(
     )
     used = experts_of(text)
     share = used[1] / used[0] if used else None
-    if found := weights_of(tensors, packed_bits=bits_of(quantization), expert_share=share, layers=shape.layers):
-        return replace(facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts))
+    if found := weights_of(
+        tensors, packed_bits=bits_of(quantization), expert_share=share, layers=shape.layers
+    ):
+        return replace(
+            facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts)
+        )
     if used != (1, 1):
-        return replace(facts, missing="the bytes that one token reads are unknown for a mixture of experts")
+        return replace(
+            facts, missing="the bytes that one token reads are unknown for a mixture of experts"
+        )
     if any(isinstance(config.get(name), Mapping) for name in ("vision_config", "audio_config")):
-        return replace(facts, missing="the bytes that one token reads are unknown for a multimodal model")
+        return replace(
+            facts, missing="the bytes that one token reads are unknown for a multimodal model"
+        )
     if shape.vocabulary is None or shape.hidden is None:
         return replace(facts, missing="its config.json has no vocabulary or hidden size")
     embedding = shape.vocabulary * shape.hidden * (4 if word == "float32" else 2) if head else 0
@@ -211,14 +253,16 @@ def from_config(
 
 
 def from_config_alone(model: str, config: Mapping[str, Any], *, source: str) -> ModelFacts:
-    """Return the sizes that a config.json implies, without the weight files. They are computed from the sizes of the
-    layers, and `missing` has the reason if that is not possible.
+    """Return the sizes that a config.json implies, without the weight files. They are computed from
+    the sizes of the layers, and `missing` has the reason if that is not possible.
     """
     text, shape = text_of(config), shape_of(config)
     quantization = config.get("quantization_config") or text.get("quantization_config")
     quantization = quantization if isinstance(quantization, Mapping) else {}
     if shape.parts is None:
-        return ModelFacts(model, missing="its config.json does not tell the sizes of its layers", source=source)
+        return ModelFacts(
+            model, missing="its config.json does not tell the sizes of its layers", source=source
+        )
     bits = bits_of(quantization)
     return ModelFacts(
         model,
@@ -232,8 +276,11 @@ def from_config_alone(model: str, config: Mapping[str, Any], *, source: str) -> 
     )
 
 
-def from_gguf(model: str, metadata: Mapping[str, Any], tensors: Sequence[Tensor], *, source: str) -> ModelFacts:
-    """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its files."""
+def from_gguf(
+    model: str, metadata: Mapping[str, Any], tensors: Sequence[Tensor], *, source: str
+) -> ModelFacts:
+    """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its
+    files."""
     config = config_of(metadata)
     shape, used = shape_of(config), experts_of(config)
     facts = ModelFacts(
@@ -248,5 +295,9 @@ def from_gguf(model: str, metadata: Mapping[str, Any], tensors: Sequence[Tensor]
     share = used[1] / used[0] if used else None
     found = weights_of(tensors, packed_bits=16, expert_share=share, layers=shape.layers)
     if found is None:
-        return replace(facts, missing="the bytes that one token reads are unknown for a mixture of experts")
-    return replace(facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts))
+        return replace(
+            facts, missing="the bytes that one token reads are unknown for a mixture of experts"
+        )
+    return replace(
+        facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts)
+    )

@@ -1,8 +1,9 @@
-"""The flag catalog of an installed engine, made from the flag list that the engine itself prints. The result has the
-form of catalogs/*.json.
+"""The flag catalog of an installed engine, made from the flag list that the engine itself prints.
+The result has the form of catalogs/*.json.
 
-The engine may be broken or malicious, so every part of its output is checked. Properties that an engine does not print,
-such as the range of a number, come from the shipped catalog of the nearest version.
+The engine may be broken or malicious, so every part of its output is checked. Properties that an
+engine does not print, such as the range of a number, come from the shipped catalog of the nearest
+version.
 """
 
 from __future__ import annotations
@@ -22,21 +23,35 @@ HELP_CHARS = 240
 _NAME = re.compile(r"--?[A-Za-z][\w.-]{0,79}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KINDS = frozenset(FlagKind)
-_PRINT_AND_END = frozenset({"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"})
+_PRINT_AND_END = frozenset(
+    {"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"}
+)
 # What only the shipped catalog knows: the engine's parser has no such property.
-_NOTED = ("minimum", "maximum", "multiple_of", "words", "default_note", "value_takes_bool_word", "group")
+_NOTED = (
+    "minimum",
+    "maximum",
+    "multiple_of",
+    "words",
+    "default_note",
+    "value_takes_bool_word",
+    "group",
+)
 _NOT_IN_HELP = ("kind", "nargs", "repeatable")
 Entry = dict[str, Any]
 
 
 def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
-    """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from the flag list of an installed
-    engine.
+    """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from the flag list
+    of an installed engine.
 
-    `answer` is the parsed JSON that server/flag_program.py printed, or the text of the engine's help. Raises InputError
-    if it is not the flag list of this engine.
+    `answer` is the parsed JSON that server/flag_program.py printed, or the text of the engine's
+    help. Raises InputError if it is not the flag list of this engine.
     """
-    raw = engine.flags_of_help(clean(answer, 2**22, lines=True)) if isinstance(answer, str) else answer
+    raw = (
+        engine.flags_of_help(clean(answer, 2**22, lines=True))
+        if isinstance(answer, str)
+        else answer
+    )
     listed = raw.get("flags") if isinstance(raw, Mapping) else None
     shipped = engine.catalog(version)
     flags: dict[str, Entry] = {}
@@ -46,16 +61,28 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
             flags.setdefault(entry["name"], entry)
     if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
         raise InputError(
-            f"the output is not the flag list of {engine.title}: host, port or {engine.model_flags[0]} is missing"
+            f"the output is not the flag list of {engine.title}: host, port or "
+            f"{engine.model_flags[0]} is missing"
         )
     names = _texts(raw.get("variables") if isinstance(raw, Mapping) else None, _VARIABLE)
     known = [
-        {"name": name, "type": spec.type, "default": spec.default, "choices": list(spec.choices), "help": spec.help}
+        {
+            "name": name,
+            "type": spec.type,
+            "default": spec.default,
+            "choices": list(spec.choices),
+            "help": spec.help,
+        }
         if (spec := shipped.env.get(name))
         else {"name": name}
         for name in names[:MOST_VARIABLES]
     ]
-    return {"engine": engine.name, "version": version, "env": [_lean(e) for e in known], "flags": list(flags.values())}
+    return {
+        "engine": engine.name,
+        "version": version,
+        "env": [_lean(e) for e in known],
+        "flags": list(flags.values()),
+    }
 
 
 def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
@@ -65,7 +92,12 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     names, negations = (_texts(raw.get(key), _NAME) for key in ("names", "negations"))
     long = [name[2:] for name in names if name.startswith("--")]
     kind = raw.get("kind")
-    if not long or not isinstance(kind, str) or kind not in _KINDS or not _PRINT_AND_END.isdisjoint(names):
+    if (
+        not long
+        or not isinstance(kind, str)
+        or kind not in _KINDS
+        or not _PRINT_AND_END.isdisjoint(names)
+    ):
         return None
     name = next((n for n in long if catalogs.has_help(engine.name, n)), max(long, key=len))
     choices, nargs = raw.get("choices"), raw.get("nargs")
@@ -74,14 +106,18 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
         "kind": str(kind),
         "aliases": [n for n in names if n != f"--{name}"],
         "negation": next((n for n in negations if n.startswith("--")), None),
-        "choices": [str(c) for c in choices if isinstance(c, str | int | float)] if isinstance(choices, list) else [],
+        "choices": [str(c) for c in choices if isinstance(c, str | int | float)]
+        if isinstance(choices, list)
+        else [],
         "default": raw.get("default"),
         "nargs": nargs if isinstance(nargs, str) and len(nargs) < 4 else None,
         "repeatable": raw.get("repeatable") is True or nargs not in (None, "?"),
         "json_fields": _texts(raw.get("json_fields"), _VARIABLE),
         "group": str(raw.get("group", ""))[:80],
         "env": next(iter(_texts([raw.get("env")], _VARIABLE)), None),
-        "help": "" if catalogs.has_help(engine.name, name) else first_sentence(str(raw.get("help", ""))),
+        "help": ""
+        if catalogs.has_help(engine.name, name)
+        else first_sentence(str(raw.get("help", ""))),
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
     of_text = isinstance(raw.get("default_text"), str)
@@ -94,11 +130,13 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
 
 
 def _has_valid_default(entry: Entry) -> bool:
-    """Return whether the entry's default is a value that a user could set. An engine may report a Python object or ""
-    as a default."""
+    """Return whether the entry's default is a value that a user could set. An engine may report a
+    Python object or "" as a default."""
     value, bool_kind = entry["default"], entry["kind"] == FlagKind.BOOL
     items = value if isinstance(value, list) else [value]
-    if value is None or (isinstance(value, list) and not entry["repeatable"] and entry["kind"] != FlagKind.JSON):
+    if value is None or (
+        isinstance(value, list) and not entry["repeatable"] and entry["kind"] != FlagKind.JSON
+    ):
         return value is None
     if entry["choices"]:
         return all(str(item) in (*entry["choices"], *entry.get("words", ())) for item in items)
@@ -106,17 +144,23 @@ def _has_valid_default(entry: Entry) -> bool:
 
 
 def _from_shipped(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:
-    """Return those `properties` of a flag that the engine does not print, taken from the shipped catalog. {} if that
-    catalog lacks the flag."""
+    """Return those `properties` of a flag that the engine does not print, taken from the shipped
+    catalog. {} if that catalog lacks the flag."""
     spec = shipped.flags.get(entry["name"])
     if spec is None:
         return {}
     noted = _lean({key: getattr(spec, key) for key in properties})
-    text_of_json = entry["kind"] == FlagKind.STR and spec.kind == FlagKind.JSON  # the engine parses it later
+    # the engine parses it later
+    text_of_json = entry["kind"] == FlagKind.STR and spec.kind == FlagKind.JSON
     if text_of_json or (entry["kind"] == FlagKind.JSON and not entry["json_fields"]):
         noted |= {"kind": str(spec.kind), "json_fields": list(spec.json_fields)}
-    if text_of_json or (spec.default is None and spec.kind == FlagKind.JSON and not isinstance(entry["default"], list)):
-        noted["default"] = spec.default  # None for a configuration object, whose fields depend on the platform
+    if text_of_json or (
+        spec.default is None
+        and spec.kind == FlagKind.JSON
+        and not isinstance(entry["default"], list)
+    ):
+        # None for a configuration object, whose fields depend on the platform
+        noted["default"] = spec.default
     return {key: list(value) if isinstance(value, tuple) else value for key, value in noted.items()}
 
 
@@ -128,8 +172,8 @@ def first_sentence(text: str) -> str:
 
 
 def flags_of_text(text: str) -> Iterator[Entry]:
-    """Yield the flags of a help text in the form of llama.cpp: a line per flag that begins with its names, and its
-    description on the same line after two spaces and on indented lines below."""
+    """Yield the flags of a help text in the form of llama.cpp: a line per flag that begins with its
+    names, and its description on the same line after two spaces and on indented lines below."""
     section, block = "", ""
     for line in [*text.splitlines(), "-"]:
         heading = re.match(r"-----\s*(.*?)(?: params)?\s*-----", line)
@@ -149,7 +193,11 @@ def _flag_of_text(section: str, block: str) -> Entry | None:
         return None
     argument = re.sub(r"^(?:--?[A-Za-z][\w.-]*,? ?)+", "", signature).strip()
     text = " ".join(f"{beside} {below}".split())
-    listed = re.search(r"allowed values: ([\w, ]+)", text) or re.fullmatch(r"[{\[<]([\w|, -]+)[}\]>]", argument)
+    listed = re.search(r"allowed values: ([\w, ]+)", text) or re.fullmatch(
+        r"[{\[<]([\w|, "
+        r"-]+)[}\]>]",
+        argument,
+    )
     choices = [c.strip() for c in re.split(r"[|,]", listed[1])] if listed else []
     variable = re.search(r"\(env: (\w+)\)", text)
     default = re.search(r"\(default: ([^()]*)", text)
@@ -170,8 +218,8 @@ def _flag_of_text(section: str, block: str) -> Entry | None:
 
 
 def _default_of_text(kind: str, text: str) -> Any:
-    """Parse the default value in a help text, such as "-1, -1 = infinity", "enabled" or "f16", in the type `kind`. None
-    if the text is not a constant."""
+    """Parse the default value in a help text, such as "-1, -1 = infinity", "enabled" or "f16", in
+    the type `kind`. None if the text is not a constant."""
     word = re.split(r"[,; ]", text, maxsplit=1)[0].strip("'\"")
     if kind == "bool":
         return {"enabled": True, "true": True, "disabled": False, "false": False}.get(word)
@@ -188,7 +236,7 @@ def _texts(value: object, pattern: re.Pattern[str]) -> list[str]:
 
 
 def _lean(entry: Entry) -> Entry:
-    """Return the entry without its empty fields. A field with False or 0 is not empty, because these can be a default
-    or a limit."""
+    """Return the entry without its empty fields. A field with False or 0 is not empty, because
+    these can be a default or a limit."""
     stays = ("default", "minimum", "maximum")
     return {k: v for k, v in entry.items() if v is not None and (v or k in stays)}

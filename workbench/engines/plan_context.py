@@ -1,4 +1,5 @@
-"""The input of the rules that check a plan: plan, engine, flag catalog, installed version, and GPUs."""
+"""The input of the rules that check a plan: plan, engine, flag catalog, installed version, and
+GPUs."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class Situation:
     job: str | None = None  # of a scheduler that gave the GPUs, such as "PBS 1234"
 
     def value(self, name: str) -> FlagValue | None:
-        """Return the value of a flag in the plan. If the plan does not set it, return the catalog's default, or None if
-        there is none.
+        """Return the value of a flag in the plan. If the plan does not set it, return the catalog's
+        default, or None if there is none.
         """
         given = self.plan.flag(name)
         if given is None and name in self.catalog.flags:
@@ -49,8 +50,8 @@ class Situation:
         return number if math.isfinite(number) else None
 
     def count(self, name: str) -> int:
-        """Return the value of a flag that sets a number of ranks, replicas or nodes. The result is 1 if the flag is not
-        set or its value is not a number above 1."""
+        """Return the value of a flag that sets a number of ranks, replicas or nodes. The result is
+        1 if the flag is not set or its value is not a number above 1."""
         return max(1, int(self.number(name) or 1))
 
     def on(self, name: str) -> bool:
@@ -58,7 +59,8 @@ class Situation:
         return self.value(name) is True
 
     def env(self, name: str) -> str | None:
-        """Return the value of an environment variable in the plan, or None if the plan does not set it."""
+        """Return the value of an environment variable in the plan, or None if the plan does not set
+        it."""
         return next((str(e.value) for e in self.plan.env if e.name == name), None)
 
     @property
@@ -81,4 +83,6 @@ class Situation:
         listed = self.env("CUDA_VISIBLE_DEVICES")
         if listed is None:
             return len(self.gpus)
-        return min(len(self.gpus), len([d for d in listed.split(",") if d.strip() not in ("", "-1")]))
+        return min(
+            len(self.gpus), len([d for d in listed.split(",") if d.strip() not in ("", "-1")])
+        )

@@ -15,26 +15,37 @@ from workbench.engines.model_facts import of_preset
 from workbench.engines.run_as import is_run_row, with_run_row
 from workbench.model.errors import InputError, PlanError
 from workbench.model.findings import Finding, worst
-from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSetting, FlagSpec, FlagValue, Origin
+from workbench.model.flags import (
+    FlagCatalog,
+    FlagKind,
+    FlagRow,
+    FlagSetting,
+    FlagSpec,
+    FlagValue,
+    Origin,
+)
 from workbench.model.plan import LaunchPlan, Node, VariableSource
 from workbench.model.run_options import with_run_option
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
-EXECUTABLE = "executable"  # listed by a flag editor among the flags: the program that starts the engine
+# listed by a flag editor among the flags: the program that starts the engine
+EXECUTABLE = "executable"
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 
 
 def plan_from_preset(
-    preset: Preset, variables: Mapping[str, str] | None = None, sources: Mapping[str, VariableSource] | None = None
+    preset: Preset,
+    variables: Mapping[str, str] | None = None,
+    sources: Mapping[str, VariableSource] | None = None,
 ) -> LaunchPlan:
-    """Return the plan of a preset, with each `${name}` replaced by the value of that variable. The plan has no GPU or
-    host settings.
+    """Return the plan of a preset, with each `${name}` replaced by the value of that variable. The
+    plan has no GPU or host settings.
 
-    `variables` are the values that the user gave; a variable without one has its default. `sources` says where each
-    value comes from. Raises PlanError for a variable without a value or default, and for a variable that the preset
-    does not declare.
+    `variables` are the values that the user gave; a variable without one has its default. `sources`
+    says where each value comes from. Raises PlanError for a variable without a value or default,
+    and for a variable that the preset does not declare.
     """
     values = _variable_values(preset, variables or {})
     engine = registry.get(preset.engine.name)
@@ -45,10 +56,15 @@ def plan_from_preset(
         model=_replace_variables(preset.model.id, values),
         executable=executable,
         executable_from="preset" if executable else "",
-        workdir=_replace_variables(preset.engine.workdir, values) if preset.engine.workdir else None,
+        workdir=_replace_variables(preset.engine.workdir, values)
+        if preset.engine.workdir
+        else None,
         image=preset.engine.image,
         run_as=preset.launch.run_as,
-        env=tuple(FlagSetting(k, _replace_variables(v, values), Origin.PRESET) for k, v in preset.env.items()),
+        env=tuple(
+            FlagSetting(k, _replace_variables(v, values), Origin.PRESET)
+            for k, v in preset.env.items()
+        ),
         open_files=preset.engine.open_files,
         engine_versions=preset.engine.versions,
         preset_id=preset.id,
@@ -62,17 +78,23 @@ def plan_from_preset(
     for name, value in preset.flags.items():
         plan = set_flag(plan, catalog, name, _replace_variables(value, values), Origin.PRESET)
     own = {n: v.default or v.example or "" for n, v in preset.variables.items()}
-    facts = of_preset(preset, _replace_variables(preset.model.id, own), {f.name: f.value for f in plan.flags})
+    facts = of_preset(
+        preset, _replace_variables(preset.model.id, own), {f.name: f.value for f in plan.flags}
+    )
     return replace(plan, model_facts=facts)
 
 
 def set_flag(
-    plan: LaunchPlan, catalog: FlagCatalog, spelling: str, value: FlagValue, origin: Origin = Origin.EDITED
+    plan: LaunchPlan,
+    catalog: FlagCatalog,
+    spelling: str,
+    value: FlagValue,
+    origin: Origin = Origin.EDITED,
 ) -> LaunchPlan:
     """Return the plan with a flag set to `value`, under the flag's main name.
 
-    A spelling that turns a flag off ("no-enforce-eager") inverts the value. "config.key" sets one key of a JSON flag.
-    The flag that names the model sets the plan's model instead.
+    A spelling that turns a flag off ("no-enforce-eager") inverts the value. "config.key" sets one
+    key of a JSON flag. The flag that names the model sets the plan's model instead.
     """
     match = lookup(catalog, spelling)
     if match.name in registry.get(plan.engine).model_flags and isinstance(value, str):
@@ -92,12 +114,12 @@ def apply_assignments(
     unsets: Sequence[str] = (),
     envs: Sequence[str] = (),
 ) -> LaunchPlan:
-    """Return the plan changed by the options --set (`sets`: "flag=value", or "flag" to switch it on), --unset
-    (`unsets`: names of flags or variables) and --env (`envs`: "NAME=value").
+    """Return the plan changed by the options --set (`sets`: "flag=value", or "flag" to switch it
+    on), --unset (`unsets`: names of flags or variables) and --env (`envs`: "NAME=value").
 
-    In `sets`, the name "model" sets the model, "executable" the program that starts the engine, and "run-as" the
-    launcher. A flag that the catalog does not contain is set too. A repeatable flag gets the values of all its
-    assignments. Raises InputError for an invalid assignment.
+    In `sets`, the name "model" sets the model, "executable" the program that starts the engine, and
+    "run-as" the launcher. A flag that the catalog does not contain is set too. A repeatable flag
+    gets the values of all its assignments. Raises InputError for an invalid assignment.
     """
     for name in unsets:
         plan = _unset(plan, catalog, name)
@@ -105,7 +127,9 @@ def apply_assignments(
     for assignment in sets:
         name, equals, text = assignment.partition("=")
         if not name.strip("- "):
-            raise InputError(f"{assignment!r} has no flag name", next_step="write the assignment as flag=value")
+            raise InputError(
+                f"{assignment!r} has no flag name", next_step="write the assignment as flag=value"
+            )
         if name.strip().lstrip("-") == "model":
             plan = replace(plan, model=text.strip())
             continue
@@ -118,23 +142,27 @@ def apply_assignments(
         match = lookup(catalog, name)
         value = _parse_assigned(catalog, match, name, text if equals else None)
         if match.spec and match.spec.repeatable:
-            value = given[match.name] = [*given.get(match.name, ()), *(value if isinstance(value, list) else [value])]
+            value = given[match.name] = [
+                *given.get(match.name, ()),
+                *(value if isinstance(value, list) else [value]),
+            ]
         plan = set_flag(plan, catalog, name, value)
     for assignment in envs:
         name, equals, text = assignment.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise InputError(
-                f"{assignment!r} does not set an environment variable", next_step="write the assignment as NAME=value"
+                f"{assignment!r} does not set an environment variable",
+                next_step="write the assignment as NAME=value",
             )
         plan = plan.with_env(name, text)
     return plan
 
 
 def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
-    """Return the plan with another program that starts the engine. `text` is a name on PATH or an absolute path, with
-    its arguments quoted as in a shell; "" means the engine's usual program. `named_by` says who chose the program:
-    "given" (the user), "preset", or the name of a configuration file. Raises InputError for a relative path or a
-    missing quote."""
+    """Return the plan with another program that starts the engine. `text` is a name on PATH or an
+    absolute path, with its arguments quoted as in a shell; "" means the engine's usual program.
+    `named_by` says who chose the program: "given" (the user), "preset", or the name of a
+    configuration file. Raises InputError for a relative path or a missing quote."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -152,16 +180,28 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
 def rows(
     plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
 ) -> tuple[FlagRow, ...]:
-    """Return the rows of a flag editor for `plan`. View "changed" has only the flags and variables that the plan sets;
-    view "all" also has every other flag and variable of the catalog."""
+    """Return the rows of a flag editor for `plan`. View "changed" has only the flags and variables
+    that the plan sets; view "all" also has every other flag and variable of the catalog."""
     by_flag: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.flag:
             by_flag.setdefault(finding.flag, []).append(finding)
 
-    def row(name: str, value: FlagValue | None, origin: Origin, spec: FlagSpec | None, is_env: bool = False) -> FlagRow:
+    def row(
+        name: str,
+        value: FlagValue | None,
+        origin: Origin,
+        spec: FlagSpec | None,
+        is_env: bool = False,
+    ) -> FlagRow:
         text, level = shown_finding(by_flag.get(name, []), name)
-        default = catalog.env[name].default if is_env and name in catalog.env else spec.default if spec else None
+        default = (
+            catalog.env[name].default
+            if is_env and name in catalog.env
+            else spec.default
+            if spec
+            else None
+        )
         return FlagRow(name, value, default, origin, spec, text, level, is_env)
 
     listed = [row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]
@@ -174,8 +214,8 @@ def rows(
 
 
 def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, str | None]:
-    """Return (text, level) of the most severe finding about the flag or variable `name`; (None, None) if there is
-    none.
+    """Return (text, level) of the most severe finding about the flag or variable `name`; (None,
+    None) if there is none.
     """
     found = [f for f in findings if f.flag == name]
     level = worst(found)
@@ -186,14 +226,18 @@ def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]
     unknown = sorted(set(given) - set(preset.variables))
     if unknown:
         known = ", ".join(preset.variables) or "none"
-        raise PlanError(f"preset {preset.id} has no variable {', '.join(unknown)}", next_step=f"its variables: {known}")
+        raise PlanError(
+            f"preset {preset.id} has no variable {', '.join(unknown)}",
+            next_step=f"its variables: {known}",
+        )
     values = {n: given.get(n, v.default) for n, v in preset.variables.items()}
     missing = [n for n, v in values.items() if v is None]
     if missing:
         first = preset.variables[missing[0]]
         example = f", e.g. {first.example}" if first.example else ""
         raise PlanError(
-            f"preset {preset.id} needs a value for {', '.join(missing)} ({first.description}{example})",
+            f"preset {preset.id} needs a value for {', '.join(missing)} "
+            f"({first.description}{example})",
             next_step=" ".join(f"--var {name}=…" for name in missing),
         )
     return {n: v for n, v in values.items() if v is not None}
@@ -228,12 +272,17 @@ def _node(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Nod
         match = lookup(catalog, name)
         filled = _replace_variables(value, variables)
         flags[match.name] = not filled if match.negated and isinstance(filled, bool) else filled
-    return Node(_replace_variables(entry.name, variables), entry.rank, flags, _replace_variables(entry.env, variables))
+    return Node(
+        _replace_variables(entry.name, variables),
+        entry.rank,
+        flags,
+        _replace_variables(entry.env, variables),
+    )
 
 
 def _key_of_json_flag(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
-    """Split a spelling such as "speculative-config.model" into the JSON flag and the keys inside its value. None if the
-    spelling does not name a key of a JSON flag."""
+    """Split a spelling such as "speculative-config.model" into the JSON flag and the keys inside
+    its value. None if the spelling does not name a key of a JSON flag."""
     base, *keys = spelling.strip().lstrip("-").split(".")
     spec = lookup(catalog, base).spec if keys and all(keys) else None
     return (spec, keys) if spec and spec.kind == FlagKind.JSON else None
@@ -245,7 +294,9 @@ def _with_key(value: FlagValue | None, keys: list[str], new: FlagValue) -> dict[
     return old
 
 
-def _parse_assigned(catalog: FlagCatalog, match: FlagMatch, name: str, text: str | None) -> FlagValue:
+def _parse_assigned(
+    catalog: FlagCatalog, match: FlagMatch, name: str, text: str | None
+) -> FlagValue:
     if text is None:
         if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
             return True
@@ -256,8 +307,8 @@ def _parse_assigned(catalog: FlagCatalog, match: FlagMatch, name: str, text: str
 
 
 def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
-    """Return the plan without the flag or variable `name`. Raises InputError if the plan does not set it and the
-    catalog does not contain it.
+    """Return the plan without the flag or variable `name`. Raises InputError if the plan does not
+    set it and the catalog does not contain it.
     """
     if name.strip().lstrip("-") == EXECUTABLE:
         return with_executable(plan, "")
@@ -266,7 +317,11 @@ def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
     canonical = lookup(catalog, name).name
     if any(e.name == name for e in plan.env):
         return plan.without_env(name)
-    if canonical in catalog.flags or name in catalog.env or any(f.name == canonical for f in plan.flags):
+    if (
+        canonical in catalog.flags
+        or name in catalog.env
+        or any(f.name == canonical for f in plan.flags)
+    ):
         return plan.without_flag(canonical)
     near = nearest_name(catalog, canonical) or nearest_env(catalog, name)
     have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "none"

@@ -1,4 +1,5 @@
-"""The parts of a preset that may run foreign code. Users see them before the first start of a preset from someone else.
+"""The parts of a preset that may run foreign code. Users see them before the first start of a
+preset from someone else.
 
 `presets check`, `plan` and `start` all use this module, so that they report the same parts.
 """
@@ -31,8 +32,10 @@ def _words(text: str) -> frozenset[str]:
 
 # Variables that make a program load or run other code than its own.
 _HIJACK = _words(
-    "PATH BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB RUBYOPT RUBYLIB NODE_OPTIONS "
-    "GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH OPENSSL_CONF "
+    "PATH BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB RUBYOPT "
+    "RUBYLIB NODE_OPTIONS "
+    "GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH "
+    "NVTX_INJECTION64_PATH OPENSSL_CONF "
     "TRITON_CACHE_MANAGER SSL_CERT_FILE "
     "GLIBC_TUNABLES VLLM_LOGGING_CONFIG_PATH TORCH_EXTENSIONS_DIR HF_HOME TMPDIR"
 )
@@ -40,33 +43,43 @@ _HIJACK_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_", "PYTHON", "XDG_")
 _HIJACK_ENDS = ("_CACHE_DIR", "_CACHE_ROOT")  # programs load compiled code from these directories
 _HARMLESS = _words(
     "MAX_JOBS LANG LC_ALL TZ NO_COLOR PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF "
-    "PYTHONUNBUFFERED PYTHONHASHSEED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 PYTHONFAULTHANDLER"
+    "PYTHONUNBUFFERED PYTHONHASHSEED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 "
+    "PYTHONFAULTHANDLER"
 )
 # Variables that name a program, a library or a place, or let clients run code in the server.
 _POINTERS = _words(
-    "CC CXX NVCC CUDAHOSTCXX NCCL_NET HTTP_PROXY HTTPS_PROXY ALL_PROXY VLLM_USE_MODELSCOPE VLLM_SERVER_DEV_MODE "
-    "VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_ALLOW_RUNTIME_LORA_UPDATING VLLM_MEDIA_URL_ALLOW_REDIRECTS"
+    "CC CXX NVCC CUDAHOSTCXX NCCL_NET HTTP_PROXY HTTPS_PROXY ALL_PROXY VLLM_USE_MODELSCOPE "
+    "VLLM_SERVER_DEV_MODE "
+    "VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_ALLOW_RUNTIME_LORA_UPDATING "
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS"
 )
 _POINTER_ENDS = re.compile(
     r"_(?:PATHS?|DIR|DIRS|DIRECTORY|FOLDER|FILE|HOME|ROOT|BASE|PREFIX|PLUGINS?|MODULES?|PACKAGE|HOOK|MANAGER|CONNECTOR|"
     r"CONF|CONFIG|URL|ENDPOINT|SERVER|PROXY|ADDRESS|LIBRARY|COMPILER|FLAGS|CACHE)"
 )
 _POINTS_NOWHERE = ("none", "", "0", "false", "IB", "Socket")
-# Prefixes of variables that tune engines and their libraries. All other names are shown before the first start.
+# Prefixes of variables that tune engines and their libraries. All other names are shown before the
+# first start.
 _TUNING = re.compile(
     r"(?:CUDA|NVIDIA|NCCL|GLOO|UCX|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|RAY|HF|TOKENIZERS|VLLM|SGLANG|"
     r"SGL|GGML)_\w+"
 )
 _CODE_FLAGS = _words(
-    "trust-remote-code middleware logits-processors worker-cls worker-extension-cls scheduler-cls custom-pipeline "
-    "config log-config-file logging-config model-class-overrides hf-config-path code-revision auto-map inductor-passes "
-    "custom-weight-loader forward-hooks enable-custom-logit-processor sidecar sidecar-args warmups msprobe-dump-config "
-    "decrypted-config-file decrypted-draft-config-file lmcache-config-file flexkv-config-file tool-server tools "
-    "tools-runtime mcp-servers-config mcp-servers-json video-ffmpeg-dir models-preset module-path class-name"
+    "trust-remote-code middleware logits-processors worker-cls worker-extension-cls scheduler-cls "
+    "custom-pipeline "
+    "config log-config-file logging-config model-class-overrides hf-config-path code-revision "
+    "auto-map inductor-passes "
+    "custom-weight-loader forward-hooks enable-custom-logit-processor sidecar sidecar-args warmups "
+    "msprobe-dump-config "
+    "decrypted-config-file decrypted-draft-config-file lmcache-config-file flexkv-config-file "
+    "tool-server tools "
+    "tools-runtime mcp-servers-config mcp-servers-json video-ffmpeg-dir models-preset module-path "
+    "class-name"
 )
 _CODE_ENDS = ("-plugin", "-module-path", "-cls")
 _OFF: tuple[Any, ...] = (False, None, "", [])
-# Values that name a file, an address or code. A hub id ("org/model") is a name; "pkg.module" and "pkg:Class" are code.
+# Values that name a file, an address or code. A hub id ("org/model") is a name; "pkg.module" and
+# "pkg:Class" are code.
 _REACHES = re.compile(
     r"-\D.*|[/~.\\].*|.*(?:://|\\|/\.\.?(?:/|$)).*|.*/.*/.*|"
     r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?::\w+)?|[A-Za-z_]\w*:[A-Za-z_]\w*",
@@ -76,9 +89,10 @@ _REACHES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ForeignPart:
-    """A part of a preset that could make the host run code of the preset's author. `name` is "executable", "workdir",
-    or the name of a variable, flag or run option. `about` is a second value that decides which code runs, such as the
-    model for a flag that runs code from the model."""
+    """A part of a preset that could make the host run code of the preset's author. `name` is
+    "executable", "workdir", or the name of a variable, flag or run option. `about` is a second
+    value that decides which code runs, such as the model for a flag that runs code from the model.
+    """
 
     code: str
     name: str
@@ -88,8 +102,8 @@ class ForeignPart:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of this part. The user trusts the part if the user's list of trusted digests contains this one. A
-        part with another `value` or `about` has another digest."""
+        """The SHA-256 of this part. The user trusts the part if the user's list of trusted digests
+        contains this one. A part with another `value` or `about` has another digest."""
         parts = (self.code, self.name, self.value, self.about)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -99,10 +113,15 @@ class ForeignPart:
 
 def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart]:
     usual = registry.get(engine)
-    named = len(argv) == 1 and argv[0] in usual.executables and usual.packages + usual.version_arguments
+    named = (
+        len(argv) == 1 and argv[0] in usual.executables and usual.packages + usual.version_arguments
+    )
     if argv and tuple(argv) != usual.launch and not named:
         command = shlex.join(argv)
-        text = f"{_short(command)} is not the usual program of {usual.title}, which is {shlex.join(usual.launch)}"
+        text = (
+            f"{_short(command)} is not the usual program of {usual.title}, which is "
+            f"{shlex.join(usual.launch)}"
+        )
         yield ForeignPart("preset.unusual-executable", "executable", command, text)
 
 
@@ -118,14 +137,19 @@ def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[For
     yield from powers.values()
     for name, value in options.items():
         option = known.get(name)
-        if f"run-as.{name}" not in powers and option is not None and option.foreign and value != option.default:
+        if (
+            f"run-as.{name}" not in powers
+            and option is not None
+            and option.foreign
+            and value != option.default
+        ):
             text = f"{run_as}, {name}: {option.foreign}: {_shown(name, value)}"
             yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
 
 
 def powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
-    """Yield those options of the launcher `run_as` that let the server control its host, such as a privileged
-    container. It does not matter whether the user or a preset has set them."""
+    """Yield those options of the launcher `run_as` that let the server control its host, such as a
+    privileged container. It does not matter whether the user or a preset has set them."""
     for option in OPTIONS.get(run_as, ()):
         value = str(options.get(option.name, ""))
         if why := next(filter(None, map(option.power, value.splitlines())), ""):
@@ -144,10 +168,14 @@ def foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
 
 
 def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
-    flag_of = {spec.env: spec.name for spec in registry.get(engine).catalog().flags.values() if spec.env}
+    flag_of = {
+        spec.env: spec.name for spec in registry.get(engine).catalog().flags.values() if spec.env
+    }
     for name, value in env.items():
         if name in flag_of:  # has the effect of the flag
-            yield from (replace(part, name=name) for part in foreign_flags(engine, {flag_of[name]: value}))
+            yield from (
+                replace(part, name=name) for part in foreign_flags(engine, {flag_of[name]: value})
+            )
         elif found := _foreign_variable(name, value):
             code, says = found
             yield ForeignPart(code, name, str(value), f"{name} {says}: {_shown(name, value)}")
@@ -164,7 +192,11 @@ def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
         return None if value in _POINTS_NOWHERE else ("preset.points-elsewhere", says)
     if not _TUNING.fullmatch(upper):
         return "preset.unknown", "is a variable that Workbench does not know"
-    return ("preset.points-elsewhere", "names a file, a module or an address") if _reaches(value) else None
+    return (
+        ("preset.points-elsewhere", "names a file, a module or an address")
+        if _reaches(value)
+        else None
+    )
 
 
 def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Iterator[ForeignPart]:
@@ -178,7 +210,10 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
         if value in _OFF:
             continue
         if _runs_code(name, {key: value} if key else value):
-            says = f"{spelling} lets the server run code from the model repository or from a module: {shown}"
+            says = (
+                f"{spelling} lets the server run code from the model repository or from a "
+                f"module: {shown}"
+            )
             yield ForeignPart("preset.runs-code", spelling, str(value), says, model)
         elif spec is None:
             says = f"{spelling} is a flag that Workbench does not know: {shown}"
@@ -194,7 +229,8 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
 
 # Flags whose value is a name or a text for clients, and never the place of code.
 _NAMES = _words(
-    "model served-model-name model-name model-path tokenizer alias api-key host revision tokenizer-revision"
+    "model served-model-name model-name model-path tokenizer alias api-key host revision "
+    "tokenizer-revision"
 )
 
 
@@ -207,7 +243,9 @@ def _runs_code(name: str, value: Any) -> bool:
     name, value = name.replace("_", "-").lower(), _parsed(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
         return True
-    return isinstance(value, Mapping) and any(_runs_code(str(key), inner) for key, inner in value.items())
+    return isinstance(value, Mapping) and any(
+        _runs_code(str(key), inner) for key, inner in value.items()
+    )
 
 
 def _reaches(value: Any) -> bool:
@@ -227,26 +265,41 @@ def _parsed(value: Any) -> Any:
 
 
 def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
-    """Return the parts of the plan that may run foreign code. Flags, variables and programs count only if the preset
-    set them; with `edited`, also if the user did."""
+    """Return the parts of the plan that may run foreign code. Flags, variables and programs count
+    only if the preset set them; with `edited`, also if the user did."""
     chosen = (Origin.PRESET, Origin.EDITED) if edited else (Origin.PRESET,)
     env = {s.name: s.value for s in plan.env if s.origin in chosen}
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
     named = plan.executable if edited or plan.executable_from == "preset" else ()
-    programs = (replace(part, about=plan.workdir or "") for part in foreign_executable(plan.engine, named))
+    programs = (
+        replace(part, about=plan.workdir or "") for part in foreign_executable(plan.engine, named)
+    )
     runs = foreign_run_options(plan.run_as, plan.run_options)
-    found: list[ForeignPart] = [*programs, *foreign_workdir(plan.engine, plan.workdir), *runs, *foreign_image(plan)]
+    found: list[ForeignPart] = [
+        *programs,
+        *foreign_workdir(plan.engine, plan.workdir),
+        *runs,
+        *foreign_image(plan),
+    ]
     for its_env, its_flags in ((env, flags), *((node.env, node.flags) for node in plan.nodes)):
-        found += [*foreign_env(plan.engine, its_env), *foreign_flags(plan.engine, its_flags, plan.model)]
+        found += [
+            *foreign_env(plan.engine, its_env),
+            *foreign_flags(plan.engine, its_flags, plan.model),
+        ]
     return tuple({part.digest: part for part in found}.values())
 
 
 def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
-    """Return the parts of the plan to which the user must agree before the start. Parts whose digest is in `trusted`
-    are left out. A preset from someone else needs agreement to all parts that may run foreign code, any other plan only
-    to options that let the server control its host."""
+    """Return the parts of the plan to which the user must agree before the start. Parts whose
+    digest is in `trusted` are left out. A preset from someone else needs agreement to all parts
+    that may run foreign code, any other plan only to options that let the server control its host.
+    """
     known = frozenset(trusted)
-    found = foreign_parts(plan) if plan.stranger else powerful_run_options(plan.run_as, plan.run_options)
+    found = (
+        foreign_parts(plan)
+        if plan.stranger
+        else powerful_run_options(plan.run_as, plan.run_options)
+    )
     return tuple(part for part in found if part.digest not in known)
 
 

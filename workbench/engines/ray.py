@@ -1,4 +1,5 @@
-"""The commands of Ray, which connects the hosts of a vLLM server with `distributed-executor-backend = ray`."""
+"""The commands of Ray, which connects the hosts of a vLLM server with `distributed-executor-backend
+= ray`."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ def uses_ray(plan: LaunchPlan) -> bool:
 
 
 def program(plan: LaunchPlan) -> str:
-    """Return the path of the program `ray` that is installed beside the plan's engine; "ray" if the plan names no
-    executable."""
+    """Return the path of the program `ray` that is installed beside the plan's engine; "ray" if the
+    plan names no executable."""
     directory = posixpath.dirname(plan.executable[0]) if plan.executable else ""
     return posixpath.join(directory, "ray")
 
 
 def command(plan: LaunchPlan, node: Node) -> Command:
-    """Return the command that runs Ray on a node: the head of Ray on rank 0, otherwise a worker that connects to the
-    head. The command stays in the foreground, so Workbench can stop Ray together with the server."""
+    """Return the command that runs Ray on a node: the head of Ray on rank 0, otherwise a worker
+    that connects to the head. The command stays in the foreground, so Workbench can stop Ray
+    together with the server."""
     own, head = node.flags["node-ip-address"], node.flags["address"]
     place = ["--head", "--port", str(PORT)] if node.rank == 0 else ["--address", f"{head}:{PORT}"]
     env = {**{e.name: str(e.value) for e in plan.env}, **node.env}
@@ -42,7 +44,7 @@ def status_command(plan: LaunchPlan, head: str) -> tuple[str, ...]:
 
 
 def gpus_in(status: str) -> int:
-    """Parse the total number of GPUs from the output of `ray status`, such as 2 from " 0.0/2.0 GPU"; 0 if the output
-    has no GPUs."""
+    """Parse the total number of GPUs from the output of `ray status`, such as 2 from " 0.0/2.0
+    GPU"; 0 if the output has no GPUs."""
     found = _TOTAL.search(status)
     return int(float(found["total"])) if found else 0

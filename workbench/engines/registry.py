@@ -18,45 +18,51 @@ def names() -> tuple[str, ...]:
 
 @cache
 def get(name: str) -> Engine:
-    """Return the engine called `name`. Its module is imported at the first call, because it compiles many patterns.
+    """Return the engine called `name`. Its module is imported at the first call, because it
+    compiles many patterns.
 
     Raises InputError if there is no such engine.
     """
     if name not in _NAMES:
-        raise InputError(f"there is no engine {name!r}", next_step=f"use one of {', '.join(_NAMES)}")
+        raise InputError(
+            f"there is no engine {name!r}", next_step=f"use one of {', '.join(_NAMES)}"
+        )
     engine: Engine = getattr(import_module(f"workbench.engines.{name}"), name.capitalize())()
     return engine
 
 
 def server_patterns() -> str:
-    """Return a regular expression that finds the servers of all engines in a list of command lines. It is valid for
-    both grep -E and Python's re."""
+    """Return a regular expression that finds the servers of all engines in a list of command lines.
+    It is valid for both grep -E and Python's re."""
     return "|".join(get(name).process_pattern for name in _NAMES)
 
 
 def find(name: str | None) -> Engine | None:
-    """Return the engine called `name`. None if `name` is None or is not an engine of Workbench, as in some imported
-    results."""
+    """Return the engine called `name`. None if `name` is None or is not an engine of Workbench, as
+    in some imported results."""
     return get(name) if name in _NAMES else None
 
 
 def named_in(text: str) -> Engine | None:
-    """Return the engine that a text names in any spelling, such as "vLLM", "llama-cpp" or "vllm/vllm-openai:v0.11".
-    None if it names none.
+    """Return the engine that a text names in any spelling, such as "vLLM", "llama-cpp" or
+    "vllm/vllm-openai:v0.11". None if it names none.
     """
     letters = "".join(c for c in text.lower() if c.isalnum())
     return next((get(name) for name in _NAMES if name in letters), None)
 
 
 def worker_pattern() -> str:
-    """Return a regular expression that matches the command line of a worker process of any engine. It is valid for both
-    grep -E and Python's re."""
+    """Return a regular expression that matches the command line of a worker process of any engine.
+    It is valid for both grep -E and Python's re."""
     return f"^({'|'.join(filter(None, (get(name).worker_pattern for name in _NAMES)))})"
 
 
 def leftover_pattern() -> str:
-    """Return a regular expression that matches the command line of a server or worker process of any engine."""
-    return "|".join([worker_pattern(), *filter(None, (get(name).server_pattern for name in _NAMES))])
+    """Return a regular expression that matches the command line of a server or worker process of
+    any engine."""
+    return "|".join(
+        [worker_pattern(), *filter(None, (get(name).server_pattern for name in _NAMES))]
+    )
 
 
 def usual_for(model: str) -> Engine:
@@ -65,8 +71,8 @@ def usual_for(model: str) -> Engine:
 
 
 def short_name(name: str) -> str:
-    """Return the short name of an engine, which has at most four letters. For an unknown engine, return `name`
-    unchanged.
+    """Return the short name of an engine, which has at most four letters. For an unknown engine,
+    return `name` unchanged.
     """
     engine = find(name)
     return engine.short_name if engine else name

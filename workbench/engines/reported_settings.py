@@ -1,25 +1,31 @@
-"""The places where a running engine reports the values of its settings: lines of its log, its metrics page, and JSON
-answers of its server."""
+"""The places where a running engine reports the values of its settings: lines of its log, its
+metrics page, and JSON answers of its server."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-_CUSTOM_ALL_REDUCE = (r"Custom ?all-?reduce(?:V2)? is disabled (?:because|due to) (?P<why>[^.]*)", "off: {why}")
+_CUSTOM_ALL_REDUCE = (
+    r"Custom ?all-?reduce(?:V2)? is disabled (?:because|due to) "
+    r"(?P<why>[^.]*)",
+    "off: {why}",
+)
 _NCCL_PATH = (r"NCCL INFO Channel \d+\S* : .* via (?P<value>\S+)", "{value}")
 _NCCL_NETWORK = (r"NCCL INFO Using network (?P<value>\S+)", "network {value}")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The places where an engine reports the value of one setting. They are tried in the order `info` (a JSON answer of
-    the server), `metric` (the metrics page), `log` (a line of the log), until one has a value.
+    """The places where an engine reports the value of one setting. They are tried in the order
+    `info` (a JSON answer of the server), `metric` (the metrics page), `log` (a line of the log),
+    until one has a value.
 
-    `flag` is the flag that sets the setting, "" if there is none. `info` is a URL path and the place of the value in
-    the answer, such as "/v1/models data.0.max_model_len"; the URL path "config" means the first of the engine's
-    `config_paths` that exists. `metric` is the name of a metric and of the label that has the value, as in
-    "vllm:cache_config_info{block_size}". `log` has pairs (regular expression, format string for its named groups).
+    `flag` is the flag that sets the setting, "" if there is none. `info` is a URL path and the
+    place of the value in the answer, such as "/v1/models data.0.max_model_len"; the URL path
+    "config" means the first of the engine's `config_paths` that exists. `metric` is the name of a
+    metric and of the label that has the value, as in "vllm:cache_config_info{block_size}". `log`
+    has pairs (regular expression, format string for its named groups).
     """
 
     name: str
@@ -43,12 +49,33 @@ VLLM = (
         metric="vllm:cache_config_info{kv_cache_size_tokens}",
         log=((r"KV cache size: (?P<value>[\d,]+) tokens", "{value}"),),
     ),
-    Answer("KV cache, blocks", "num-gpu-blocks-override", metric="vllm:cache_config_info{num_gpu_blocks}"),
+    Answer(
+        "KV cache, blocks",
+        "num-gpu-blocks-override",
+        metric="vllm:cache_config_info{num_gpu_blocks}",
+    ),
     Answer("KV block size", "block-size", metric="vllm:cache_config_info{block_size}"),
     Answer("KV cache type", "kv-cache-dtype", metric="vllm:cache_config_info{cache_dtype}"),
-    Answer("GPU memory share", "gpu-memory-utilization", metric="vllm:cache_config_info{gpu_memory_utilization}"),
-    Answer("prefix caching", "enable-prefix-caching", metric="vllm:cache_config_info{enable_prefix_caching}"),
-    Answer("full-length requests", log=((r"Maximum concurrency for [\d,]+ tokens per request: (?P<v>[\d.]+)", "{v}"),)),
+    Answer(
+        "GPU memory share",
+        "gpu-memory-utilization",
+        metric="vllm:cache_config_info{gpu_memory_utilization}",
+    ),
+    Answer(
+        "prefix caching",
+        "enable-prefix-caching",
+        metric="vllm:cache_config_info{enable_prefix_caching}",
+    ),
+    Answer(
+        "full-length requests",
+        log=(
+            (
+                r"Maximum concurrency for [\d,]+ tokens per request: "
+                r"(?P<v>[\d.]+)",
+                "{v}",
+            ),
+        ),
+    ),
     Answer(
         "attention backend",
         "attention-backend",
@@ -62,7 +89,11 @@ VLLM = (
         "CUDA graphs",
         log=(
             (r"Capturing CUDA graphs.*100%.*?(?P<count>\d+)/(?P=count)\b", "{count} captured"),
-            (r"Graph capturing finished in (?P<value>\d+ secs(?:, took [\d.]+ GiB)?)", "captured in {value}"),
+            (
+                r"Graph capturing finished in (?P<value>\d+ secs(?:, took [\d.]+ "
+                r"GiB)?)",
+                "captured in {value}",
+            ),
             (r"Enforce eager set|Cudagraph is disabled under eager mode", "none: eager mode"),
         ),
     ),
@@ -73,7 +104,12 @@ VLLM = (
         "quantization kernel",
         log=(
             (r"Using (?P<value>\w+Kernel) for \w+", "{value}"),
-            (r"Using '?(?P<value>[\w-]+)'? (?:NvFp4|MXFP4|Mxfp4|Fp8|FP8|Unquantized)\w*(?: MoE)? backend", "{value}"),
+            (
+                r"Using '?(?P<value>[\w-]+)'? (?:NvFp4|MXFP4|Mxfp4|Fp8|FP8|Unquantized)\w*(?: "
+                r"MoE)? "
+                r"backend",
+                "{value}",
+            ),
             (r"Weight-only (?P<kind>FP\d) compression will be used", "Marlin, weight-only {kind}"),
         ),
     ),
@@ -93,9 +129,26 @@ SGLANG = (
         "max-total-tokens",
         info="config max_total_num_tokens",
         metric="sglang:max_total_num_tokens",
-        log=((r"max_total_num_tokens=(?P<value>\d+)", "{value}"), (r"#tokens: (?P<value>\d+), K size", "{value}")),
+        log=(
+            (r"max_total_num_tokens=(?P<value>\d+)", "{value}"),
+            (
+                r"#tokens: (?P<value>\d+), K "
+                r"size",
+                "{value}",
+            ),
+        ),
     ),
-    Answer("KV cache type", "kv-cache-dtype", log=((r"KV Cache is allocated\. dtype: (?P<value>[\w.]+)", "{value}"),)),
+    Answer(
+        "KV cache type",
+        "kv-cache-dtype",
+        log=(
+            (
+                r"KV Cache is allocated\. dtype: "
+                r"(?P<value>[\w.]+)",
+                "{value}",
+            ),
+        ),
+    ),
     Answer(
         "requests at once",
         "max-running-requests",
@@ -121,7 +174,16 @@ SGLANG = (
     Answer("custom all-reduce", log=(_CUSTOM_ALL_REDUCE,)),
     Answer("NCCL version", log=((r"using nccl==(?P<value>[\d.]+)", "{value}"),)),
     Answer("NCCL transport", log=(_NCCL_PATH, _NCCL_NETWORK)),
-    Answer("quantization kernel", log=((r"Weight-only (?P<kind>FP\d) compression will be used", "Marlin, {kind}"),)),
+    Answer(
+        "quantization kernel",
+        log=(
+            (
+                r"Weight-only (?P<kind>FP\d) compression will be "
+                r"used",
+                "Marlin, {kind}",
+            ),
+        ),
+    ),
 )
 
 LLAMACPP = (
@@ -129,7 +191,18 @@ LLAMACPP = (
     Answer("model file", "model", info="/props model_path"),
     Answer("model name", "alias", info="/v1/models data.0.id"),
     Answer("context of a slot, tokens", info="/props default_generation_settings.n_ctx"),
-    Answer("slots", "parallel", info="/props total_slots", log=((r"n_slots = (?P<value>\d+)", "{value}"),)),
+    Answer(
+        "slots",
+        "parallel",
+        info="/props total_slots",
+        log=(
+            (
+                r"n_slots = "
+                r"(?P<value>\d+)",
+                "{value}",
+            ),
+        ),
+    ),
     Answer("threads", "threads", log=((r"n_threads = (?P<value>\d+)", "{value}"),)),
     Answer(
         "layers on the GPU",
@@ -148,7 +221,11 @@ TABBYAPI = (
     Answer("chunk size", "chunk-size", info="/v1/model parameters.chunk_size"),
     Answer("prompt template", "prompt-template", info="/v1/model parameters.prompt_template"),
     Answer("draft model", "draft-model-name", info="/v1/model parameters.draft.id"),
-    Answer("draft KV cache type", "draft-cache-mode", info="/v1/model parameters.draft.parameters.cache_mode"),
+    Answer(
+        "draft KV cache type",
+        "draft-cache-mode",
+        info="/v1/model parameters.draft.parameters.cache_mode",
+    ),
 )
 
 _KEY = re.compile(r"""\s*(?:'(?P<quoted>\w+)'\s*:|(?P<bare>\w+)\s*=)\s*""")
@@ -157,8 +234,9 @@ _MOST_SETTINGS = 2000
 
 
 def settings_in(text: str) -> dict[str, str]:
-    """Return the settings in a configuration that an engine has logged: "a=1, b='x'" or "{'a': 1, 'b': 'x'}", also if
-    its end is missing. Names have dashes, as flags have; quotation marks around values are removed."""
+    """Return the settings in a configuration that an engine has logged: "a=1, b='x'" or "{'a': 1,
+    'b': 'x'}", also if its end is missing. Names have dashes, as flags have; quotation marks around
+    values are removed."""
     found: dict[str, str] = {}
     at = 1 if text.startswith("{") else 0
     while len(found) < _MOST_SETTINGS and (key := _KEY.match(text, at)):
@@ -173,8 +251,9 @@ def settings_in(text: str) -> dict[str, str]:
 
 
 def _end_of_value(text: str, at: int) -> int | None:
-    """Return the index in `text` at which the value that begins at index `at` ends: that of a comma, of a closing
-    bracket, or the end of the text. None if a bracket or a quotation mark in the value is not closed."""
+    """Return the index in `text` at which the value that begins at index `at` ends: that of a
+    comma, of a closing bracket, or the end of the text. None if a bracket or a quotation mark in
+    the value is not closed."""
     open_until: list[str] = []
     quote = ""
     for index in range(at, len(text)):

@@ -1,4 +1,5 @@
-"""A result compared with the speed limit of the hardware and with the nearest speed that others measured."""
+"""A result compared with the speed limit of the hardware and with the nearest speed that others
+measured."""
 
 from __future__ import annotations
 
@@ -14,25 +15,34 @@ _ABOVE = 1.005  # a share that rounds to more than 100 %
 
 
 def judgements(result: BenchResult) -> tuple[tuple[str, str], ...]:
-    """Return (title, text) of each available comparison of a result. The title is "limit" (one stream and its speed
-    limit), "all streams" (their total and its speed limit) or "reference" (the nearest published speed)."""
-    found = {"limit": against_limit(result), "all streams": against_total(result), "reference": nearest_text(result)}
+    """Return (title, text) of each available comparison of a result. The title is "limit" (one
+    stream and its speed limit), "all streams" (their total and its speed limit) or "reference" (the
+    nearest published speed)."""
+    found = {
+        "limit": against_limit(result),
+        "all streams": against_total(result),
+        "reference": nearest_text(result),
+    }
     return tuple((title, text) for title, text in found.items() if text)
 
 
 def limit_pct(result: BenchResult) -> float | None:
-    """Return the measured speed in percent of the speed limit. For a result with one stream both are per stream,
-    otherwise both are totals of all streams. None if the limit or the speed is unknown."""
+    """Return the measured speed in percent of the speed limit. For a result with one stream both
+    are per stream, otherwise both are totals of all streams. None if the limit or the speed is
+    unknown."""
     conditions, summary = result.conditions, result.summary
     limit, measured = conditions.ceiling_tok_s, summary.per_stream_tok_s
     if result.spec.concurrency > 1:
-        limit, measured = None if result.spec.rate else conditions.ceiling_total_tok_s, summary.output_tok_s
+        limit, measured = (
+            None if result.spec.rate else conditions.ceiling_total_tok_s,
+            summary.output_tok_s,
+        )
     return 100 * measured / limit if limit and measured is not None else None
 
 
 def against_limit(result: BenchResult) -> str | None:
-    """Return how close the speed of a stream came to its limit, such as "81 % of 27.96 tok/s per stream (nominal
-    bandwidth, 1,792 GB/s)". None if the limit is unknown."""
+    """Return how close the speed of a stream came to its limit, such as "81 % of 27.96 tok/s per
+    stream (nominal bandwidth, 1,792 GB/s)". None if the limit is unknown."""
     limit = result.conditions.ceiling_tok_s
     if not limit:
         return None
@@ -41,13 +51,17 @@ def against_limit(result: BenchResult) -> str | None:
 
 
 def against_total(result: BenchResult) -> str | None:
-    """Return how close the total speed of all streams came to its limit, as text. None if the result has only one
-    stream or if the limit is unknown."""
+    """Return how close the total speed of all streams came to its limit, as text. None if the
+    result has only one stream or if the limit is unknown."""
     limit, streams = result.conditions.ceiling_total_tok_s, result.spec.concurrency
     if not limit or streams < 2 or result.spec.rate:
         return None
-    bound = "computing" if result.conditions.ceiling_total_bound == "compute" else "memory bandwidth"
-    return _share(result.summary.output_tok_s, limit, f"tok/s for {streams} streams together ({bound})")
+    bound = (
+        "computing" if result.conditions.ceiling_total_bound == "compute" else "memory bandwidth"
+    )
+    return _share(
+        result.summary.output_tok_s, limit, f"tok/s for {streams} streams together ({bound})"
+    )
 
 
 def _share(measured: float | None, limit: float, what: str) -> str:

@@ -2,12 +2,14 @@
 
 Each step of decoding reads all active weights from memory once, and the KV cache of each stream:
 
-    step >= (weights + streams x KV of the context) / bandwidth, and >= streams x 2 x active weights / FLOP/s
+    step >= (weights + streams x KV of the context) / bandwidth, and >= streams x 2 x active weights
+    / FLOP/s
 
-Tensor parallelism adds the bandwidths of the GPUs, and costs two all-reduces per layer. Pipeline stages and
-data-parallel replicas do not make one stream faster: a token passes the stages one after another, and each replica
-serves other streams. The more streams, the more of the routed experts a step reads. Speculative decoding yields several
-tokens per step. Prefill computes all tokens of the prompt at once, so that computing limits it.
+Tensor parallelism adds the bandwidths of the GPUs, and costs two all-reduces per layer. Pipeline
+stages and data-parallel replicas do not make one stream faster: a token passes the stages one after
+another, and each replica serves other streams. The more streams, the more of the routed experts a
+step reads. Speculative decoding yields several tokens per step. Prefill computes all tokens of the
+prompt at once, so that computing limits it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ _FULL_CLOCK = 0.99  # a mean over a run lies a little below the clock
 _FORMATS = {"FP8": "fp8", "NVFP4": "fp4", "MXFP4": "fp4"}
 # Time of one small all-reduce in microseconds, by the type of GPU, "" for PCIe.
 _ALL_REDUCE_US = {
-    "gb10": (41.0, "NCCL, 8 KiB between two DGX Sparks over RoCE: https://github.com/MiaAI-Lab issue 22"),
+    "gb10": (
+        41.0,
+        "NCCL, 8 KiB between two DGX Sparks over RoCE: https://github.com/MiaAI-Lab issue 22",
+    ),
     "": (10.0, "estimate: the lowest of 10-20 us over PCIe inside a CUDA graph"),
 }
 
@@ -44,11 +49,11 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The highest possible speeds in tokens per second. If `tok_s_per_stream` is unknown, it is None and `reason` gives
-    the reason.
+    """The highest possible speeds in tokens per second. If `tok_s_per_stream` is unknown, it is
+    None and `reason` gives the reason.
 
-    `label` names the source of the bandwidth. `bandwidth_gbs` is the sum over the GPUs that serve one stream.
-    `gb_per_token` includes the KV cache of the context.
+    `label` names the source of the bandwidth. `bandwidth_gbs` is the sum over the GPUs that serve
+    one stream. `gb_per_token` includes the KV cache of the context.
     """
 
     tok_s_per_stream: float | None  # of a stream that runs alone
@@ -60,22 +65,24 @@ class Ceiling:
     reason: str | None = None
     total_tok_s: float | None = None  # of all streams together
     total_bound: str = "memory"  # what limits that: "memory" or "compute"
-    prefill_tok_s: float | None = None  # of all replicas; None: FLOP/s or the number of weights are unknown
+    # of all replicas; None: FLOP/s or the number of weights are unknown
+    prefill_tok_s: float | None = None
     all_reduce_ms: float = 0.0  # per step, between the GPUs of a tensor-parallel group
     all_reduce_basis: str = ""
 
     @property
     def with_all_reduces_tok_s(self) -> float | None:
-        """The speed limit of one stream in tok/s if the time for exchanging data between GPUs (all-reduces) is added to
-        each decoding step. None if the speed limit is unknown."""
+        """The speed limit of one stream in tok/s if the time for exchanging data between GPUs
+        (all-reduces) is added to each decoding step. None if the speed limit is unknown."""
         limit = self.tok_s_per_stream
         return limit and 1 / (1 / limit + self.all_reduce_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load on a server: the number of simultaneous streams, their mean context in tokens, the bits of a value in
-    the KV cache, and the tokens that a step produces per stream (more than 1 with speculative decoding)."""
+    """The load on a server: the number of simultaneous streams, their mean context in tokens, the
+    bits of a value in the KV cache, and the tokens that a step produces per stream (more than 1
+    with speculative decoding)."""
 
     streams: int = 1
     context_tokens: float = 0.0
@@ -84,11 +91,11 @@ class Load:
 
 
 def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
-    """Return the nominal memory bandwidth of a GPU, given its NVML data or its name. If it is unknown, return the
-    reason as text.
+    """Return the nominal memory bandwidth of a GPU, given its NVML data or its name. If it is
+    unknown, return the reason as text.
 
-    The bandwidth is computed from NVML's maximum memory clock and bus width. If NVML does not report them, the table of
-    GPU types has the bandwidth.
+    The bandwidth is computed from NVML's maximum memory clock and bus width. If NVML does not
+    report them, the table of GPU types has the bandwidth.
     """
     name = gpu if isinstance(gpu, str) else gpu.name
     known = find(name)
@@ -98,7 +105,10 @@ def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
         basis = f"NVML: 2 x {gpu.memory_max_mhz} MHz x {gpu.memory_bus_bits} bit"
         return Bandwidth(nominal, basis, sources)
     if known is None:
-        return f"memory bandwidth of {name or 'this GPU'} is unknown: NVML does not report it, no table lists it"
+        return (
+            f"memory bandwidth of {name or 'this GPU'} is unknown: NVML does not report it, "
+            "no table lists it"
+        )
     unified = ", memory shared with the CPU" if known.unified_memory else ""
     basis = f"table: {name}, {known.bandwidth_gbs:g} GB/s nominal{unified}"
     return Bandwidth(known.bandwidth_gbs, basis, sources)
@@ -114,21 +124,28 @@ def ceiling(
     load: Load | None = None,
     memory_mhz: float | None = None,
 ) -> Ceiling:
-    """Return the speed limits of `model` on `gpus`, which are the NVML data or the names of the GPUs of all nodes, in
-    rank order. `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel and data-parallel sizes.
+    """Return the speed limits of `model` on `gpus`, which are the NVML data or the names of the
+    GPUs of all nodes, in rank order. `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel
+    and data-parallel sizes.
 
-    The limits assume the nominal memory bandwidth. If the memory clock under load, `memory_mhz`, was lower, they assume
-    the bandwidth at that clock.
+    The limits assume the nominal memory bandwidth. If the memory clock under load, `memory_mhz`,
+    was lower, they assume the bandwidth at that clock.
 
-    If the GPUs differ, a tensor-parallel group is as fast as if all its GPUs were like the slowest one. The limit of
-    one stream is that of the fastest replica.
+    If the GPUs differ, a tensor-parallel group is as fast as if all its GPUs were like the slowest
+    one. The limit of one stream is that of the fastest replica.
     """
     if model is None or not model.bytes_per_token:
-        return Ceiling(None, reason=(model and model.missing) or "bytes read per token are unknown for this model")
+        return Ceiling(
+            None,
+            reason=(model and model.missing) or "bytes read per token are unknown for this model",
+        )
     if min(tp, pp, dp) < 1:
         return Ceiling(None, reason="parallel sizes must be at least 1")
     if len(gpus) < tp * pp * dp:
-        return Ceiling(None, reason=f"the plan uses {count_of(tp * pp * dp, 'GPU')}, but only {len(gpus)} are known")
+        return Ceiling(
+            None,
+            reason=f"the plan uses {count_of(tp * pp * dp, 'GPU')}, but only {len(gpus)} are known",
+        )
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
         one = bandwidth(gpu)
@@ -162,8 +179,8 @@ def ceiling(
 
 
 def _kv_read(model: ModelFacts, load: Load, tp: int) -> float:
-    """Return the bytes of KV cache that a decoding step reads for one stream, summed over the GPUs of a replica. A KV
-    head with copies on several GPUs counts once for each copy."""
+    """Return the bytes of KV cache that a decoding step reads for one stream, summed over the GPUs
+    of a replica. A KV head with copies on several GPUs counts once for each copy."""
     if model.shape and model.shape.kv:
         copies = [(one, max(1, tp / one.heads)) for one in model.shape.kv]
         return sum(read_bytes((one,), load.context_tokens, load.kv_bits) * n for one, n in copies)
@@ -171,11 +188,17 @@ def _kv_read(model: ModelFacts, load: Load, tp: int) -> float:
 
 
 def _total(
-    model: ModelFacts, load: Load, bytes_per_s: Sequence[float], pp: int, kv: float, flops: float | None
+    model: ModelFacts,
+    load: Load,
+    bytes_per_s: Sequence[float],
+    pp: int,
+    kv: float,
+    flops: float | None,
 ) -> tuple[float, str]:
-    """Return (limit of all streams together in tok/s, "memory" or "compute" for what limits them). `bytes_per_s` has
-    the bandwidth of each replica, `kv` is the bytes of KV cache that a step reads per stream, and `flops` the FLOP/s of
-    all GPUs. In a pipeline, each stage works on its share of the streams at the same time."""
+    """Return (limit of all streams together in tok/s, "memory" or "compute" for what limits them).
+    `bytes_per_s` has the bandwidth of each replica, `kv` is the bytes of KV cache that a step reads
+    per stream, and `flops` the FLOP/s of all GPUs. In a pipeline, each stage works on its share of
+    the streams at the same time."""
     busy = min(len(bytes_per_s), load.streams)
     streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
     batch = -(-streams // pp)
@@ -191,8 +214,8 @@ def _total(
 
 
 def _flops(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
-    """Return the dense tensor throughput of all GPUs in FLOP/s, in the fastest format that the model's weights allow.
-    None if it is unknown."""
+    """Return the dense tensor throughput of all GPUs in FLOP/s, in the fastest format that the
+    model's weights allow. None if it is unknown."""
     found = [find(gpu if isinstance(gpu, str) else gpu.name) for gpu in gpus]
     kind = _FORMATS.get(name_of(model.quantization) or "", "bf16")
     tflops = [(one.tflops.get(kind) or one.tflops.get("bf16")) if one else None for one in found]
@@ -200,9 +223,10 @@ def _flops(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
 
 
 def _all_reduces(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
-    """Return (milliseconds per decoding step in which GPUs exchange data by all-reduces, text that says how this was
-    computed). A step has two all-reduces per layer and one for the embedding. The result is (0, "") for one GPU, for
-    GPUs with NVLink, and if the GPU type or the number of layers is unknown."""
+    """Return (milliseconds per decoding step in which GPUs exchange data by all-reduces, text that
+    says how this was computed). A step has two all-reduces per layer and one for the embedding. The
+    result is (0, "") for one GPU, for GPUs with NVLink, and if the GPU type or the number of layers
+    is unknown."""
     known = find(gpu if isinstance(gpu, str) else gpu.name)
     if tp < 2 or not model.layers or known is None or known.nvlink:
         return 0.0, ""
@@ -212,22 +236,30 @@ def _all_reduces(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float,
 
 
 def _speculation(load: Load) -> str:
-    return f", x {load.tokens_per_step:.2f} tokens per step with speculation" if load.tokens_per_step > 1 else ""
+    return (
+        (f", x {load.tokens_per_step:.2f} tokens per step with speculation")
+        if load.tokens_per_step > 1
+        else ""
+    )
 
 
-def _share_of_clock(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
-    """Return (memory clock under load divided by the maximum clock, text about both clocks). None if the memory clock
-    was at its maximum or is unknown."""
+def _share_of_clock(
+    gpus: Sequence[GpuInfo | str], memory_mhz: float | None
+) -> tuple[float, str] | None:
+    """Return (memory clock under load divided by the maximum clock, text about both clocks). None
+    if the memory clock was at its maximum or is unknown."""
     maxima = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
     highest = maxima.pop() if len(maxima) == 1 else None
     if not highest or not memory_mhz or memory_mhz >= _FULL_CLOCK * highest:
         return None
-    return memory_mhz / highest, f"at the memory clock under load, {memory_mhz:,.0f} of {highest:,} MHz"
+    return memory_mhz / highest, (
+        f"at the memory clock under load, {memory_mhz:,.0f} of {highest:,} MHz"
+    )
 
 
 def _replica(gbs: Sequence[float], tp: int, pp: int) -> float:
-    """Return the memory bandwidth in GB/s that one stream of a replica gets. `gbs` has the bandwidth of each GPU of the
-    replica."""
+    """Return the memory bandwidth in GB/s that one stream of a replica gets. `gbs` has the
+    bandwidth of each GPU of the replica."""
     stages = [tp * min(gbs[i : i + tp]) for i in range(0, tp * pp, tp)]
     return pp / sum(1 / s for s in stages)
 

@@ -1,5 +1,5 @@
-"""Checks of a plan that concern several flags, variables, GPUs or versions. Each rule is a function that yields
-findings.
+"""Checks of a plan that concern several flags, variables, GPUs or versions. Each rule is a function
+that yields findings.
 
 These rules apply to all engines. A rule for a single engine is in that engine's module.
 """
@@ -19,8 +19,8 @@ from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.secrets import is_secret_name
 
 Rule = Callable[[Situation], Iterator[Finding]]
-# Cards without NVLink to more than one neighbour: GeForce and RTX workstation cards, L and A series for servers, and
-# the PCIe forms of V100, A100 and H100.
+# Cards without NVLink to more than one neighbour: GeForce and RTX workstation cards, L and A series
+# for servers, and the PCIe forms of V100, A100 and H100.
 _PCIE_ONLY = re.compile(r"\b(?:GeForce|RTX|L4|L40S?|A10G?|A2|A16|T4|PCIE|PCIe)\b")
 _SECRET_FLAGS = ("api-key", "hf-token", "admin-api-key", "ssl-keyfile-password")
 _KEY_FLAGS = ("api-key", "api-key-file", "admin-api-key")
@@ -28,57 +28,80 @@ _SAFE_SHARE = 0.85  # of memory that the GPU shares with the system
 
 
 def cross_checks(here: Situation) -> Iterator[Finding]:
-    """Yield the findings of all rules: first those that apply to every engine, then those of the plan's engine."""
+    """Yield the findings of all rules: first those that apply to every engine, then those of the
+    plan's engine."""
     for rule in (*_RULES, *here.engine.rules):
         yield from rule(here)
 
 
 def enough_gpus(here: Situation) -> Iterator[Finding]:
-    """Report that the parallel sizes of the plan need more GPUs than are visible to the server, or leave GPUs
-    unused."""
+    """Report that the parallel sizes of the plan need more GPUs than are visible to the server, or
+    leave GPUs unused."""
     if not here.gpus or here.value("distributed-executor-backend") == "ray":
         return
     need, have = here.gpus_needed, here.gpus_visible
     each = " on each node" if here.nodes > 1 else ""
     if need > have:
-        text = f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data parallel), {have} visible"
-        fix = "lower tensor-parallel-size or data-parallel-size, or make more GPUs visible in CUDA_VISIBLE_DEVICES"
+        text = (
+            f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data "
+            f"parallel), {have} visible"
+        )
+        fix = (
+            "lower tensor-parallel-size or data-parallel-size, or make more GPUs visible in "
+            "CUDA_VISIBLE_DEVICES"
+        )
         changes = _smaller(here)
-        yield Finding(Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix, changes=changes)
+        yield Finding(
+            Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix, changes=changes
+        )
     elif need < have and not here.engine.uses_all_gpus:
         text = f"the plan uses {need} of {have} visible GPUs{each}"
         replicas = here.count("data-parallel-size") * (have // need)
-        more = f"data-parallel-size {replicas} would use {have // need * need}" if have >= 2 * need else None
+        more = (
+            (f"data-parallel-size {replicas} would use {have // need * need}")
+            if have >= 2 * need
+            else None
+        )
         changes = (PlanChange("data-parallel-size", replicas),) if more and here.nodes == 1 else ()
         yield Finding(Level.INFO, "gpus.idle", text, fix=more, changes=changes)
 
 
 def _smaller(here: Situation) -> tuple[PlanChange, ...]:
-    """Return the changes after which the plan uses no more GPUs than are visible: first fewer replicas, then a smaller
-    tensor-parallel size. () if no GPU is visible or if the plan spans several nodes."""
-    have, split = here.gpus_visible, here.count("tensor-parallel-size") * here.count("pipeline-parallel-size")
+    """Return the changes after which the plan uses no more GPUs than are visible: first fewer
+    replicas, then a smaller tensor-parallel size. () if no GPU is visible or if the plan spans
+    several nodes."""
+    have, split = (
+        here.gpus_visible,
+        here.count("tensor-parallel-size") * here.count("pipeline-parallel-size"),
+    )
     if not have or here.nodes > 1:
         return ()
     if split <= have:
         return (PlanChange("data-parallel-size", have // split),)
     unset = tuple(
-        PlanChange(n, None) for n in ("pipeline-parallel-size", "data-parallel-size") if here.plan.flag(n) is not None
+        PlanChange(n, None)
+        for n in ("pipeline-parallel-size", "data-parallel-size")
+        if here.plan.flag(n) is not None
     )
     return (*unset, PlanChange("tensor-parallel-size", 2 ** (have.bit_length() - 1)))
 
 
 def open_to_others(here: Situation) -> Iterator[Finding]:
-    """Report a server without an API key. Every user of the host can use such a server, and everybody on the network if
-    the server listens on another address than loopback."""
+    """Report a server without an API key. Every user of the host can use such a server, and
+    everybody on the network if the server listens on another address than loopback."""
     host, engine = here.plan.flag("host"), here.engine
     if _has_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
         return
     how = f"set {engine.api_key_env} in the environment" if engine.api_key_env else "set an API key"
     if host is None or _is_loopback(str(host)):
-        text = "the server has no API key: every user of the host can use the server through loopback"
+        text = (
+            "the server has no API key: every user of the host can use the server through loopback"
+        )
         yield Finding(Level.HINT, "bind.local", text, "api-key", how)
         return
-    text = f"the server listens on {host} without an API key: anyone who reaches the port can use it"
+    text = (
+        f"the server listens on {host} without an API key: anyone who reaches the port can use it"
+    )
     yield Finding(Level.WARN, "bind.open", text, "host", f"set host to 127.0.0.1, or {how}")
 
 
@@ -92,17 +115,24 @@ def _has_key(here: Situation) -> bool:
 
 
 def secrets_in_sight(here: Situation) -> Iterator[Finding]:
-    """Report secrets that are on the command line or in a preset file, where other people can read them."""
+    """Report secrets that are on the command line or in a preset file, where other people can read
+    them."""
     for setting in here.plan.flags:
         if setting.name in _SECRET_FLAGS and setting.value not in (None, True):
             variable = here.engine.api_key_env if setting.name == "api-key" else None
             variable = "HF_TOKEN" if setting.name == "hf-token" else variable
             fix = f"unset it and set {variable} in the environment" if variable else None
-            text = f"{setting.name} on the command line is visible to every user of the host, for example with ps"
+            text = (
+                f"{setting.name} on the command line is visible to every user of the host, "
+                "for example with ps"
+            )
             yield Finding(Level.WARN, "secret.argv", text, setting.name, fix)
     for setting in here.plan.env:
         if is_secret_name(setting.name) and here.plan.preset_id and setting.origin == "preset":
-            text = f"{setting.name} comes from the preset file: everybody who has the file knows this key"
+            text = (
+                f"{setting.name} comes from the preset file: everybody who has the file knows "
+                "this key"
+            )
             yield Finding(
                 Level.HINT,
                 "secret.preset",
@@ -129,9 +159,18 @@ def allocator(here: Situation) -> Iterator[Finding]:
         expandable = re.search(r"expandable_segments:\s*true", settings, re.IGNORECASE)
         if expandable and "max_split_size_mb" in settings:
             text = "max_split_size_mb has no effect together with expandable_segments:True"
-            without = ",".join(part for part in settings.split(",") if "max_split_size_mb" not in part)
+            without = ",".join(
+                part for part in settings.split(",") if "max_split_size_mb" not in part
+            )
             change = (PlanChange(name, without, env=True),)
-            yield Finding(Level.HINT, "allocator.split-size", text, name, "remove max_split_size_mb", changes=change)
+            yield Finding(
+                Level.HINT,
+                "allocator.split-size",
+                text,
+                name,
+                "remove max_split_size_mb",
+                changes=change,
+            )
         if expandable and here.plan.flag("kv-transfer-config"):
             text = "vLLM rejects expandable_segments:True together with a KV connector"
             yield Finding(Level.ERROR, "allocator.kv-connector", text, name, f"unset {name}")
@@ -145,7 +184,10 @@ def unified_memory(here: Situation) -> Iterator[Finding]:
     share = here.number(flag)
     if share is None or share > _SAFE_SHARE:
         value = "is chosen at start" if share is None else f"is {share:g}"
-        text = f"{flag} {value}, but this GPU shares its memory with the system, which may run out of it"
+        text = (
+            f"{flag} {value}, but this GPU shares its memory with the system, which may run "
+            "out of it"
+        )
         yield Finding(
             Level.WARN,
             "memory.unified",
@@ -159,34 +201,48 @@ def unified_memory(here: Situation) -> Iterator[Finding]:
 
 
 def memory(here: Situation) -> Iterator[Finding]:
-    """Report the estimated GPU memory of the plan: as a warning if it does not fit, otherwise as information."""
+    """Report the estimated GPU memory of the plan: as a warning if it does not fit, otherwise as
+    information."""
     estimate = fit(here.plan, here.gpus)
     if isinstance(estimate, MemoryFit) and not estimate.fits:
         fix = "a smaller length, a quantized KV cache, more GPUs, or a smaller model"
-        yield Finding(Level.WARN, "memory.too-large", f"{estimate.text} ({estimate.basis})", fix=fix)
+        yield Finding(
+            Level.WARN, "memory.too-large", f"{estimate.text} ({estimate.basis})", fix=fix
+        )
     elif isinstance(estimate, MemoryFit):
         yield Finding(Level.INFO, "memory.estimate", estimate.text)
 
 
 def metrics_off(here: Situation) -> Iterator[Finding]:
-    """Report that the plan does not switch the engine's metrics page on, without which Workbench cannot read the
-    engine's counters."""
+    """Report that the plan does not switch the engine's metrics page on, without which Workbench
+    cannot read the engine's counters."""
     flag = here.engine.metrics_flag
     if flag and not here.on(flag):
-        text = f"without {flag} the engine has no metrics: running requests and tokens cannot be shown"
-        yield Finding(Level.HINT, "metrics.off", text, flag, f"set {flag}", changes=(PlanChange(flag, True),))
+        text = (
+            f"without {flag} the engine has no metrics: running requests and tokens cannot be shown"
+        )
+        yield Finding(
+            Level.HINT, "metrics.off", text, flag, f"set {flag}", changes=(PlanChange(flag, True),)
+        )
 
 
 def custom_all_reduce(here: Situation) -> Iterator[Finding]:
-    """Report that the all-reduce of more than two GPUs without NVLink goes through NCCL, and not through the engine's
-    own faster kernel.
+    """Report that the all-reduce of more than two GPUs without NVLink goes through NCCL, and not
+    through the engine's own faster kernel.
     """
     variable = here.engine.pcie_all_reduce_env
-    if variable is None or here.count("tensor-parallel-size") <= 2 or here.on("disable-custom-all-reduce"):
+    if (
+        variable is None
+        or here.count("tensor-parallel-size") <= 2
+        or here.on("disable-custom-all-reduce")
+    ):
         return
     if here.gpus and all(_PCIE_ONLY.search(g.name) for g in here.gpus):
         text = "custom all-reduce is off on more than two GPUs without NVLink; the engine uses NCCL"
-        fix = f"data parallelism avoids the traffic; {variable}=1 enables a PCIe path in recent versions"
+        fix = (
+            f"data parallelism avoids the traffic; {variable}=1 enables a PCIe path in recent "
+            "versions"
+        )
         yield Finding(Level.INFO, "parallel.all-reduce", text, "tensor-parallel-size", fix)
 
 
@@ -194,14 +250,18 @@ def eager(here: Situation) -> Iterator[Finding]:
     """Report that the engine runs without compiled code and CUDA graphs, which slows decoding."""
     flag = here.engine.eager_flag
     if flag and here.on(flag):
-        text = f"{flag} turns {here.engine.compiled_parts} off: the server starts faster and decodes slower"
+        text = (
+            f"{flag} turns {here.engine.compiled_parts} off: the server starts faster and "
+            "decodes slower"
+        )
         yield Finding(
             Level.HINT,
             "speed.eager",
             text,
             flag,
             f"unset {flag}",
-            "gpt-oss-120b on a GB10: 26 tok/s in eager mode, 59 tok/s otherwise (conselara.dev, 2026-05-02)",
+            "gpt-oss-120b on a GB10: 26 tok/s in eager mode, 59 tok/s otherwise (conselara.dev, "
+            "2026-05-02)",
             evidence=f"{flag} is on",
             changes=(PlanChange(flag, None),),
             expected_gain="up to 2.3x tok/s per request, most for small models",

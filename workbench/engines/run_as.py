@@ -1,5 +1,5 @@
-"""The launcher of a server and its options, as rows of a flag editor: "run-as" has the launcher, "run-as.NAME" its
-option NAME."""
+"""The launcher of a server and its options, as rows of a flag editor: "run-as" has the launcher,
+"run-as.NAME" its option NAME."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from workbench.model.run_options.option import RunOption
 
 RUN_AS = "run-as"
 _OPTION = f"{RUN_AS}."
-_ABOUT = "What runs the server on its host: Workbench itself as a process, or a launcher. Each has options of its own."
+_ABOUT = (
+    "What runs the server on its host: Workbench itself as a process, or a launcher. Each "
+    "has options of its own."
+)
 
 
 def is_run_row(name: str) -> bool:
-    """Return whether `name` names a row of the flag editor for the launcher or one of its options: "run-as" or
-    "run-as.NAME"."""
+    """Return whether `name` names a row of the flag editor for the launcher or one of its options:
+    "run-as" or "run-as.NAME"."""
     return name == RUN_AS or name.startswith(_OPTION)
 
 
 def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
-    """Return the plan after the user has entered `text` in the row `name`; "" restores the default. Raises InputError
-    for an unknown launcher or option, and for an invalid value."""
+    """Return the plan after the user has entered `text` in the row `name`; "" restores the default.
+    Raises InputError for an unknown launcher or option, and for an invalid value."""
     if name == RUN_AS:
         return with_run_as(plan, check_word(text.strip() or PROCESS))
     option = name.removeprefix(_OPTION)
@@ -33,23 +36,36 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     try:
         values = shlex.split(text) if repeatable or not text.strip() else [text]
     except ValueError as error:
-        raise InputError(f"{name}: {error}", next_step=f"close each quotation mark in {name}") from None
+        raise InputError(
+            f"{name}: {error}", next_step=f"close each quotation mark in {name}"
+        ) from None
     return with_run_option(plan, option, values)
 
 
 def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:
-    """Yield the rows for the plan's launcher and all its options. `base` is the plan before the user's edits; rows that
-    differ from it are marked as edited. View "changed" has no rows if the server runs as an ordinary process."""
+    """Yield the rows for the plan's launcher and all its options. `base` is the plan before the
+    user's edits; rows that differ from it are marked as edited. View "changed" has no rows if the
+    server runs as an ordinary process."""
     if view == "changed" and plan.run_as == PROCESS:
         return
-    spec = FlagSpec(RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1)
+    spec = FlagSpec(
+        RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1
+    )
     value = None if plan.run_as == PROCESS else plan.run_as
     yield FlagRow(RUN_AS, value, PROCESS, _origin(plan.run_as != base.run_as, value), spec)
     for option in OPTIONS[plan.run_as]:
         kept = plan.run_options.get(option.name)
-        text = None if kept is None else shlex.join(kept.splitlines()) if option.repeatable else kept
+        text = (
+            None if kept is None else shlex.join(kept.splitlines()) if option.repeatable else kept
+        )
         edited = kept != base.run_options.get(option.name)
-        yield FlagRow(f"{_OPTION}{option.name}", text, option.default or None, _origin(edited, text), _spec_of(option))
+        yield FlagRow(
+            f"{_OPTION}{option.name}",
+            text,
+            option.default or None,
+            _origin(edited, text),
+            _spec_of(option),
+        )
 
 
 def _origin(edited: bool, value: str | None) -> Origin:

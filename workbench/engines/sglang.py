@@ -1,5 +1,5 @@
-"""SGLang, started as `sglang serve --model-path MODEL`, or as a Python module before 0.5.5. The patterns for log lines
-and the metric names are checked against a real run of 0.5.23.
+"""SGLang, started as `sglang serve --model-path MODEL`, or as a Python module before 0.5.5. The
+patterns for log lines and the metric names are checked against a real run of 0.5.23.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Sglang(Engine):
     default_port = 30000
     model_flags = ("model-path",)
     packages = ("sglang",)
-    parser = PythonParser(("argparse:ArgumentParser",), ("sglang.srt.server_args:ServerArgs.add_cli_args",))
+    parser = PythonParser(
+        ("argparse:ArgumentParser",), ("sglang.srt.server_args:ServerArgs.add_cli_args",)
+    )
     env_prefix = "SGLANG_"
     host_address_env = "SGLANG_HOST_IP"
     metrics_flag = "enable-metrics"
@@ -70,10 +72,28 @@ class Sglang(Engine):
     config_paths = ("/server_info", "/get_server_info")  # the second up to 0.5.3
     version_log = re.compile(r"sglang[ =v:]+(?P<version>\d+\.\d+\.\d\S*)", re.IGNORECASE)
     phases = (
-        (re.compile(r"(?:checkpoint|loading) shards:\s+(?P<pct>\d+)% Completed"), "loading weights {pct} %"),
+        (
+            re.compile(
+                r"(?:checkpoint|loading) shards:\s+(?P<pct>\d+)% "
+                r"Completed"
+            ),
+            "loading weights {pct} %",
+        ),
         (re.compile(r"Load weight begin"), "loading weights"),
-        (re.compile(r"Load weight end\. elapsed=(?P<seconds>[\d.]+) s"), "weights loaded in {seconds} s"),
-        (re.compile(r"KV Cache is allocated\..*#tokens: (?P<tokens>\d+)"), "KV cache of {tokens} tokens"),
+        (
+            re.compile(
+                r"Load weight end\. elapsed=(?P<seconds>[\d.]+) "
+                r"s"
+            ),
+            "weights loaded in {seconds} s",
+        ),
+        (
+            re.compile(
+                r"KV Cache is allocated\..*#tokens: "
+                r"(?P<tokens>\d+)"
+            ),
+            "KV cache of {tokens} tokens",
+        ),
         (re.compile(r"Capture .*graph begin|Capturing batches"), "capturing CUDA graphs"),
         (re.compile(r"Capture .*graph end"), "CUDA graphs captured"),
         (re.compile(r"Uvicorn running on"), "warming up"),
@@ -96,7 +116,8 @@ class Sglang(Engine):
         "queue_s": ("sglang:queue_time_seconds",),
         "kv_tokens": ("sglang:max_total_num_tokens",),
     }  # no "preemptions": sglang:num_retracted_reqs goes back to 0 at each log line, so it is no counter
-    live_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {  # counted at each log line, every 40 steps
+    # counted at each log line, every 40 steps
+    live_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "prompt_tokens": (
             'sglang:realtime_tokens_total{mode="prefill_compute"}',
             'sglang:realtime_tokens_total{mode="prefill_cache"}',
@@ -112,12 +133,15 @@ class Sglang(Engine):
             return None
         return {"model": model, "prompt": request["prompt"]}
 
-    def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
+    def rank_flags(
+        self, plan: LaunchPlan, rank: int, count: int, head: str
+    ) -> Mapping[str, FlagValue] | None:
         address = f"[{head}]:{_INIT_PORT}" if ":" in head else f"{head}:{_INIT_PORT}"
         return {"nnodes": count, "node-rank": rank, "dist-init-addr": address}
 
     def replicas_per_node(self, here: Situation) -> int:
-        if here.on("enable-dp-attention"):  # attention is replicated inside the tensor-parallel group
+        # attention is replicated inside the tensor-parallel group
+        if here.on("enable-dp-attention"):
             return 1
         return here.count("data-parallel-size")
 
@@ -129,13 +153,16 @@ class Sglang(Engine):
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command, in the form that the installed version accepts.
 
-        The command `sglang serve` exists since 0.5.5 (the entry points of the wheels of 0.5.4 and 0.5.5). Before 0.5.5,
-        and if the executable is a Python interpreter, the server is started as the module `sglang.launch_server`.
+        The command `sglang serve` exists since 0.5.5 (the entry points of the wheels of 0.5.4 and
+        0.5.5). Before 0.5.5, and if the executable is a Python interpreter, the server is started
+        as the module `sglang.launch_server`.
         """
         words = plan.executable
         if words and (words[-1] == "serve" or "launch_server" in words[-1]):
             return words
-        before_serve = plan.engine_version is not None and version_key(plan.engine_version) < _FIRST_WITH_SERVE
+        before_serve = (
+            plan.engine_version is not None and version_key(plan.engine_version) < _FIRST_WITH_SERVE
+        )
         if before_serve and not words:
             words = ("python",)
         if is_python(words):

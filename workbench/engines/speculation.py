@@ -18,10 +18,11 @@ def drafted_tokens(flags: Mapping[str, Any]) -> int:
 
 
 def tokens_per_step(flags: Mapping[str, Any], accepted_pct: float | None) -> float:
-    """Return the tokens that a step produces per stream: the accepted draft tokens, and one token of the model itself.
+    """Return the tokens that a step produces per stream: the accepted draft tokens, and one token
+    of the model itself.
 
-    `accepted_pct` is the measured percentage of accepted draft tokens. If it is None, all draft tokens count as
-    accepted, because the result serves as an upper limit.
+    `accepted_pct` is the measured percentage of accepted draft tokens. If it is None, all draft
+    tokens count as accepted, because the result serves as an upper limit.
     """
     share = 1.0 if accepted_pct is None else accepted_pct / 100
     return 1 + drafted_tokens(flags) * share

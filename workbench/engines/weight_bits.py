@@ -1,4 +1,5 @@
-"""Bits per weight of each quantization, including the quantization scales, and the bytes of models with such weights.
+"""Bits per weight of each quantization, including the quantization scales, and the bytes of models
+with such weights.
 
 An engine quantizes the linear layers. The output matrix and the embedding stay in 16 bit.
 """
@@ -10,9 +11,10 @@ from typing import Any
 
 from workbench.model.model_shape import WeightParts
 
-GROUP = 128  # weights that share a scale in AWQ and GPTQ checkpoints, unless the checkpoint says otherwise
-# Bits per weight and group: 4-bit groups of 128 have a 16-bit scale and a 4-bit zero point; NVFP4 has an 8-bit scale
-# for 16 weights, MXFP4 one for 32 (OCP Microscaling specification).
+# weights that share a scale in AWQ and GPTQ checkpoints, unless the checkpoint says otherwise
+GROUP = 128
+# Bits per weight and group: 4-bit groups of 128 have a 16-bit scale and a 4-bit zero point; NVFP4
+# has an 8-bit scale for 16 weights, MXFP4 one for 32 (OCP Microscaling specification).
 BITS: Mapping[str, float] = {
     "BF16": 16.0,
     "FP8": 8.0,
@@ -22,24 +24,42 @@ BITS: Mapping[str, float] = {
     "GPTQ": 4 + 20 / GROUP,
 }
 # Whole files, head and embedding included, of Llama-3.1-8B (llama.cpp, tools/quantize/README.md).
-GGUF_BITS: Mapping[str, float] = {"Q8_0": 8.5008, "Q6_K": 6.5633, "Q5_K_M": 5.7036, "Q4_K_M": 4.8944, "IQ4_XS": 4.4597}
-_METHODS = {"fp8": "FP8", "awq": "AWQ", "gptq": "GPTQ", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "modelopt_fp4": "NVFP4"}
+GGUF_BITS: Mapping[str, float] = {
+    "Q8_0": 8.5008,
+    "Q6_K": 6.5633,
+    "Q5_K_M": 5.7036,
+    "Q4_K_M": 4.8944,
+    "IQ4_XS": 4.4597,
+}
+_METHODS = {
+    "fp8": "FP8",
+    "awq": "AWQ",
+    "gptq": "GPTQ",
+    "mxfp4": "MXFP4",
+    "nvfp4": "NVFP4",
+    "modelopt_fp4": "NVFP4",
+}
 
 
 def name_of(quantization: str | None) -> str | None:
-    """Return the key in `BITS` for the name of a quantization method, such as "AWQ" for "awq_marlin". None for an
-    unknown method."""
+    """Return the key in `BITS` for the name of a quantization method, such as "AWQ" for
+    "awq_marlin". None for an unknown method."""
     word = (quantization or "").lower().removesuffix("_marlin").removesuffix("-int4").strip()
     if word in ("", "bfloat16", "float16", "bf16", "fp16", "torch.bfloat16", "torch.float16"):
         return "BF16" if word else None
     return next(
-        (name for key, name in _METHODS.items() if word == key or word.startswith((f"{key} ", f"{key}_"))), None
+        (
+            name
+            for key, name in _METHODS.items()
+            if word == key or word.startswith((f"{key} ", f"{key}_"))
+        ),
+        None,
     )
 
 
 def bits_of(config: Mapping[str, Any]) -> float:
-    """Return the bits per weight, including the quantization scales, that the `quantization_config` of a config.json
-    describes; 16 if it names no method."""
+    """Return the bits per weight, including the quantization scales, that the `quantization_config`
+    of a config.json describes; 16 if it names no method."""
     method = str(config.get("quant_method") or "").lower()
     bits, group = config.get("bits"), config.get("group_size")
     if method in ("awq", "gptq") and type(bits) is int and 1 <= bits <= 16:
@@ -53,16 +73,19 @@ def bits_of(config: Mapping[str, Any]) -> float:
     return BITS[name_of(method) or "FP8"] if method else 16.0
 
 
-def token_bytes(parts: WeightParts, bits: float, *, expert_bits: float | None = None, head_bits: float = 16.0) -> float:
-    """Return the bytes of weights that one token reads if it is computed alone: all dense weights, the experts that the
-    token uses, and the output matrix. `bits` are the bits per weight, `expert_bits` those of the experts (None: as
-    `bits`), and `head_bits` those of the output matrix."""
+def token_bytes(
+    parts: WeightParts, bits: float, *, expert_bits: float | None = None, head_bits: float = 16.0
+) -> float:
+    """Return the bytes of weights that one token reads if it is computed alone: all dense weights,
+    the experts that the token uses, and the output matrix. `bits` are the bits per weight,
+    `expert_bits` those of the experts (None: as `bits`), and `head_bits` those of the output
+    matrix."""
     experts = parts.experts * parts.expert_share * (bits if expert_bits is None else expert_bits)
     return (parts.dense * bits + experts + parts.output * head_bits) / 8
 
 
 def held_bytes(parts: WeightParts, bits: float, *, head_bits: float = 16.0) -> float:
-    """Return the bytes that all weights take in GPU memory. `bits` are those of the layers, `head_bits` those of the
-    output matrix and the embedding."""
+    """Return the bytes that all weights take in GPU memory. `bits` are those of the layers,
+    `head_bits` those of the output matrix and the embedding."""
     other = parts.head + parts.embedding
     return ((parts.dense + parts.experts) * bits + other * head_bits + parts.other * 16) / 8

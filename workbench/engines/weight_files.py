@@ -1,7 +1,8 @@
-"""The weights in a model's files: the tensors that a safetensors header lists, and the bytes of them that one token
-reads.
+"""The weights in a model's files: the tensors that a safetensors header lists, and the bytes of
+them that one token reads.
 
-The headers may be malicious. An entry that is not a tensor is ignored, and a header that is not JSON counts as empty.
+The headers may be malicious. An entry that is not a tensor is ignored, and a header that is not
+JSON counts as empty.
 """
 
 from __future__ import annotations
@@ -17,18 +18,26 @@ from workbench.model.model_shape import WeightParts
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}  # types that hold one weight per number
 _LARGEST = 2**50
 _PARTS = (  # the first that matches a tensor's name; the rest is dense
-    ("other", re.compile(r"(^|\.)(visual|vision\w*|audio\w*|mm_projector|multi_modal_projector|mtp|nextn|v|mm)\.")),
+    (
+        "other",
+        re.compile(
+            r"(^|\.)(visual|vision\w*|audio\w*|mm_projector|multi_modal_projector|mtp|nextn|v|mm)\."
+        ),
+    ),
     ("experts", re.compile(r"\.experts\.|_exps\.")),
     ("head", re.compile(r"(^|\.)(lm_head|embed_out)\.|^output\.weight$")),
-    ("embedding", re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings|token_embd)\.")),
+    (
+        "embedding",
+        re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings|token_embd)\."),
+    ),
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blk|h)\.(\d{1,6})\.")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a weight file. `weights` is the number of weights in the tensor, or None if it packs several weights
-    into one number."""
+    """A tensor of a weight file. `weights` is the number of weights in the tensor, or None if it
+    packs several weights into one number."""
 
     name: str
     bytes: int
@@ -37,8 +46,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FileWeights:
-    """The weights of a checkpoint: `bytes` of all weights, `token_bytes` that one token reads, and `parts`, the number
-    of weights of each part of the model."""
+    """The weights of a checkpoint: `bytes` of all weights, `token_bytes` that one token reads, and
+    `parts`, the number of weights of each part of the model."""
 
     bytes: float
     token_bytes: float
@@ -53,12 +62,20 @@ def safetensors(header: str) -> list[Tensor]:
         return []
     if not isinstance(document, Mapping):
         return []
-    return [t for name, entry in document.items() if isinstance(entry, Mapping) and (t := _tensor(name, entry))]
+    return [
+        t
+        for name, entry in document.items()
+        if isinstance(entry, Mapping) and (t := _tensor(name, entry))
+    ]
 
 
 def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
     where = entry.get("data_offsets")
-    if not isinstance(where, list) or len(where) != 2 or not all(type(v) is int and 0 <= v < _LARGEST for v in where):
+    if (
+        not isinstance(where, list)
+        or len(where) != 2
+        or not all(type(v) is int and 0 <= v < _LARGEST for v in where)
+    ):
         return None
     size = where[1] - where[0]
     bits = _BITS.get(str(entry.get("dtype")))
@@ -68,10 +85,10 @@ def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
 def weights_of(
     tensors: Iterable[Tensor], *, packed_bits: float, expert_share: float | None, layers: int | None
 ) -> FileWeights | None:
-    """Return the weights of a checkpoint, given all its `tensors`. `packed_bits` is the bits per weight in tensors that
-    pack several weights into one number, `expert_share` the share of the experts that a token uses, and `layers` the
-    number of layers, after which a draft head may follow. None without tensors, or if the share of existing experts is
-    unknown."""
+    """Return the weights of a checkpoint, given all its `tensors`. `packed_bits` is the bits per
+    weight in tensors that pack several weights into one number, `expert_share` the share of the
+    experts that a token uses, and `layers` the number of layers, after which a draft head may
+    follow. None without tensors, or if the share of existing experts is unknown."""
     sizes: dict[str, float] = {}
     counts: dict[str, float] = {}
     for tensor in tensors:
@@ -84,7 +101,9 @@ def weights_of(
     share = 1.0 if expert_share is None else expert_share
     read = sizes.get("dense", 0.0) + share * sizes.get("experts", 0.0)
     read += sizes.get("head") or sizes.get("embedding", 0.0)
-    return FileWeights(sum(sizes.values()), read, WeightParts(**{"dense": 0.0, **counts}, expert_share=share))
+    return FileWeights(
+        sum(sizes.values()), read, WeightParts(**{"dense": 0.0, **counts}, expert_share=share)
+    )
 
 
 def _part(name: str, layers: int | None) -> str:

@@ -1,5 +1,5 @@
-"""The GPUs of a host: their readings, the settings that Workbench changes on them, and the guard that reverts these
-settings.
+"""The GPUs of a host: their readings, the settings that Workbench changes on them, and the guard
+that reverts these settings.
 
 telemetry/            the agent that reads NVML on the host, and the code that runs it and receives its readings
 settings/             plan, apply, verify and revert GPU settings; the journal and the host's register

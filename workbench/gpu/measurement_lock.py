@@ -1,4 +1,5 @@
-"""The measurement lock of a host: only one Workbench at a time measures there, whichever user runs it."""
+"""The measurement lock of a host: only one Workbench at a time measures there, whichever user runs
+it."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ _LOOK_S = 10.0
 async def locked_for_measurement(
     host: Host, what: str, *, wait: bool, tell: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Hold the host's measurement lock while the block runs. If another Workbench has the lock, raise BenchError, or
-    with `wait`, name that Workbench through `tell` and wait for its end. If the host can have no lock, because it lacks
-    python3 or a common directory, report that through `tell` and run the block without a lock."""
+    """Hold the host's measurement lock while the block runs. If another Workbench has the lock,
+    raise BenchError, or with `wait`, name that Workbench through `tell` and wait for its end. If
+    the host can have no lock, because it lacks python3 or a common directory, report that through
+    `tell` and run the block without a lock."""
     orders = {"what": what, "machine": platform.node(), "wait": wait}
     try:
         stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)
@@ -55,10 +57,13 @@ async def locked_for_measurement(
 
 
 async def holder(host: Host, directory: str) -> MeasurementOwner | None:
-    """Return the Workbench that holds the host's measurement lock, None if none does. `directory` is the directory of
-    the host's register. Start python3 on the host only if that directory has a file that may name a holder."""
+    """Return the Workbench that holds the host's measurement lock, None if none does. `directory`
+    is the directory of the host's register. Start python3 on the host only if that directory has a
+    file that may name a holder."""
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
-    if not any(name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names):
+    if not any(
+        name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names
+    ):
         return None
     done = await remote_programs.MEASUREMENT_LOCK.run(host, {"look": True}, timeout_s=_LOOK_S)
     try:
@@ -78,4 +83,6 @@ def _problem(line: bytes) -> str | None:
 def _owner(by: Any) -> MeasurementOwner | None:
     if not isinstance(by, dict):
         return None
-    return MeasurementOwner(clean(by["what"]), clean(by["user"]), clean(by["machine"]), by["since_unix_s"], by["pid"])
+    return MeasurementOwner(
+        clean(by["what"]), clean(by["user"]), clean(by["machine"]), by["since_unix_s"], by["pid"]
+    )

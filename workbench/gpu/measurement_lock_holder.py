@@ -1,9 +1,9 @@
-"""The program that owns a host's measurement lock while its stdin is open. The lock exists because two measurements at
-the same time disturb each other.
+"""The program that owns a host's measurement lock while its stdin is open. The lock exists because
+two measurements at the same time disturb each other.
 
-One lock file serves all users, in the directory of the register of GPU settings. The kernel releases the lock when this
-process ends, and this process ends with the process that started it. A second file names the holder of the lock
-and the measurement, for information only.
+One lock file serves all users, in the directory of the register of GPU settings. The kernel
+releases the lock when this process ends, and this process ends with the process that started it. A
+second file names the holder of the lock and the measurement, for information only.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -34,10 +34,11 @@ EACH_S = 0.5  # between two tries of a process that waits
 
 
 def main() -> None:
-    """Take the lock and hold it until stdin is closed. argv[1] is JSON: {"what": name of the measurement, "machine":
-    machine of the user, "wait": whether to wait for the lock}, or {"look": true} to read only who holds the lock.
-    Prints lines of JSON: {"held": true} once this process holds the lock; {"by": holder or null} if another process
-    holds it; {"problem": text} if this host can have no lock."""
+    """Take the lock and hold it until stdin is closed. argv[1] is JSON: {"what": name of the
+    measurement, "machine": machine of the user, "wait": whether to wait for the lock}, or {"look":
+    true} to read only who holds the lock. Prints lines of JSON: {"held": true} once this process
+    holds the lock; {"by": holder or null} if another process holds it; {"problem": text} if this
+    host can have no lock."""
     orders = json.loads(sys.argv[1])
     try:
         directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
@@ -70,17 +71,19 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _stdin_closes(timeout_s: float | None) -> bool:
-    """Wait until stdin is closed, but at most `timeout_s` seconds (None: without a limit), and return whether it is
-    closed. Stdin closes when the process that started this one ends."""
+    """Wait until stdin is closed, but at most `timeout_s` seconds (None: without a limit), and
+    return whether it is closed. Stdin closes when the process that started this one ends."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
 
 
 def _open_lock_file(path: str) -> int:
-    """Open the lock file, and return its file descriptor. The first user creates the file. Other users open it for
-    reading, which suffices to lock it."""
+    """Open the lock file, and return its file descriptor. The first user creates the file. Other
+    users open it for reading, which suffices to lock it."""
     with contextlib.suppress(FileExistsError):
-        made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        made = os.open(
+            path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+        )
         os.fchmod(made, 0o644)
         return made
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -98,12 +101,19 @@ def _try_lock(handle: int) -> bool:
 
 
 def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
-    """Write a file that names this process as the holder of the lock, and return its path. `orders` has under "what"
-    the name of the measurement, and under "machine" the user's machine. The file stays locked while this process runs,
-    which distinguishes it from the file of an ended process."""
-    said = {"pid": os.getpid(), "since_unix_s": time.time(), "what": orders["what"], "machine": orders["machine"]}
+    """Write a file that names this process as the holder of the lock, and return its path. `orders`
+    has under "what" the name of the measurement, and under "machine" the user's machine. The file
+    stays locked while this process runs, which distinguishes it from the file of an ended process.
+    """
+    said = {
+        "pid": os.getpid(),
+        "since_unix_s": time.time(),
+        "what": orders["what"],
+        "machine": orders["machine"],
+    }
     path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)  # stays open with this process
+    # stays open with this process
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.write(handle, json.dumps(said).encode()[:MOST_BYTES])
     os.fchmod(handle, 0o644)
@@ -111,9 +121,11 @@ def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
 
 
 def _holder(directory: str) -> dict[str, Any] | None:
-    """Return who holds the measurement lock, from the files in `directory` in which holders name themselves. None if no
-    process holds it."""
-    names = [name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")]
+    """Return who holds the measurement lock, from the files in `directory` in which holders name
+    themselves. None if no process holds it."""
+    names = [
+        name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")
+    ]
     for name in sorted(names)[:MOST_FILES]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             found = _read_holder_file(f"{directory}/{name}")
@@ -123,8 +135,9 @@ def _holder(directory: str) -> dict[str, Any] | None:
 
 
 def _read_holder_file(path: str) -> dict[str, Any] | None:
-    """Return the contents of the file in which a holder of the lock names itself, with its user's name. None if the
-    file is invalid, or if no process has it locked. In the second case, remove the file if it belongs to this user."""
+    """Return the contents of the file in which a holder of the lock names itself, with its user's
+    name. None if the file is invalid, or if no process has it locked. In the second case, remove
+    the file if it belongs to this user."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)

@@ -1,7 +1,8 @@
-"""The boot id of this machine, and start times and user ids of its processes, from /proc. They identify the process
-that owns a change or a lock.
+"""The boot id of this machine, and start times and user ids of its processes, from /proc. They
+identify the process that owns a change or a lock.
 
-Workbench uses this module itself and sends it to the host, so it uses only the standard library and Python 3.8.
+Workbench uses this module itself and sends it to the host, so it uses only the standard library and
+Python 3.8.
 """
 
 # ruff: noqa: PTH123
@@ -20,7 +21,8 @@ def boot_id() -> str:
 
 
 def start_of(pid: int) -> str:
-    """Return the start time of a process, field 22 of /proc/PID/stat, as text; "" if the process has ended."""
+    """Return the start time of a process, field 22 of /proc/PID/stat, as text; "" if the process
+    has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             words = file.read().rpartition(")")[2].split()
@@ -30,9 +32,12 @@ def start_of(pid: int) -> str:
 
 
 def uids_of(pid: int) -> set[int]:
-    """Return the real, effective, saved and file system user id of a process; an empty set if the process has ended."""
+    """Return the real, effective, saved and file system user id of a process; an empty set if the
+    process has ended."""
     try:
         with open(f"/proc/{pid}/status") as file:
-            return {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}
+            return {
+                int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]
+            }
     except OSError:
         return set()

@@ -1,7 +1,8 @@
 """The part of pynvml that the telemetry agent uses: a tenth of its source.
 
-Another machine receives only this part, so it has less to receive and to compile. On this machine, the part is a file
-in the user's cache. It saves 2 MB of the agent's memory compared with the whole of pynvml.
+Another machine receives only this part, so it has less to receive and to compile. On this machine,
+the part is a file in the user's cache. It saves 2 MB of the agent's memory compared with the whole
+of pynvml.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def whole() -> Path:
 
 
 def source(users: Sequence[Path]) -> str:
-    """Return the source of pynvml without the definitions that no module in the files `users` needs, neither directly
-    nor through other definitions."""
+    """Return the source of pynvml without the definitions that no module in the files `users`
+    needs, neither directly nor through other definitions."""
     all_of_it = whole().read_text("utf-8")
     part = used_definitions(all_of_it, "".join(path.read_text("utf-8") for path in users))
     try:
@@ -43,9 +44,9 @@ def source(users: Sequence[Path]) -> str:
 
 
 def kept(users: Sequence[Path]) -> Path | None:
-    """Return the directory in the user's cache that contains pynvml's part for the modules in the files `users`. None
-    if there is no such directory or if another user could have written it. That can be the case under sudo, which may
-    use the cache of another user."""
+    """Return the directory in the user's cache that contains pynvml's part for the modules in the
+    files `users`. None if there is no such directory or if another user could have written it. That
+    can be the case under sudo, which may use the cache of another user."""
     try:
         folder = _folder(users)
         own = all(map(_is_own, (*folder.parents[:2], folder, folder / "pynvml.py")))
@@ -55,9 +56,9 @@ def kept(users: Sequence[Path]) -> Path | None:
 
 
 def keep(users: Sequence[Path]) -> None:
-    """Write pynvml's part for the modules in the files `users` into the user's cache, unless the cache contains it. Do
-    nothing if the cache cannot be written, or if another user can write in its directories: that user could place a
-    link there, and root would write to its target."""
+    """Write pynvml's part for the modules in the files `users` into the user's cache, unless the
+    cache contains it. Do nothing if the cache cannot be written, or if another user can write in
+    its directories: that user could place a link there, and root would write to its target."""
     if kept(users) is not None:
         return
     try:
@@ -73,8 +74,8 @@ def keep(users: Sequence[Path]) -> None:
 
 
 def _folder(users: Sequence[Path]) -> Path:
-    """Return the directory in the user's cache for pynvml's part for the modules in the files `users`. Its name changes
-    when one of these files or pynvml changes."""
+    """Return the directory in the user's cache for pynvml's part for the modules in the files
+    `users`. Its name changes when one of these files or pynvml changes."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     cache_dir = Path(base) if base.startswith("/") else Path.home() / ".cache"
     files = [path.stat() for path in (whole(), Path(__file__), *users)]
@@ -88,9 +89,9 @@ def _is_own(path: Path) -> bool:
 
 
 def used_definitions(source: str, user: str) -> str:
-    """Return `source`, the source of a Python module, without the functions, classes and variables that `user`, the
-    source of another module, needs neither directly nor through other definitions. All other statements, such as
-    imports and calls, stay."""
+    """Return `source`, the source of a Python module, without the functions, classes and variables
+    that `user`, the source of another module, needs neither directly nor through other definitions.
+    All other statements, such as imports and calls, stay."""
     statements: list[str] = []
     for text in _STATEMENT.split(source):
         if statements and _DECORATED.fullmatch(statements[-1]):

@@ -1,4 +1,5 @@
-"""The Python programs that Workbench runs on a GPU host: telemetry agent, guard, register and measurement lock."""
+"""The Python programs that Workbench runs on a GPU host: telemetry agent, guard, register and
+measurement lock."""
 
 from __future__ import annotations
 
@@ -7,11 +8,18 @@ from pathlib import Path
 from workbench.gpu import pynvml_part
 from workbench.hosts.python_programs import PythonProgram
 
-_REGISTER = ("model.core_values", "model.setting_commands", "gpu.process_facts", "gpu.settings.register")
+_REGISTER = (
+    "model.core_values",
+    "model.setting_commands",
+    "gpu.process_facts",
+    "gpu.settings.register",
+)
 
 
 def _files_of_agent() -> list[Path]:
-    return [Path(__file__).parents[1] / f"{module.replace('.', '/')}.py" for module in AGENT.modules]
+    return [
+        Path(__file__).parents[1] / f"{module.replace('.', '/')}.py" for module in AGENT.modules
+    ]
 
 
 def _sent_pynvml() -> dict[str, str]:
@@ -23,8 +31,9 @@ def _place_of_pynvml() -> tuple[str, ...]:
 
 
 def keep_part_of_pynvml() -> None:
-    """Write the part of pynvml that the telemetry agent uses into the user's cache, from which the next agent on this
-    machine reads it. Writing takes 0.02 s, so call this only after the present agent has begun to read the GPUs."""
+    """Write the part of pynvml that the telemetry agent uses into the user's cache, from which the
+    next agent on this machine reads it. Writing takes 0.02 s, so call this only after the present
+    agent has begun to read the GPUs."""
     pynvml_part.keep(_files_of_agent())
 
 
@@ -33,7 +42,10 @@ AGENT = PythonProgram(
     (
         "model.core_values",
         "model.process_container",
-        *(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml_library", "readings", "agent")),
+        *(
+            f"gpu.telemetry.{name}"
+            for name in ("clock_event_reasons", "nvml_library", "readings", "agent")
+        ),
     ),
     options=("-S", "-u"),
     # pynvml imports find_library and never uses it; ctypes.util would load 20 modules: 1 MiB.
@@ -42,13 +54,18 @@ AGENT = PythonProgram(
     places=_place_of_pynvml,
 )
 REGISTER = PythonProgram("register of GPU settings", _REGISTER)
-MEASUREMENT_LOCK = PythonProgram("measurement lock", (*_REGISTER, "gpu.measurement_lock_holder"), options=("-S", "-u"))
+MEASUREMENT_LOCK = PythonProgram(
+    "measurement lock", (*_REGISTER, "gpu.measurement_lock_holder"), options=("-S", "-u")
+)
 GUARD = PythonProgram(
     "guard of GPU settings",
     (
         *("model.core_values", "model.setting_commands", "gpu.process_facts"),
         *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register")),
-        *(f"gpu.guard.{name}" for name in ("temperatures", "files", "privileges", "due_reverts", "guard", "start")),
+        *(
+            f"gpu.guard.{name}"
+            for name in ("temperatures", "files", "privileges", "due_reverts", "guard", "start")
+        ),
     ),
     kept=False,
 )

@@ -24,8 +24,8 @@ shared_answers     one request to a host for several callers at the same time
 line_splitter      splits the output of commands into lines, and limits its size
 task_cancellation  reliable cancellation of asyncio tasks
 
-A new kind of host needs a module here and an entry in KINDS. A new kind of container needs an entry in
-container_kinds.KINDS.
+A new kind of host needs a module here and an entry in KINDS. A new kind of container needs an entry
+in container_kinds.KINDS.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _MOST_AROUND = 8  # containers around a container
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """A kind of host, such as ssh: how its hosts are named and opened. The functions import the modules of the kind
-    only when they are called, because asyncssh takes 0.2 s to load.
+    """A kind of host, such as ssh: how its hosts are named and opened. The functions import the
+    modules of the kind only when they are called, because asyncssh takes 0.2 s to load.
     """
 
     is_name: Callable[[str], bool]  # whether a name is of this kind; may look it up
@@ -83,8 +83,8 @@ KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
 
 
 def open_host(name: str | None = None, known_as: str | None = None) -> Host:
-    """Return the host called `name`, or this machine for None. The host is not connected until its first use.
-    `known_as` is the name that the user sees, if it differs from `name`.
+    """Return the host called `name`, or this machine for None. The host is not connected until its
+    first use. `known_as` is the name that the user sees, if it differs from `name`.
     """
     name = name or "local"
     kind = next((kind for kind in KINDS if kind is SSH or kind.is_name(name)), SSH)
@@ -92,12 +92,14 @@ def open_host(name: str | None = None, known_as: str | None = None) -> Host:
 
 
 def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
-    """Split a container's name `[HOST/]KIND:NAME` into (name of the host around it, or "" for this machine; (kind,
-    name)). For a name of another form, return (`name`, None). Raises InputError if the container is inside too many
-    others, or is a PBS job, in which no command can be run."""
+    """Split a container's name `[HOST/]KIND:NAME` into (name of the host around it, or "" for this
+    machine; (kind, name)). For a name of another form, return (`name`, None). Raises InputError if
+    the container is inside too many others, or is a PBS job, in which no command can be run."""
     around, _, last = name.rpartition("/")
     if around.count("/") > _MOST_AROUND:
-        raise InputError(f"the host name {name[:80]!r}… names more than {_MOST_AROUND} nested containers")
+        raise InputError(
+            f"the host name {name[:80]!r}… names more than {_MOST_AROUND} nested containers"
+        )
     kind, colon, container = last.partition(":")
     if not colon or not container or not kind.isalpha():  # as in an IPv6 address
         return name, None
@@ -106,7 +108,8 @@ def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
     if kind == "pbs":
         raise InputError(
             f"{name} cannot be a host: PBS has no command that enters a job from outside",
-            next_step="start servers as jobs with `start --as pbs`, or name the node of the job with --host if you can "
+            next_step="start servers as jobs with `start --as pbs`, or name the node of the job "
+            "with --host if you can "
             "log in there",
         )
     return (around, (kind, container)) if kind in CONTAINERS else (name, None)
@@ -118,7 +121,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def is_known(name: str) -> bool:
-    """Return whether a host called `name` exists, as far as this machine can tell without a connection. Asking the name
-    resolver can take up to one second.
+    """Return whether a host called `name` exists, as far as this machine can tell without a
+    connection. Asking the name resolver can take up to one second.
     """
     return any(kind.is_name(name) for kind in KINDS)

@@ -1,7 +1,9 @@
-"""Where commands run: the protocol Host, the class BaseHost with defaults for all kinds of hosts, and the errors.
+"""Where commands run: the protocol Host, the class BaseHost with defaults for all kinds of hosts,
+and the errors.
 
-A host is this machine, a machine behind ssh, a container, a cluster or a simulated host. Code outside of hosts/ uses
-all of them through the protocol alone. Commands are lists of arguments, never shell strings.
+A host is this machine, a machine behind ssh, a container, a cluster or a simulated host. Code
+outside of hosts/ uses all of them through the protocol alone. Commands are lists of arguments,
+never shell strings.
 
 HostError
 ├── HostUnreachable    there is no connection, or it was lost (servers on the host keep running)
@@ -34,7 +36,8 @@ Ask = Callable[[str], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The result of a command that has ended. `returncode` is the exit code, or -n if signal n ended the command."""
+    """The result of a command that has ended. `returncode` is the exit code, or -n if signal n
+    ended the command."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -56,7 +59,8 @@ class Completed:
 
     @property
     def problem(self) -> str:
-        """The last line that the command printed on stderr, or "exit code N" if it printed nothing there."""
+        """The last line that the command printed on stderr, or "exit code N" if it printed nothing
+        there."""
         lines = self.err.strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 
@@ -66,8 +70,8 @@ class HostUnreachable(HostError):
 
 
 class HostKeyUnknown(HostUnreachable):
-    """The error for a host whose key is not in known_hosts. `fingerprint` and `key_type` describe the key, so that the
-    user can be asked whether to trust it.
+    """The error for a host whose key is not in known_hosts. `fingerprint` and `key_type` describe
+    the key, so that the user can be asked whether to trust it.
     """
 
     def __init__(self, message: str, *, fingerprint: str, key_type: str, **kw: Any) -> None:
@@ -107,22 +111,33 @@ class FileError(HostError):
 
 
 def check_argv(argv: Sequence[str], host: str) -> None:
-    """Raise HostError if `argv` cannot be run as a command, for example because it is empty or contains a NUL."""
+    """Raise HostError if `argv` cannot be run as a command, for example because it is empty or
+    contains a NUL."""
     if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(f"{list(argv)!r} does not begin with the name of a program", host=host)
+        raise CommandNotFound(
+            f"{list(argv)!r} does not begin with the name of a program", host=host
+        )
     if any("\0" in a for a in argv):
         raise HostError("an argument of the command contains a NUL byte", host=host)
 
 
 def not_found(argv: Sequence[str], host: str, command: str | None = None) -> CommandNotFound:
     """Return the error for an executable that is not on the host's PATH."""
-    step = "check the path" if "/" in argv[0] else "install it on that host, add it to PATH, or give its full path"
-    return CommandNotFound(f"{argv[0]}: no such executable", host=host, command=command, next_step=step)
+    step = (
+        "check the path"
+        if "/" in argv[0]
+        else ("install it on that host, add it to PATH, or give its full path")
+    )
+    return CommandNotFound(
+        f"{argv[0]}: no such executable", host=host, command=command, next_step=step
+    )
 
 
 def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
     """Return the error for a command that was killed after `timeout_s` seconds."""
-    return CommandTimeout(f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv))
+    return CommandTimeout(
+        f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv)
+    )
 
 
 def too_much(argv: Sequence[str], host: str) -> OutputTooLarge:
@@ -138,28 +153,34 @@ def too_much(argv: Sequence[str], host: str) -> OutputTooLarge:
 def raise_for(done: Completed, host: str) -> None:
     """Raise CommandFailed with the last line of stderr if the command did not exit with 0."""
     if done.returncode != 0:
-        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        how = (
+            f"signal {-done.returncode}"
+            if done.returncode < 0
+            else (f"exit code {done.returncode}")
+        )
         last = done.err.strip().splitlines()[-1:]
         raise CommandFailed(": ".join([how, *last]), done, host=host)
 
 
 def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
-    """Return the error for a state directory on the host that cannot be created. `reason` is the host's error message,
-    None if there is none.
+    """Return the error for a state directory on the host that cannot be created. `reason` is the
+    host's error message, None if there is none.
     """
     named = f"the state directory {path}" if path else "the state directory"
     return FileError(
         f"cannot create {named}: {reason}",
         host=host,
-        next_step="set XDG_STATE_HOME on that host to the absolute path of a directory that you can write",
+        next_step="set XDG_STATE_HOME on that host to the absolute path of a directory that you "
+        "can write",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """A change of the connection to a host. If `connected` is False, the connection was lost for `reason`, and
-    `retries` attempts to restore it have failed. If `refused` is set, no further attempt follows, because only the user
-    can solve that problem. If `connected` is True, the connection is back after `outage_s` seconds."""
+    """A change of the connection to a host. If `connected` is False, the connection was lost for
+    `reason`, and `retries` attempts to restore it have failed. If `refused` is set, no further
+    attempt follows, because only the user can solve that problem. If `connected` is True, the
+    connection is back after `outage_s` seconds."""
 
     host: str
     connected: bool
@@ -171,8 +192,8 @@ class LinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class SshAddress:
-    """The address of an sshd. `alias` is the name of the host in this machine's ssh configuration. `through` names the
-    ProxyJump hosts by which ssh reaches the host, "" if there are none."""
+    """The address of an sshd. `alias` is the name of the host in this machine's ssh configuration.
+    `through` names the ProxyJump hosts by which ssh reaches the host, "" if there are none."""
 
     host: str
     user: str = ""
@@ -193,7 +214,8 @@ class SshAddress:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The properties of a host: system, user, memory, tools. A property that could not be determined is None."""
+    """The properties of a host: system, user, memory, tools. A property that could not be
+    determined is None."""
 
     name: str
     kind: str  # "local", "ssh", "container"
@@ -209,7 +231,8 @@ class HostFacts:
     python3: str | None = None  # path of python3 on that host; None if it is not installed
     python3_version: str | None = None
     nvidia_smi: str | None = None
-    initial_user_namespace: bool | None = None  # False in an unprivileged container: uid 0 there is not root
+    # False in an unprivileged container: uid 0 there is not root
+    initial_user_namespace: bool | None = None
     container: str | None = None  # "lxc", "docker", "podman", …
     virtualization: str | None = None  # "vmware", "kvm", "none", …; names of systemd-detect-virt
     home: str | None = None
@@ -221,8 +244,9 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAround:
-    """What the host around a container knows about a process. `pid` is the process id inside the container. If the
-    process is not in this container, `pid` is None and `place` names where it runs, such as "docker:0123456789ab"."""
+    """What the host around a container knows about a process. `pid` is the process id inside the
+    container. If the process is not in this container, `pid` is None and `place` names where it
+    runs, such as "docker:0123456789ab"."""
 
     pid: int | None
     name: str | None = None
@@ -234,7 +258,8 @@ class Stream(Protocol):
     """A running command whose output can be read before its end. `close` ends the command."""
 
     def lines(self) -> AsyncIterator[bytes]:
-        """Yield the complete lines of the command's output, without newlines, until the command ends."""
+        """Yield the complete lines of the command's output, without newlines, until the command
+        ends."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -252,8 +277,8 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Forward(Protocol):
-    """A forwarded TCP port: connections to `local_port` lead to a port of a host, or of a node that only this host
-    reaches. `url` is the base URL with which this machine connects to that port."""
+    """A forwarded TCP port: connections to `local_port` lead to a port of a host, or of a node that
+    only this host reaches. `url` is the base URL with which this machine connects to that port."""
 
     local_port: int
     url: str
@@ -263,8 +288,8 @@ class Forward(Protocol):
 
 @runtime_checkable
 class Host(Protocol):
-    """A machine on which commands are run. A new kind of host is a subclass of `BaseHost`, which has the defaults, and
-    an entry in hosts/__init__.py.
+    """A machine on which commands are run. A new kind of host is a subclass of `BaseHost`, which
+    has the defaults, and an entry in hosts/__init__.py.
     """
 
     name: str  # as the user gives it
@@ -288,27 +313,28 @@ class Host(Protocol):
     def connected(self) -> bool: ...
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
-        """Register `listener`, which is called each time the connection is lost or restored. Return a function that
-        unregisters it.
+        """Register `listener`, which is called each time the connection is lost or restored. Return
+        a function that unregisters it.
         """
         ...
 
     def accept_host_key(self, fingerprint: str) -> None:
-        """Add the host key with this fingerprint to known_hosts, after `connect` raised HostKeyUnknown and the user
-        agreed. Then call `connect` again.
+        """Add the host key with this fingerprint to known_hosts, after `connect` raised
+        HostKeyUnknown and the user agreed. Then call `connect` again.
         """
         ...
 
     async def connect(self) -> None:
-        """Connect to the host. Raises HostUnreachable or a subclass of it. On this machine, do nothing."""
+        """Connect to the host. Raises HostUnreachable or a subclass of it. On this machine, do
+        nothing."""
         ...
 
     async def state_dir(self) -> str:
-        """Return the absolute path of the directory on the host in which Workbench keeps run directories and the
-        settings journal.
+        """Return the absolute path of the directory on the host in which Workbench keeps run
+        directories and the settings journal.
 
-        The path is $XDG_STATE_HOME/workbench or ~/.local/state/workbench. The directory is created with mode 0700 if it
-        is missing.
+        The path is $XDG_STATE_HOME/workbench or ~/.local/state/workbench. The directory is created
+        with mode 0700 if it is missing.
         """
         ...
 
@@ -321,59 +347,66 @@ class Host(Protocol):
         env: Mapping[str, str] | None = None,
         check: bool = False,
     ) -> Completed:
-        """Run a command and return its result after its end. `input` is written to its stdin, and `env` is added to the
-        host's environment. Raises CommandTimeout after `timeout_s` seconds, and CommandFailed for an exit code other
-        than 0 if `check` is set.
+        """Run a command and return its result after its end. `input` is written to its stdin, and
+        `env` is added to the host's environment. Raises CommandTimeout after `timeout_s` seconds,
+        and CommandFailed for an exit code other than 0 if `check` is set.
         """
         ...
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Stream:
-        """Start a command whose output can be read while it runs. `input` is written to its stdin, and `env` is added
-        to its environment. Stdin stays open until the stream is closed, so that the command can take the end of its
-        stdin as the request to end."""
+        """Start a command whose output can be read while it runs. `input` is written to its stdin,
+        and `env` is added to its environment. Stdin stays open until the stream is closed, so that
+        the command can take the end of its stdin as the request to end."""
         ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        """Return the file's bytes from position `offset` to the end, but at most `limit` bytes if it is not None.
-        Raises FileError if the file cannot be read.
+        """Return the file's bytes from position `offset` to the end, but at most `limit` bytes if
+        it is not None. Raises FileError if the file cannot be read.
         """
         ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        """Write the file atomically (temporary file, fsync, rename) and create missing parent directories (0700)."""
+        """Write the file atomically (temporary file, fsync, rename) and create missing parent
+        directories (0700)."""
         ...
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
-        """Open a port of this machine whose connections lead to `port` at `address`. The host resolves and reaches
-        `address`: its own address, or that of a node that only this host reaches."""
+        """Open a port of this machine whose connections lead to `port` at `address`. The host
+        resolves and reaches `address`: its own address, or that of a node that only this host
+        reaches."""
         ...
 
     async def facts(self) -> HostFacts: ...
 
     async def ssh_address(self) -> SshAddress | None:
-        """Return the address of the host's sshd from the ssh configuration, without connecting. None for a host that is
-        not behind ssh."""
+        """Return the address of the host's sshd from the ssh configuration, without connecting.
+        None for a host that is not behind ssh."""
         ...
 
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
-        """If this host is a container, return {process id: what the host around it knows about that process}. `pids`
-        are process ids of the host around it, as the GPU driver reports them. Empty if this host is no container."""
+        """If this host is a container, return {process id: what the host around it knows about that
+        process}. `pids` are process ids of the host around it, as the GPU driver reports them.
+        Empty if this host is no container."""
         ...
 
     async def gpus_given(self) -> tuple[str, ...] | None:
-        """Return the indices or UUIDs of the GPUs that a batch system gave to this host, if this host is a job on a
-        machine with more GPUs. None if this host may use all GPUs that the driver shows. Raises HostError if that
-        cannot be read."""
+        """Return the indices or UUIDs of the GPUs that a batch system gave to this host, if this
+        host is a job on a machine with more GPUs. None if this host may use all GPUs that the
+        driver shows. Raises HostError if that cannot be read."""
         ...
 
     async def close(self) -> None: ...
 
 
 class BaseHost(ABC):
-    """Defaults for all kinds of hosts. They describe a real host that needs no login and whose connection is never
-    lost.
+    """Defaults for all kinds of hosts. They describe a real host that needs no login and whose
+    connection is never lost.
     """
 
     name: str
@@ -389,7 +422,8 @@ class BaseHost(ABC):
 
     def accept_host_key(self, fingerprint: str) -> None:
         raise HostError(
-            f"cannot accept the key {fingerprint}: the host offered no key with this fingerprint", host=self.name
+            f"cannot accept the key {fingerprint}: the host offered no key with this fingerprint",
+            host=self.name,
         )
 
     async def connect(self) -> None:
@@ -423,6 +457,10 @@ class BaseHost(ABC):
 
     @abstractmethod
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
         pass

@@ -1,4 +1,5 @@
-"""A cluster of hosts as one host: its commands, files and ports are those of its first node, the head."""
+"""A cluster of hosts as one host: its commands, files and ports are those of its first node, the
+head."""
 
 from __future__ import annotations
 
@@ -46,21 +47,25 @@ class NodeHost:
 
 
 class ClusterHost(BaseHost):
-    """The hosts of a cluster as one host. `nodes` contains all of them, the head first. This host is reachable if the
-    head is, so a node that cannot be reached does not prevent the use of the others."""
+    """The hosts of a cluster as one host. `nodes` contains all of them, the head first. This host
+    is reachable if the head is, so a node that cannot be reached does not prevent the use of the
+    others."""
 
     kind = "cluster"
 
     def __init__(self, entry: ClusterEntry, hosts: Sequence[Host]) -> None:
         self.entry = entry
         self.name = f"{PREFIX}{entry.name}"
-        self.nodes = tuple(NodeHost(node, host) for node, host in zip(entry.nodes, hosts, strict=True))
+        self.nodes = tuple(
+            NodeHost(node, host) for node, host in zip(entry.nodes, hosts, strict=True)
+        )
         self.head = hosts[0]
         self.is_local = self.head.is_local
         self.simulated = self.head.simulated
         self.may_sudo = self.head.may_sudo
         self.preset_variables = self.head.preset_variables
-        self.places = places(entry.nodes, [NodeNetwork()] * len(hosts))  # what hosts.toml names; all once connected
+        # what hosts.toml names; all once connected
+        self.places = places(entry.nodes, [NodeNetwork()] * len(hosts))
         self.cluster_variables = _variables(self.places)
         self._refused_by: Host | None = None
 
@@ -81,21 +86,24 @@ class ClusterHost(BaseHost):
         return self.head.on_link(listener)
 
     async def connect(self) -> None:
-        """Connect to all nodes at once. Raises the error of the head, or an error of another node that the user must
-        solve, such as an unknown host key. Another node that is out of reach is ignored."""
+        """Connect to all nodes at once. Raises the error of the head, or an error of another node
+        that the user must solve, such as an unknown host key. Another node that is out of reach is
+        ignored."""
         hosts = [node.host for node in self.nodes]
         outcomes = await asyncio.gather(*(host.connect() for host in hosts), return_exceptions=True)
         for host, outcome in zip(hosts, outcomes, strict=True):
             if isinstance(outcome, (AuthFailed, HostKeyChanged, HostKeyUnknown)):
                 self._refused_by = host
                 raise outcome
-            if outcome is not None and (host is self.head or not isinstance(outcome, HostUnreachable)):
+            if outcome is not None and (
+                host is self.head or not isinstance(outcome, HostUnreachable)
+            ):
                 raise outcome
         await self.read_network()
 
     async def read_network(self) -> None:
-        """Find the addresses, interfaces and RDMA devices of all nodes, and store them in `places`. If a node does not
-        answer, the `problem` of its entry there has the reason."""
+        """Find the addresses, interfaces and RDMA devices of all nodes, and store them in `places`.
+        If a node does not answer, the `problem` of its entry there has the reason."""
         networks = await asyncio.gather(*(interfaces.read(node.host) for node in self.nodes))
         self.places = places(self.entry.nodes, networks)
         self.cluster_variables = _variables(self.places)
@@ -112,12 +120,20 @@ class ClusterHost(BaseHost):
         return await self.head.state_dir()
 
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
         return await self.head.run(argv, input=input, timeout_s=timeout_s, env=env)
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Stream:
         return await self.head.stream(argv, input=input, env=env)
 
@@ -141,9 +157,13 @@ class ClusterHost(BaseHost):
 
 
 def _variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:
-    """Return {name: value} of the variables that presets for several nodes use: "head_ip", "worker_ip", "interface" and
-    "rdma_devices". A variable without a value is left out."""
+    """Return {name: value} of the variables that presets for several nodes use: "head_ip",
+    "worker_ip", "interface" and "rdma_devices". A variable without a value is left out."""
     head, *others = nodes
-    found = {"head_ip": head.address, "interface": head.interface, "rdma_devices": ",".join(head.rdma)}
+    found = {
+        "head_ip": head.address,
+        "interface": head.interface,
+        "rdma_devices": ",".join(head.rdma),
+    }
     found |= {"worker_ip": others[0].address} if others else {}
     return {name: value for name, value in found.items() if value}

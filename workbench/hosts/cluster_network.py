@@ -1,4 +1,5 @@
-"""The choice of the network over which the nodes of a cluster reach each other. All functions are pure."""
+"""The choice of the network over which the nodes of a cluster reach each other. All functions are
+pure."""
 
 from __future__ import annotations
 
@@ -10,14 +11,17 @@ from workbench.model.host_entry import ClusterNode
 from workbench.model.node_network import Interface, NodeNetwork, NodePlace
 
 _WRITTEN = "hosts.toml"
-_PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")  # enP2p1s0f1np1 is the second half of the port of enp1s0f1np1 on a DGX Spark
+# enP2p1s0f1np1 is the second half of the port of enp1s0f1np1 on a DGX Spark
+_PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")
 
 
 def places(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> tuple[NodePlace, ...]:
-    """Return the address, interface and RDMA devices of each node. Values in hosts.toml take precedence. The other
-    values are those of the fastest network that all nodes have in common."""
+    """Return the address, interface and RDMA devices of each node. Values in hosts.toml take
+    precedence. The other values are those of the fastest network that all nodes have in common."""
     shared = _shared_network(nodes, networks)
-    return tuple(_place(node, network, shared) for node, network in zip(nodes, networks, strict=True))
+    return tuple(
+        _place(node, network, shared) for node, network in zip(nodes, networks, strict=True)
+    )
 
 
 def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodePlace:
@@ -37,7 +41,9 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
     if found is not None:
         name = found.name
         if address is None and found.addresses:
-            inside = [a for a in found.addresses if shared and str(ip_interface(a).network) == shared]
+            inside = [
+                a for a in found.addresses if shared and str(ip_interface(a).network) == shared
+            ]
             address = (inside or found.addresses)[0].partition("/")[0]
             origins["address"] = f"interface {name}"
     rdma = node.rdma
@@ -50,18 +56,24 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
 
 
 def _rdma_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
-    """Return the names of the active RDMA devices on the same physical port as the network interface. A port of the
-    ConnectX-7 in a DGX Spark has two devices, on two PCIe links with half of the bandwidth each, and both are
-    returned."""
+    """Return the names of the active RDMA devices on the same physical port as the network
+    interface. A port of the ConnectX-7 in a DGX Spark has two devices, on two PCIe links with half
+    of the bandwidth each, and both are returned."""
     bare = _PCI_DOMAIN.sub("", interface)
-    return tuple(d.name for d in network.rdma if d.active and d.interface and _PCI_DOMAIN.sub("", d.interface) == bare)
+    return tuple(
+        d.name
+        for d in network.rdma
+        if d.active and d.interface and _PCI_DOMAIN.sub("", d.interface) == bare
+    )
 
 
 def _usable(network: NodeNetwork) -> list[Interface]:
-    """Return the interfaces that can connect nodes: those that are up, have an address, and are not bridges of
-    containers, because such bridges have the same addresses on every host."""
+    """Return the interfaces that can connect nodes: those that are up, have an address, and are not
+    bridges of containers, because such bridges have the same addresses on every host."""
     bridges = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")
-    return [i for i in network.interfaces if i.up and i.addresses and not i.name.startswith(bridges)]
+    return [
+        i for i in network.interfaces if i.up and i.addresses and not i.name.startswith(bridges)
+    ]
 
 
 def _networks(interface: Interface) -> list[str]:
@@ -69,9 +81,9 @@ def _networks(interface: Interface) -> list[str]:
 
 
 def _shared_network(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> str | None:
-    """Return the network, such as "10.0.0.0/24", in which every node has an interface; None if there is none. Of
-    several, prefer one with RDMA, then the fastest, then the first by name. Loopback counts only if there is no other
-    network."""
+    """Return the network, such as "10.0.0.0/24", in which every node has an interface; None if
+    there is none. Of several, prefer one with RDMA, then the fastest, then the first by name.
+    Loopback counts only if there is no other network."""
     options: dict[str, list[tuple[bool, int]]] = {}
     for network in networks:
         own: dict[str, tuple[bool, int]] = {}

@@ -1,13 +1,13 @@
 """A container as a host: a host whose commands run inside a container of another host.
 
-Each command is run on the host around the container, as `docker exec -i NAME sh …` or the equivalent for another kind
-of container (container_kinds). The command itself, its environment and its input are sent on stdin, as over ssh. A
-container that is stopped, paused, removed or renamed counts as a lost connection: Workbench searches for it until it
-runs again.
+Each command is run on the host around the container, as `docker exec -i NAME sh …` or the
+equivalent for another kind of container (container_kinds). The command itself, its environment and
+its input are sent on stdin, as over ssh. A container that is stopped, paused, removed or renamed
+counts as a lost connection: Workbench searches for it until it runs again.
 
-If the program that entered the container, such as `docker exec`, is killed, no process stays behind: a streamed command
-ends with its stdin, and Workbench kills the processes of any other command, which have the command's token in their
-environment.
+If the program that entered the container, such as `docker exec`, is killed, no process stays
+behind: a streamed command ends with its stdin, and Workbench kills the processes of any other
+command, which have the command's token in their environment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,14 @@ from workbench.hosts.base import (
     not_found,
     timed_out,
 )
-from workbench.hosts.container_kinds import ABSENT, KINDS, RUNNING, ContainerKind, ContainerState, refused_rights
+from workbench.hosts.container_kinds import (
+    ABSENT,
+    KINDS,
+    RUNNING,
+    ContainerKind,
+    ContainerState,
+    refused_rights,
+)
 from workbench.hosts.container_listing import containers_of
 from workbench.hosts.container_ports import ContainerPorts
 from workbench.hosts.line_splitter import split
@@ -57,17 +64,20 @@ LOOK_S = 20.0  # for one look at the state; a busy daemon takes seconds
 SILENT_S = 4.0  # without output of a streamed command, before the state is looked at
 END_S = 10.0
 _MARK = shell_scripts.INSIDE.encode()
-_REFUSED = re.compile(f"{shell_scripts.INSIDE} (missing|setsid)")  # by the shell in the container: nothing began
+# by the shell in the container: nothing began
+_REFUSED = re.compile(f"{shell_scripts.INSIDE} (missing|setsid)")
 
 
 def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = None) -> ContainerHost:
-    """Return the container `name` on the host `inner` as a host, not yet connected. `kind` is a key of KINDS. `sudo`
-    says whether sudo may be used on `inner`, and None means only if the user's own rights are not enough. Raises
-    InputError for a kind or a name that no container can have."""
+    """Return the container `name` on the host `inner` as a host, not yet connected. `kind` is a key
+    of KINDS. `sudo` says whether sudo may be used on `inner`, and None means only if the user's own
+    rights are not enough. Raises InputError for a kind or a name that no container can have."""
     known = KINDS.get(kind)
     if known is None:
         step = f"use one of {', '.join(KINDS)}"
-        raise InputError(f"{kind!r} is not a kind of container that Workbench can enter", next_step=step)
+        raise InputError(
+            f"{kind!r} is not a kind of container that Workbench can enter", next_step=step
+        )
     if not known.pattern.fullmatch(name):
         raise InputError(f"{name!r} is not the name of a {known.noun} of {known.program}")
     return ContainerHost(inner, known, name, sudo)
@@ -75,23 +85,25 @@ def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """A container that was found running. `id` is the container's id, "" if it has none. `before` is what must precede
-    commands that enter it: sudo, or () if the user's own rights suffice."""
+    """A container that was found running. `id` is the container's id, "" if it has none. `before`
+    is what must precede commands that enter it: sudo, or () if the user's own rights suffice."""
 
     before: tuple[str, ...]
     id: str
 
 
 class _StateUnknown(Exception):
-    """Raised if a program such as docker does not report the state of a container. The text of the exception is the
-    program's message."""
+    """Raised if a program such as docker does not report the state of a container. The text of the
+    exception is the program's message."""
 
 
 class ContainerStream:
-    """A running command in the container. It runs under `shell_scripts.GUARD`, which ends the command when the program
-    that entered the container ends."""
+    """A running command in the container. It runs under `shell_scripts.GUARD`, which ends the
+    command when the program that entered the container ends."""
 
-    def __init__(self, host: ContainerHost, running: _Running, inner: Stream, done: Callable[[], None]) -> None:
+    def __init__(
+        self, host: ContainerHost, running: _Running, inner: Stream, done: Callable[[], None]
+    ) -> None:
         self._host = host
         self._running = running
         self.inner = inner
@@ -101,14 +113,16 @@ class ContainerStream:
         self._done = done
 
     async def begin(self, argv: Sequence[str]) -> None:
-        """Skip all output before the mark that shows that the command in the container starts. Raises HostError if the
-        command is never started."""
+        """Skip all output before the mark that shows that the command in the container starts.
+        Raises HostError if the command is never started."""
         seen = b""
         while _MARK + b"\n" not in seen:
             data = await self._read()
             if not data:
                 await self._ended()
-                raise await self._host.not_begun(self._running, argv, await self.inner.stderr_tail())
+                raise await self._host.not_begun(
+                    self._running, argv, await self.inner.stderr_tail()
+                )
             seen += data
         self._early = seen.partition(_MARK + b"\n")[2]
 
@@ -141,8 +155,8 @@ class ContainerStream:
         await self.inner.write(data)
 
     async def wait(self) -> int:
-        """Return the command's exit code. Raises HostUnreachable if the command was cut off, because the program that
-        entered the container was killed or the container stopped."""
+        """Return the command's exit code. Raises HostUnreachable if the command was cut off,
+        because the program that entered the container was killed or the container stopped."""
         ended = await self.inner.wait()
         _, code = shell_scripts.exit_code(await self.inner.stderr_tail())
         if code is None and not self._closing:
@@ -159,8 +173,8 @@ class ContainerStream:
         await self.end()
 
     async def end(self) -> None:
-        """End the command because the container is lost. A reader of its output then gets the error of a lost
-        connection, unless `close` was called before."""
+        """End the command because the container is lost. A reader of its output then gets the error
+        of a lost connection, unless `close` was called before."""
         if not self._closed:
             self._closed = True
             await self.inner.close()
@@ -171,12 +185,16 @@ class ContainerHost(BaseHost):
 
     kind = "container"
 
-    def __init__(self, inner: Host, kind: ContainerKind, container: str, sudo: bool | None = None) -> None:
+    def __init__(
+        self, inner: Host, kind: ContainerKind, container: str, sudo: bool | None = None
+    ) -> None:
         self.inner = inner
         self.container_kind = kind
         self.container = container
         around = "" if inner.is_local else f"{inner.name}/"
-        self._link: Link[_Running] = Link(f"{around}{kind.name}:{container}", self._dial, longest_retry_s=kind.look_s)
+        self._link: Link[_Running] = Link(
+            f"{around}{kind.name}:{container}", self._dial, longest_retry_s=kind.look_s
+        )
         self._sudo = sudo
         self._id = ""  # of the container that was entered last
         self._why: HostError | None = None  # why the container cannot be entered
@@ -245,8 +263,9 @@ class ContainerHost(BaseHost):
         return running
 
     async def _find(self) -> _Running:
-        """Find the running container. Return its id and whether commands need sudo to enter it. Raises HostUnreachable
-        if the container does not run, or if the container program, such as docker, does not report its state."""
+        """Find the running container. Return its id and whether commands need sudo to enter it.
+        Raises HostUnreachable if the container does not run, or if the container program, such as
+        docker, does not report its state."""
         kind, other, problem = self.container_kind, None, ""
         for before in ((), shell_scripts.SUDO):
             if before and not await self._may_sudo():
@@ -266,7 +285,10 @@ class ContainerHost(BaseHost):
                 if refused_rights(problem)
                 else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
             )
-            message = f"{kind.program} on {self.inner.name} does not report the state of the {kind.noun}: {problem}"
+            message = (
+                f"{kind.program} on {self.inner.name} does not report the state of the "
+                f"{kind.noun}: {problem}"
+            )
             raise HostUnreachable(message, host=self.name, next_step=step)
         if other.state == ABSENT:
             raise await self._absent()
@@ -274,10 +296,12 @@ class ContainerHost(BaseHost):
         raise HostUnreachable(f"the {kind.noun} is {other.state}", host=self.name, next_step=step)
 
     async def _look(self, before: tuple[str, ...], container: str) -> ContainerState:
-        """Return the state of the container that has the name or id `container`. `before`, () or sudo, is put before
-        the command that asks for the state. Raises _StateUnknown, with the text that this command printed, if it
-        reports no state."""
-        done = await self.inner.run([*before, *self.container_kind.look(container)], timeout_s=LOOK_S)
+        """Return the state of the container that has the name or id `container`. `before`, () or
+        sudo, is put before the command that asks for the state. Raises _StateUnknown, with the text
+        that this command printed, if it reports no state."""
+        done = await self.inner.run(
+            [*before, *self.container_kind.look(container)], timeout_s=LOOK_S
+        )
         state = self.container_kind.state(done)
         if state is None:
             raise _StateUnknown(done.problem)
@@ -290,22 +314,34 @@ class ContainerHost(BaseHost):
         return (await self.inner.run(["id", "-u"])).out.strip() != "0"
 
     async def _absent(self) -> HostUnreachable:
-        """Return the error for a container that does not exist. If it was renamed, the error names the new name."""
+        """Return the error for a container that does not exist. If it was renamed, the error names
+        the new name."""
         kind = self.container_kind
         for before in ((), shell_scripts.SUDO) if self._id else ():
             with contextlib.suppress(HostError, _StateUnknown):
                 now = await self._look(before, self._id)
                 if now.name and now.name != self.container:
-                    around, own = self.name.removesuffix(self.container), self.name.endswith(self.container)
-                    step = f"work on the host {around}{now.name}" if own else f"correct {self.name} in hosts.toml"
-                    return HostUnreachable(f"the {kind.noun} is called {now.name} now", host=self.name, next_step=step)
+                    around, own = (
+                        self.name.removesuffix(self.container),
+                        self.name.endswith(self.container),
+                    )
+                    step = (
+                        (f"work on the host {around}{now.name}")
+                        if own
+                        else f"correct {self.name} in hosts.toml"
+                    )
+                    return HostUnreachable(
+                        f"the {kind.noun} is called {now.name} now", host=self.name, next_step=step
+                    )
         gone = ("has ended" if kind.elsewhere else "was removed") if self._id else "does not exist"
         step = f"`{' '.join(kind.listing[:2])}` on {self.inner.name} lists the running {kind.noun}s"
-        return HostUnreachable(f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step)
+        return HostUnreachable(
+            f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step
+        )
 
     async def _check(self, running: _Running) -> None:
-        """Check whether the container still runs. If it does not, or if a new one has its name, treat the connection as
-        lost."""
+        """Check whether the container still runs. If it does not, or if a new one has its name,
+        treat the connection as lost."""
         async with self._checking:
             if not self._link.connected:
                 return
@@ -323,16 +359,16 @@ class ContainerHost(BaseHost):
         return "the container was replaced by a new one"
 
     def lost(self, running: _Running, why: HostError) -> None:
-        """End the streamed commands and search for the container again, because it can no longer be entered for the
-        reason `why`."""
+        """End the streamed commands and search for the container again, because it can no longer be
+        entered for the reason `why`."""
         self._why = why
         self._link.lost(running, why.message)
         for stream in tuple(self._streams):
             self._spawn(stream.end())
 
     async def cut_off(self, running: _Running) -> HostError:
-        """Return the error for a command whose output ended before the command itself, because the program that entered
-        the container, such as docker, ended or the container stopped."""
+        """Return the error for a command whose output ended before the command itself, because the
+        program that entered the container, such as docker, ended or the container stopped."""
         await self._check(running)
         if not self._link.connected and self._why is not None:
             return self._why
@@ -342,21 +378,26 @@ class ContainerHost(BaseHost):
         return HostUnreachable(message, host=self.name, next_step=step)
 
     async def not_begun(self, running: _Running, argv: Sequence[str], errors: str) -> HostError:
-        """Return the error for a command that never started. `errors` is what was printed on stderr."""
+        """Return the error for a command that never started. `errors` is what was printed on
+        stderr."""
         noun = self.container_kind.noun
         if f"{shell_scripts.INSIDE} missing" in errors:
             return not_found(argv, self.name)
         if f"{shell_scripts.INSIDE} setsid" in errors:
             step = f"install util-linux or busybox in the {noun}"
             return HostUnreachable(
-                f"the {noun} has no setsid, without which no command can be run in it", host=self.name, next_step=step
+                f"the {noun} has no setsid, without which no command can be run in it",
+                host=self.name,
+                next_step=step,
             )
         await self._check(running)
         if not self._link.connected and self._why is not None:
             return self._why
         last = clean(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
         step = f"the {noun} needs a POSIX sh"
-        return HostUnreachable(f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step)
+        return HostUnreachable(
+            f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(_quietly(work))
@@ -364,8 +405,8 @@ class ContainerHost(BaseHost):
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self) -> None:
-        """Check the container while commands are streamed and none prints anything, because a paused container keeps
-        every connection open."""
+        """Check the container while commands are streamed and none prints anything, because a
+        paused container keeps every connection open."""
         while self._streams:
             await asyncio.sleep(1.0)
             if time.monotonic() - self.heard_s < max(SILENT_S, self.container_kind.look_s):
@@ -398,12 +439,18 @@ class ContainerHost(BaseHost):
         return (*kind.environment, *running.before, *kind.enter(self.container), *shell)
 
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
         first = self._order(argv, env, guard=False)
         running, token = await self._get(), secrets.token_hex(8)
         try:
-            done = await self.inner.run(self._words(running, token), input=first + (input or b""), timeout_s=timeout_s)
+            done = await self.inner.run(
+                self._words(running, token), input=first + (input or b""), timeout_s=timeout_s
+            )
         except HostUnreachable as error:
             self.lost(running, error)
             raise
@@ -421,18 +468,26 @@ class ContainerHost(BaseHost):
         if code is None:
             raise await self.cut_off(running)
         out = done.stdout.partition(_MARK + b"\n")[2]
-        err = shell_scripts.after_mark(errors, shell_scripts.INSIDE).encode("utf-8", "surrogateescape")
+        err = shell_scripts.after_mark(errors, shell_scripts.INSIDE).encode(
+            "utf-8", "surrogateescape"
+        )
         return Completed(tuple(argv), code, out, err)
 
     async def _end(self, running: _Running, token: str) -> None:
-        """End those processes in the container that belong to a command for which nobody waits any more. They have
-        `token` in their environment."""
+        """End those processes in the container that belong to a command for which nobody waits any
+        more. They have `token` in their environment."""
         order = self._order(shell_scripts.sh(shell_scripts.END, token), None, guard=False)
         with contextlib.suppress(HostError):
-            await self.inner.run(self._words(running, secrets.token_hex(8)), input=order, timeout_s=END_S)
+            await self.inner.run(
+                self._words(running, secrets.token_hex(8)), input=order, timeout_s=END_S
+            )
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> ContainerStream:
         first = self._order(argv, env, guard=True)
         running = await self._get()
@@ -456,8 +511,11 @@ class ContainerHost(BaseHost):
         elsewhere = self.container_kind.elsewhere
         if self._state_dir is None:
             shared = await self._asked_state_dir.get()
-            # The host around a job often has the same files, and its runs must not look like those of this machine.
-            self._state_dir = f"{shared}/{self.container_kind.name}-{self.container}" if elsewhere else shared
+            # The host around a job often has the same files, and its runs must not look like those
+            # of this machine.
+            self._state_dir = (
+                f"{shared}/{self.container_kind.name}-{self.container}" if elsewhere else shared
+            )
         return self._state_dir
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
@@ -467,8 +525,9 @@ class ContainerHost(BaseHost):
         await files_via_shell.write(self, path, data, mode)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
-        """Open a local port that leads to `address`:`port` as the container reaches it. If the container shares the
-        network of the host around it, the local port leads to the port of that host."""
+        """Open a local port that leads to `address`:`port` as the container reaches it. If the
+        container shares the network of the host around it, the local port leads to the port of that
+        host."""
         return await self._ports.forward(await self._get(), port, address)
 
     async def facts(self) -> HostFacts:
@@ -485,15 +544,23 @@ class ContainerHost(BaseHost):
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
         if self.container_kind.elsewhere:
             return {}  # the driver counts processes as the node does
-        done = await self.inner.run(shell_scripts.sh(shell_scripts.AROUND, *(str(pid) for pid in pids)))
+        done = await self.inner.run(
+            shell_scripts.sh(shell_scripts.AROUND, *(str(pid) for pid in pids))
+        )
         return dict(self._around(block) for block in f"\n{done.out}".split("\npid ")[1:])
 
     def _around(self, block: str) -> tuple[int, ProcessAround]:
         pid, _, rest = block.partition("\n")
-        lines = dict(line.partition(" ")[::2] for line in rest.replace("inside\t", "inside ").splitlines())
+        lines = dict(
+            line.partition(" ")[::2] for line in rest.replace("inside\t", "inside ").splitlines()
+        )
         place = container_of(rest)
         kind, _, name = place.partition(":")
-        same = name == self.container if kind in ("lxc", "pct") else bool(name) and self._id.startswith(name)
+        same = (
+            name == self.container
+            if kind in ("lxc", "pct")
+            else bool(name) and self._id.startswith(name)
+        )
         inside = lines.get("inside", pid).split()[-1:]
         title = clean(lines.get("name", ""), NAME_CHARS) or None
         if same and inside:

@@ -1,10 +1,12 @@
-"""The kinds of containers: for each kind, the commands that enter a container, report its state, and list containers.
+"""The kinds of containers: for each kind, the commands that enter a container, report its state,
+and list containers.
 
-What these commands do, according to their manuals and sources: `docker inspect` and `podman inspect` print the same
-fields (docs.docker.com and docs.podman.io); `pct exec` runs lxc-attach with the arguments as a list, and passes the
-caller's environment on (PVE/CLI/pct.pm of pve-container); lxc-attach clears the environment with --clear-env and sets
-PATH (attach.c of LXC). A running job of Slurm is entered like a container: `srun --overlap` adds a step that shares the
-resources of the job (slurm.schedmd.com/srun.html; Slurm 20.11 or later). Without --unbuffered, srun prints only whole
+What these commands do, according to their manuals and sources: `docker inspect` and `podman
+inspect` print the same fields (docs.docker.com and docs.podman.io); `pct exec` runs lxc-attach with
+the arguments as a list, and passes the caller's environment on (PVE/CLI/pct.pm of pve-container);
+lxc-attach clears the environment with --clear-env and sets PATH (attach.c of LXC). A running job of
+Slurm is entered like a container: `srun --overlap` adds a step that shares the resources of the job
+(slurm.schedmd.com/srun.html; Slurm 20.11 or later). Without --unbuffered, srun prints only whole
 lines.
 """
 
@@ -22,14 +24,15 @@ from workbench.model.untrusted_text import NAME_CHARS, clean, clean_json
 RUNNING = "running"
 ABSENT = "absent"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ONE_TASK = ("--nodes=1", "--ntasks=1", "--relative=0", "--unbuffered", "--mpi=none")  # on the first node of the job
+# on the first node of the job
+_ONE_TASK = ("--nodes=1", "--ntasks=1", "--relative=0", "--unbuffered", "--mpi=none")
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """The state of a container. `state` is RUNNING, ABSENT, or a word such as "paused" or "exited". `id` and `name` are
-    known if the program reports them."""
+    """The state of a container. `state` is RUNNING, ABSENT, or a word such as "paused" or "exited".
+    `id` and `name` are known if the program reports them."""
 
     state: str
     id: str = ""
@@ -53,9 +56,9 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True)
 class ContainerKind:
-    """A kind of container, such as docker. The functions `enter` and `look` take the name of a container: `enter`
-    returns the words to put before a command so that it runs in the container, and `look` the command that reports its
-    state."""
+    """A kind of container, such as docker. The functions `enter` and `look` take the name of a
+    container: `enter` returns the words to put before a command so that it runs in the container,
+    and `look` the command that reports its state."""
 
     name: str
     program: str
@@ -65,22 +68,25 @@ class ContainerKind:
     state: Callable[[Completed], ContainerState | None]  # from its result; None if it has none
     listing: tuple[str, ...]  # the command that lists the running containers
     listed: Callable[[str], Iterable[ListedContainer]]
-    wake: Mapping[str, str]  # the words before the name with which a user ends a state; "": any other state
+    # the words before the name with which a user ends a state; "": any other state
+    wake: Mapping[str, str]
     runtime: str  # as systemd-detect-virt calls it
     rights: str  # what lets a user run the program
     environment: tuple[str, ...] = ()  # the words before the program, and before sudo
     look_s: float = 5.0  # between two looks at the state: the cost of one differs
     noun: str = "container"
-    elsewhere: bool = False  # whether it is on another machine than its host, with the files of that host
+    # whether it is on another machine than its host, with the files of that host
+    elsewhere: bool = False
 
     def wake_up(self, state: str, name: str) -> str:
-        """Return the command with which the user can start or examine the container `name`, which is in the state
-        `state` and not running."""
+        """Return the command with which the user can start or examine the container `name`, which
+        is in the state `state` and not running."""
         return f"{self.wake.get(state, self.wake[''])} {name}"
 
 
 def refused_rights(problem: str) -> bool:
-    """Return whether a program's error message `problem` says that the user may not use the program."""
+    """Return whether a program's error message `problem` says that the user may not use the
+    program."""
     return re.search("permission|root|password|sudo", problem, re.IGNORECASE) is not None
 
 
@@ -90,7 +96,9 @@ def _inspected(done: Completed) -> ContainerState | None:
     try:
         found: dict[str, Any] = clean_json(done.stdout)[0]
         state = clean(str(found["State"]["Status"]), NAME_CHARS)
-        return ContainerState(state, clean(str(found["Id"]), 80), clean(str(found["Name"]).lstrip("/"), NAME_CHARS))
+        return ContainerState(
+            state, clean(str(found["Id"]), 80), clean(str(found["Name"]).lstrip("/"), NAME_CHARS)
+        )
     except (ValueError, LookupError, TypeError):
         return None
 
@@ -135,7 +143,9 @@ def _docker_like(name: str) -> ContainerKind:
         listed,
         {"paused": f"{name} unpause", "": f"{name} start"},
         runtime=name,
-        rights="add your user to the group docker on that host" if name == "docker" else "run it as its owner",
+        rights="add your user to the group docker on that host"
+        if name == "docker"
+        else "run it as its owner",
     )
 
 
@@ -143,7 +153,9 @@ def _pct_listed(text: str) -> Iterable[ListedContainer]:
     for line in text.splitlines()[1:]:
         number, state, *rest = [*line.split(), "", ""][:4]
         if number.isdecimal() and state == RUNNING:
-            yield ListedContainer("pct", number, next((word for word in reversed(rest) if word), ""))
+            yield ListedContainer(
+                "pct", number, next((word for word in reversed(rest) if word), "")
+            )
 
 
 def _lxc_listed(text: str) -> Iterable[ListedContainer]:
@@ -162,7 +174,8 @@ _PCT = ContainerKind(
     {"": "pct start"},
     runtime="lxc",
     rights="log in as root, or allow your user `sudo -n pct`",
-    environment=("env", "-i", _PATH),  # --keep-env 0 would do that too, but older versions do not know it
+    # --keep-env 0 would do that too, but older versions do not know it
+    environment=("env", "-i", _PATH),
     look_s=15.0,  # pct is Perl, and takes half a second of CPU
 )
 _LXC = ContainerKind(
@@ -202,12 +215,14 @@ def _instances(name: str, program: str) -> ContainerKind:
 
 
 def _job_state(done: Completed) -> ContainerState | None:
-    """Return the state of a Slurm job from the output of squeue, None if squeue did not report it. The state's `id`
-    consists of the job's first node and its start time, because both change when the job is queued again and
-    restarts."""
+    """Return the state of a Slurm job from the output of squeue, None if squeue did not report it.
+    The state's `id` consists of the job's first node and its start time, because both change when
+    the job is queued again and restarts."""
     if done.returncode != 0:
         return ContainerState(ABSENT) if "invalid job id" in done.err.lower() else None
-    word, _, place = next(iter(clean(done.out, NAME_CHARS, lines=True).splitlines()), "").partition("|")
+    word, _, place = next(iter(clean(done.out, NAME_CHARS, lines=True).splitlines()), "").partition(
+        "|"
+    )
     return ContainerState(word.lower(), place) if word else ContainerState(ABSENT)
 
 

@@ -12,7 +12,8 @@ from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
 LIST_S = 20.0
-# Prints those of its arguments that are programs. Other users than root often lack /usr/sbin in PATH; sudo has it.
+# Prints those of its arguments that are programs. Other users than root often lack /usr/sbin in
+# PATH; sudo has it.
 PRESENT = r"""
 for name; do
     { command -v "$name" || [ -x "/usr/sbin/$name" ]; } >/dev/null 2>&1 && echo "$name"
@@ -23,8 +24,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ContainerList:
-    """The running containers of a host. `problems` has a sentence for each installed program that could not list its
-    containers."""
+    """The running containers of a host. `problems` has a sentence for each installed program that
+    could not list its containers."""
 
     containers: tuple[ListedContainer, ...] = ()
     problems: tuple[str, ...] = ()
@@ -32,12 +33,15 @@ class ContainerList:
     @property
     def lines(self) -> tuple[str, ...]:
         """Lines for the user: each container with its image, then the problems."""
-        return (*(f"{one.address}  {one.image}".rstrip() for one in self.containers), *self.problems)
+        return (
+            *(f"{one.address}  {one.image}".rstrip() for one in self.containers),
+            *self.problems,
+        )
 
 
 async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerList:
-    """Return the running containers of `host`. `sudo` says whether sudo may be used, and None means only if the user's
-    own rights are not enough. Raises HostError if the host is out of reach."""
+    """Return the running containers of `host`. `sudo` says whether sudo may be used, and None means
+    only if the user's own rights are not enough. Raises HostError if the host is out of reach."""
     programs = sorted({kind.listing[0] for kind in KINDS.values()})
     present = (await host.run(shell_scripts.sh(PRESENT, *programs))).out.split()
     kinds = [kind for kind in KINDS.values() if kind.listing[0] in present]
@@ -52,7 +56,9 @@ async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerLis
     return ContainerList(tuple(sorted(found.values(), key=lambda one: one.address)), problems)
 
 
-async def _listed(host: Host, kind: ContainerKind, sudo: bool | None) -> tuple[tuple[ListedContainer, ...], str]:
+async def _listed(
+    host: Host, kind: ContainerKind, sudo: bool | None
+) -> tuple[tuple[ListedContainer, ...], str]:
     problem = ""
     for before in ((),) if sudo is False else ((), shell_scripts.SUDO):
         try:

@@ -1,11 +1,12 @@
 """Local ports that lead to the ports of a container.
 
-A container that shares the network of its host has the ports of the host. Otherwise, a program in the container opens
-the connections, and so also reaches a server on the container's own 127.0.0.1. Without python3 in the container,
-connections go to the container's address, and the server must listen on that address.
+A container that shares the network of its host has the ports of the host. Otherwise, a program in
+the container opens the connections, and so also reaches a server on the container's own 127.0.0.1.
+Without python3 in the container, connections go to the container's address, and the server must
+listen on that address.
 
-The program and this side exchange frames: number of the connection (4 bytes), kind (1 byte), length (4 bytes), data.
-The program sends OPEN for connection 0 once it runs.
+The program and this side exchange frames: number of the connection (4 bytes), kind (1 byte), length
+(4 bytes), data. The program sends OPEN for connection 0 once it runs.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from workbench.hosts.container import ContainerHost
 
 HEADER = struct.Struct(">IBI")
-OPEN, DATA, END, CLOSE = range(4)  # kinds of frames; OPEN is answered by OPEN, or by CLOSE with the reason
+# kinds of frames; OPEN is answered by OPEN, or by CLOSE with the reason
+OPEN, DATA, END, CLOSE = range(4)
 CONNECT_S = 10.0
 START_S = 20.0  # for python3 to start
-BUFFERED_BYTES = 4 << 20  # per connection: more is not read from the container until the client has read
+# per connection: more is not read from the container until the client has read
+BUFFERED_BYTES = 4 << 20
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\n[^\n]*/32 host LOCAL")
 
 # Runs in the container, with Python 3.8 or later. It ends with its stdin.
@@ -99,7 +102,8 @@ asyncio.run(main())
 
 
 class _Connection:
-    """One connection that the program in the container has opened, with the methods of an asyncio reader and writer."""
+    """One connection that the program in the container has opened, with the methods of an asyncio
+    reader and writer."""
 
     def __init__(self, inside: _PortProgram, number: int) -> None:
         self._inside = inside
@@ -134,8 +138,8 @@ class _Connection:
 
 
 class _Valve(asyncio.Transport):
-    """The transport of a connection's StreamReader. When the reader's buffer is full, the transport stops the reading
-    from the container. When there is room again, it resumes the reading."""
+    """The transport of a connection's StreamReader. When the reader's buffer is full, the transport
+    stops the reading from the container. When there is room again, it resumes the reading."""
 
     def __init__(self, inside: _PortProgram, number: int) -> None:
         super().__init__()
@@ -149,8 +153,9 @@ class _Valve(asyncio.Transport):
 
 
 class _PortProgram:
-    """The program that runs in the container and opens connections there, and the frames exchanged with it. While the
-    buffer of one connection is full, no frame is read, so all other connections wait."""
+    """The program that runs in the container and opens connections there, and the frames exchanged
+    with it. While the buffer of one connection is full, no frame is read, so all other connections
+    wait."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -221,7 +226,9 @@ class _PortProgram:
             self.ended = True
             self.runs.set()
             for connection in self._connections.values():
-                connection.fail(self.problem.message if self.problem else "the program in the container ended")
+                connection.fail(
+                    self.problem.message if self.problem else "the program in the container ended"
+                )
 
     def _take(self, number: int, kind: int, data: bytes) -> None:
         self.runs.set()
@@ -257,11 +264,16 @@ class ContainerPorts:
         self._relays: list[Relay] = []
 
     async def forward(self, running: object, port: int, address: str) -> Forward:
-        """Open a local port that leads to `address`:`port` as the container reaches it. `running` is an object that is
-        the same until the container restarts. The container's network is examined again if `running` has changed."""
+        """Open a local port that leads to `address`:`port` as the container reaches it. `running`
+        is an object that is the same until the container restarts. The container's network is
+        examined again if `running` has changed."""
         if running is not self._running:
-            self._network = _parsed((await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out)
-            self._around, _ = _parsed((await self._inner.run(["readlink", "/proc/self/ns/net"])).out)
+            self._network = _parsed(
+                (await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out
+            )
+            self._around, _ = _parsed(
+                (await self._inner.run(["readlink", "/proc/self/ns/net"])).out
+            )
             self._running = running
         network, addresses = self._network
         if network == self._around and not self._host.container_kind.elsewhere:
@@ -273,7 +285,8 @@ class ContainerPorts:
             inside = await self._program()
             if inside is None:
                 raise HostError(
-                    "ports of the container cannot be opened: its python3 cannot be started any more",
+                    "ports of the container cannot be opened: its python3 cannot be started any "
+                    "more",
                     host=self._host.name,
                     next_step="install python3 in the container again",
                 )
@@ -290,20 +303,24 @@ class ContainerPorts:
             return await self._inner.forward(port, address)
         if not addresses:
             raise HostError(
-                "ports of the container cannot be opened: its own network has no address, and it has no python3",
+                "ports of the container cannot be opened: its own network has no address, and it "
+                "has no python3",
                 host=self._host.name,
-                next_step="install python3 in the container, or let the container share the network of its host",
+                next_step="install python3 in the container, or let the container share the "
+                "network of its host",
             )
         return await self._inner.forward(port, addresses[0])
 
     async def _program(self) -> _PortProgram | None:
-        """Return the running program in the container, after starting it if necessary. None if the container has no
-        python3 that can run it."""
+        """Return the running program in the container, after starting it if necessary. None if the
+        container has no python3 that can run it."""
         async with self._opening:
             if self._inside is not None and not self._inside.ended:
                 return self._inside
             try:
-                inside = _PortProgram(await self._host.stream(["python3", "-I", "-S", "-c", PROGRAM]))
+                inside = _PortProgram(
+                    await self._host.stream(["python3", "-I", "-S", "-c", PROGRAM])
+                )
             except CommandNotFound:
                 return None
             with contextlib.suppress(TimeoutError):
@@ -325,8 +342,8 @@ class ContainerPorts:
 
 
 def _parsed(text: str) -> tuple[str, tuple[str, ...]]:
-    """Parse the output of the script NETWORK. Return (network namespace, addresses of the container except
-    loopback)."""
+    """Parse the output of the script NETWORK. Return (network namespace, addresses of the container
+    except loopback)."""
     name, _, table = text.partition("\n")
     return name.strip(), tuple(_addresses(table))
 

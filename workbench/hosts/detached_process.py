@@ -1,4 +1,5 @@
-"""Processes that outlive the program that starts them, each in a run directory on its host. This works on every Host.
+"""Processes that outlive the program that starts them, each in a run directory on its host. This
+works on every Host.
 
 <run_dir>/   absolute path, mode 0700; its files have mode 0600
     log            stdout and stderr of the process; created exclusively, so a run directory is used once
@@ -25,7 +26,8 @@ from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, si
 from workbench.model.errors import HostError
 
 SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
-LEADER_S = 1.0  # time for the session's leader to record the exit after the last other process has ended
+# time for the session's leader to record the exit after the last other process has ended
+LEADER_S = 1.0
 
 
 class RunDirUsed(HostError):
@@ -38,8 +40,8 @@ class WorkdirMissing(HostError):
 
 @dataclass(frozen=True, slots=True)
 class DetachedProcess:
-    """A process that `start` has started. `sid` is the id of its session and of its process group. `start_time` is in
-    clock ticks since the host was booted.
+    """A process that `start` has started. `sid` is the id of its session and of its process group.
+    `start_time` is in clock ticks since the host was booted.
     """
 
     pid: int
@@ -49,8 +51,8 @@ class DetachedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """The state of a run at one moment. `alive` says whether the process that was started still runs. `members` are all
-    living processes of the run, and some of them can outlive that process.
+    """The state of a run at one moment. `alive` says whether the process that was started still
+    runs. `members` are all living processes of the run, and some of them can outlive that process.
     """
 
     run_dir: str
@@ -58,7 +60,8 @@ class ProcessStatus:
     pid: int | None = None
     exit_code: int | None = None  # 128 + n for signal n
     exit_signal: str | None = None
-    members: tuple[int, ...] = ()  # living processes of the run, without the shell that leads the session
+    # living processes of the run, without the shell that leads the session
+    members: tuple[int, ...] = ()
     sid: int | None = None
     start_time: int | None = None
     started_unix_s: float | None = None
@@ -67,14 +70,16 @@ class ProcessStatus:
     now_unix_s: float = 0.0  # the host's clock
     lost: str | None = None  # why it is not known how the process ended
     marked: bool = False  # as ended, so that later surveys need not read it
-    same_boot: bool = True  # whether the run was started since the host's last boot, on this machine
-    files: Mapping[str, bytes] = field(default_factory=dict)  # contents of the requested files that exist
+    # whether the run was started since the host's last boot, on this machine
+    same_boot: bool = True
+    # contents of the requested files that exist
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """The outcome of `stop`. `left` are the processes that still run, because they hang in the kernel or the user may
-    not signal them.
+    """The outcome of `stop`. `left` are the processes that still run, because they hang in the
+    kernel or the user may not signal them.
     """
 
     pids_signalled: tuple[int, ...] = ()
@@ -103,39 +108,50 @@ async def start(
     workdir: str | None = None,
     open_files: int | None = None,
 ) -> DetachedProcess:
-    """Start `argv` as a process that outlives this program, with stdin from /dev/null and its output in the file `log`.
+    """Start `argv` as a process that outlives this program, with stdin from /dev/null and its
+    output in the file `log`.
 
     Its limit of open files is raised to `open_files`, or to the hard limit if that is lower.
 
-    The values of `env` are never on a command line. `run_dir` is created if it is missing, and may contain other files.
-    Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no permission, disk full), or another HostError.
+    The values of `env` are never on a command line. `run_dir` is created if it is missing, and may
+    contain other files. Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no
+    permission, disk full), or another HostError.
     """
     if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(f"{list(argv)!r} does not begin with the name of a program", host=host.name)
+        raise CommandNotFound(
+            f"{list(argv)!r} does not begin with the name of a program", host=host.name
+        )
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
-    command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files)
+    command = shell_scripts.start(
+        run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files
+    )
     return _started(await host.run(command, env=env), host, run_dir, argv, workdir)
 
 
 async def start_again(
     host: Host, run_dir: str, argv: Sequence[str], env: Mapping[str, str] | None = None
 ) -> DetachedProcess:
-    """Start `argv` in the directory of a run whose own process has ended, as a part of the same run. The files of the
-    ended process are moved to a subdirectory, and processes that it left in its session are killed.
+    """Start `argv` in the directory of a run whose own process has ended, as a part of the same
+    run. The files of the ended process are moved to a subdirectory, and processes that it left in
+    its session are killed.
 
-    Raises RunDirUsed if the run's process is alive or another caller starts it again, and the other errors of `start`.
+    Raises RunDirUsed if the run's process is alive or another caller starts it again, and the other
+    errors of `start`.
     """
     look = await _read_run(host, run_dir)
     if _status(look.run, look.survey, look.found).alive:
         raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
     await _kill_session(host, look)
-    command = shell_scripts.start_again(run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv)
+    command = shell_scripts.start_again(
+        run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv
+    )
     return _started(await host.run(command, env=env), host, run_dir, argv, None)
 
 
 async def end_session(host: Host, run_dir: str) -> None:
-    """Kill the processes that the ended process of a run has left in its session. Does nothing while it is alive."""
+    """Kill the processes that the ended process of a run has left in its session. Does nothing
+    while it is alive."""
     look = await _read_run(host, run_dir)
     if not _status(look.run, look.survey, look.found).alive:
         await _kill_session(host, look)
@@ -147,9 +163,11 @@ async def _kill_session(host: Host, look: _RunState) -> None:
         await _signal(host, "KILL", [p.key for p in left], left, SLICE_S)
 
 
-def _started(done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None) -> DetachedProcess:
-    """Return the process that a start script has started. `done` is the result of the script. Raises the error that the
-    script printed."""
+def _started(
+    done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None
+) -> DetachedProcess:
+    """Return the process that a start script has started. `done` is the result of the script.
+    Raises the error that the script printed."""
     words = done.out.split()
     if done.returncode == 0 and words[:1] == ["ok"] and len(words) == 4:
         return DetachedProcess(pid=int(words[1]), start_time=int(words[2]), sid=int(words[3]))
@@ -166,23 +184,38 @@ def _start_error(
     if kind == "workdir":
         message = f"working directory {workdir} cannot be entered"
         return WorkdirMissing(
-            message, host=host.name, command=shown, next_step="create the directory, or correct the path"
+            message,
+            host=host.name,
+            command=shown,
+            next_step="create the directory, or correct the path",
         )
     if kind == "used":
         step = "start with a new run directory"
-        return RunDirUsed(f"{run_dir} already contains a run", host=host.name, command=shown, next_step=step)
+        return RunDirUsed(
+            f"{run_dir} already contains a run", host=host.name, command=shown, next_step=step
+        )
     if kind == "write":
         full = "no space left" in done.err.lower()
         step = "free some space on the host" if full else "check the directory's permissions"
-        return FileError(f"cannot write in {run_dir}: {done.problem}", host=host.name, command=shown, next_step=step)
+        return FileError(
+            f"cannot write in {run_dir}: {done.problem}",
+            host=host.name,
+            command=shown,
+            next_step=step,
+        )
     if kind == "setsid":
         step = "install util-linux or busybox on the host"
-        return CommandNotFound("setsid: no such executable", host=host.name, command=shown, next_step=step)
-    return HostError(f"the server could not be started: {done.problem}", host=host.name, command=shown)
+        return CommandNotFound(
+            "setsid: no such executable", host=host.name, command=shown, next_step=step
+        )
+    return HostError(
+        f"the server could not be started: {done.problem}", host=host.name, command=shown
+    )
 
 
 async def alive(host: Host, process: DetachedProcess) -> bool:
-    """Return whether the process itself still runs. The check reads one file only, so it can be called every second."""
+    """Return whether the process itself still runs. The check reads one file only, so it can be
+    called every second."""
     try:
         stat = await host.read_file(f"/proc/{process.pid}/stat", limit=1024)
     except FileError:
@@ -192,8 +225,8 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
-    """Return the state of the run in `run_dir`. `files` names files in this directory; the result has the contents of
-    those that exist. Raises HostError if the directory contains no run.
+    """Return the state of the run in `run_dir`. `files` names files in this directory; the result
+    has the contents of those that exist. Raises HostError if the directory contains no run.
     """
     look = await _read_run(host, run_dir, files)
     await _remember(host, look.run, look.found)
@@ -203,9 +236,10 @@ async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> Proc
 async def list_runs(
     host: Host, root: str, *, files: Sequence[str] = (), newest: int = 0
 ) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
-    """Return (states of the runs whose directories are in `root`, sorted by name; names of the older runs), both empty
-    if `root` does not exist. Older runs are marked as ended and not among the `newest` ones, so nothing of them is
-    read. `files` names files in the run directories whose contents each state has, if they exist."""
+    """Return (states of the runs whose directories are in `root`, sorted by name; names of the
+    older runs), both empty if `root` does not exist. Older runs are marked as ended and not among
+    the `newest` ones, so nothing of them is read. `files` names files in the run directories whose
+    contents each state has, if they exist."""
     survey = await _survey(host, ["-r", root.rstrip("/"), str(newest)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
     read = tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
@@ -213,8 +247,9 @@ async def list_runs(
 
 
 async def mark_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
-    """Mark runs as ended, so that `list_runs` need not read them. `runs` maps the name of each run's directory to a
-    text to store in the mark. Mark a run only if its end is recorded and none of its processes lives."""
+    """Mark runs as ended, so that `list_runs` need not read them. `runs` maps the name of each
+    run's directory to a text to store in the mark. Mark a run only if its end is recorded and none
+    of its processes lives."""
     words = [word for run in runs.items() for word in run]
     if words:
         await host.run(shell_scripts.sh(shell_scripts.MARK_ENDED, root, *words))
@@ -226,12 +261,14 @@ async def living(host: Host, run_dirs: Sequence[str]) -> frozenset[str]:
     return frozenset(run.run_dir for run in survey.runs if run_processes.members(run, survey).all)
 
 
-async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0) -> StopReport:
-    """End every process of the run and remove the shared memory that the run left. If the run has ended already, do
-    nothing.
+async def stop(
+    host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0
+) -> StopReport:
+    """End every process of the run and remove the shared memory that the run left. If the run has
+    ended already, do nothing.
 
-    The process group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL repeatedly, for up to
-    `kill_after_s` seconds.
+    The process group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL
+    repeatedly, for up to `kill_after_s` seconds.
     """
     look = await _read_run(host, run_dir)
     signalled: set[int] = set()
@@ -251,14 +288,17 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
         pids_signalled=tuple(sorted(signalled | killed)),
         killed=tuple(sorted(killed)),
         left=tuple(p.pid for p in look.found.all),
-        shared_memory_removed=await clear_shared_memory(host, run_dir) if not look.found.all else (),
+        shared_memory_removed=await clear_shared_memory(host, run_dir)
+        if not look.found.all
+        else (),
         status=_status(look.run, look.survey, look.found),
     )
 
 
 async def _terminate(host: Host, look: _RunState) -> set[int]:
-    """Send SIGTERM to the run's process group, and one by one to the members that left the group. Return the process
-    ids that got the signal. No process gets SIGTERM twice, because some servers then exit at once without cleaning up.
+    """Send SIGTERM to the run's process group, and one by one to the members that left the group.
+    Return the process ids that got the signal. No process gets SIGTERM twice, because some servers
+    then exit at once without cleaning up.
     """
     sid, others = look.run.sid, look.found.others
     group = [p for p in look.found.all if p.group == sid]
@@ -269,8 +309,9 @@ async def _terminate(host: Host, look: _RunState) -> set[int]:
 
 
 async def _kill(host: Host, look: _RunState, wait_s: float) -> set[int]:
-    """Send SIGKILL to all members of the run, and return the process ids that got it. The shell that leads the session
-    records how the server ended, so it gets SIGKILL only if it does not end by itself within `wait_s` seconds."""
+    """Send SIGKILL to all members of the run, and return the process ids that got it. The shell
+    that leads the session records how the server ended, so it gets SIGKILL only if it does not end
+    by itself within `wait_s` seconds."""
     leader, others = look.found.leader, look.found.others
     if others:
         return await _signal(host, "KILL", [p.key for p in others], others, wait_s)
@@ -283,15 +324,19 @@ async def _kill(host: Host, look: _RunState, wait_s: float) -> set[int]:
 
 
 async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) -> None:
-    """Write to the run directory which shared memory files the living processes `pids` created, so that the files can
-    be removed after these processes are killed. Call this when the server is ready. `stop` calls it too.
+    """Write to the run directory which shared memory files the living processes `pids` created, so
+    that the files can be removed after these processes are killed. Call this when the server is
+    ready. `stop` calls it too.
     """
     if pids:
-        await host.run(shell_scripts.sh(shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids)))
+        await host.run(
+            shell_scripts.sh(shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids))
+        )
 
 
 async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
-    """Remove the shared memory files that the run created and that no process uses any more. Return their paths."""
+    """Remove the shared memory files that the run created and that no process uses any more. Return
+    their paths."""
     done = await host.run(shell_scripts.sh(shell_scripts.CLEAR_SHARED_MEMORY, run_dir))
     return tuple(done.out.splitlines())
 
@@ -307,8 +352,8 @@ async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Surv
 async def _read_run(
     host: Host, run_dir: str, files: Sequence[str] = (), *, before: _RunState | None = None
 ) -> _RunState:
-    """Read the state of one run. A process that belonged to the run in the earlier state `before` still belongs to it,
-    even if it has left the run's POSIX session since.
+    """Read the state of one run. A process that belonged to the run in the earlier state `before`
+    still belongs to it, even if it has left the run's POSIX session since.
     """
     survey = await _survey(host, [run_dir.rstrip("/")], files)
     if not survey.runs:
@@ -321,19 +366,22 @@ async def _read_run(
 
 
 async def _remember(host: Host, run: RunFiles, found: Members) -> None:
-    """Add newly found members of the run to the file `members` in the run directory. This file then proves that a
-    process belongs to the run, even after the process's parents have ended."""
+    """Add newly found members of the run to the file `members` in the run directory. This file then
+    proves that a process belongs to the run, even after the process's parents have ended."""
     new = [p.key for p in found.others if p.key not in run.seen]
     if new:
         await host.run(
-            shell_scripts.sh('dir=$1; shift; umask 077; printf "%s\\n" "$@" >>"$dir/members"', run.run_dir, *new)
+            shell_scripts.sh(
+                'dir=$1; shift; umask 077; printf "%s\\n" "$@" >>"$dir/members"', run.run_dir, *new
+            )
         )
 
 
 def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
     pids = tuple(p.pid for p in found.others)
     started = run.pid in pids
-    starting = found.leader is not None and run.exit_code is None  # before the start, or while the exit is recorded
+    # before the start, or while the exit is recorded
+    starting = found.leader is not None and run.exit_code is None
     running = run.exit_code is None and (started or starting)
     lost = None
     if run.exit_code is None and not running:
@@ -366,22 +414,27 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
 
 
 def _init_is_younger(run: RunFiles, survey: Survey) -> bool:
-    """Return whether process 1 started after the run. If so, the container in which the run was started has restarted
-    since, which ended all its processes."""
+    """Return whether process 1 started after the run. If so, the container in which the run was
+    started has restarted since, which ended all its processes."""
     init = survey.processes.get(1)
     return init is not None and run.sid_start is not None and init.start > run.sid_start
 
 
 async def _signal(
-    host: Host, name: str, targets: Sequence[str], wait_for: Sequence[Process] = (), wait_s: float = 0.0
+    host: Host,
+    name: str,
+    targets: Sequence[str],
+    wait_for: Sequence[Process] = (),
+    wait_s: float = 0.0,
 ) -> set[int]:
-    """Send the signal `name` to `targets`, and return the process ids that got it, with the id of one member for each
-    process group. Before returning, wait up to `wait_s` seconds (at most SLICE_S) for the processes `wait_for` to
-    end."""
+    """Send the signal `name` to `targets`, and return the process ids that got it, with the id of
+    one member for each process group. Before returning, wait up to `wait_s` seconds (at most
+    SLICE_S) for the processes `wait_for` to end."""
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(
-        shell_scripts.sh(shell_scripts.SIGNAL, name, str(seconds), *targets, "--", *keys), timeout_s=seconds + 30
+        shell_scripts.sh(shell_scripts.SIGNAL, name, str(seconds), *targets, "--", *keys),
+        timeout_s=seconds + 30,
     )
     words = [text.split() for text in done.out.splitlines()]
     return {int(w[1].split(":")[0]) for w in words if w[0] == "sent"}

@@ -1,4 +1,5 @@
-"""Reads and writes files of a host with shell commands, for hosts that offer no other access to their files."""
+"""Reads and writes files of a host with shell commands, for hosts that offer no other access to
+their files."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ TIMEOUT_S = 120.0  # a slow link, a large file, the fsync of a busy disk
 
 
 async def state_dir(host: Host) -> str:
-    """Return the absolute path of Workbench's state directory on the host. The directory is created if it is
-    missing.
+    """Return the absolute path of Workbench's state directory on the host. The directory is created
+    if it is missing.
     """
     done = await host.run(shell_scripts.sh(shell_scripts.STATE_DIR))
     path = done.out.strip()
@@ -21,19 +22,21 @@ async def state_dir(host: Host) -> str:
 
 
 async def read(host: Host, path: str, offset: int, limit: int | None) -> bytes:
-    """Return the file's bytes from position `offset`, at most `limit` bytes if it is not None. Raises FileError if the
-    file cannot be read.
+    """Return the file's bytes from position `offset`, at most `limit` bytes if it is not None.
+    Raises FileError if the file cannot be read.
     """
     last = "" if limit is None else str(limit)
-    done = await host.run(shell_scripts.sh(shell_scripts.READ_FILE, path, str(offset), last), timeout_s=TIMEOUT_S)
+    done = await host.run(
+        shell_scripts.sh(shell_scripts.READ_FILE, path, str(offset), last), timeout_s=TIMEOUT_S
+    )
     if done.returncode != 0:
         raise _error(host, "read", path, _READ_ERRORS.get(done.returncode) or done.problem)
     return done.stdout
 
 
 async def write(host: Host, path: str, data: bytes, mode: int) -> None:
-    """Write the file atomically and create missing parent directories. Raises FileError if the file cannot be
-    written.
+    """Write the file atomically and create missing parent directories. Raises FileError if the file
+    cannot be written.
     """
     command = shell_scripts.sh(shell_scripts.WRITE_FILE, path, f"{mode:o}", str(len(data)))
     done = await host.run(command, input=data, timeout_s=TIMEOUT_S)

@@ -30,14 +30,15 @@ _HYPERVISORS = (
     ("xen", "xen"),
     ("parallels", "parallels"),
 )
-# "init" is the command line of process 1; "missing_programs" are those of the usual shell tools that are missing
+# "init" is the command line of process 1; "missing_programs" are those of the usual shell tools
+# that are missing
 _EXTRA = ("shell", "dmi_vendor", "dmi_product", "init", "missing_programs")
 _X86 = {"x86_64", "i686", "i386"}
 
 
 async def ask(host: Host) -> HostFacts:
-    """Return the properties of a host that is not this machine. They include the round-trip time in milliseconds, which
-    is measured by sending a line to a running command."""
+    """Return the properties of a host that is not this machine. They include the round-trip time in
+    milliseconds, which is measured by sending a line to a running command."""
     look = ("sh", "-c", "facts about the host")
     stream = await host.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
     latency_s, lines = 0.0, list[str]()
@@ -58,8 +59,8 @@ async def ask(host: Host) -> HostFacts:
 
 
 def parse(output: str, name: str, kind: str, latency_ms: float | None = None) -> HostFacts:
-    """Return the HostFacts in the script's output, which has lines of the form key=value. A property without a line is
-    None.
+    """Return the HostFacts in the script's output, which has lines of the form key=value. A
+    property without a line is None.
     """
     facts: dict[str, str] = {}
     for text in output.splitlines():
@@ -98,15 +99,15 @@ def _version(text: str | None) -> str | None:
 
 
 def _initial_namespace(uid_map: str | None) -> bool | None:
-    """Return whether `uid_map`, the contents of /proc/self/uid_map, is that of the initial user namespace. There every
-    id maps onto itself ("0 0 4294967295"). None if `uid_map` is None.
+    """Return whether `uid_map`, the contents of /proc/self/uid_map, is that of the initial user
+    namespace. There every id maps onto itself ("0 0 4294967295"). None if `uid_map` is None.
     """
     return None if uid_map is None else uid_map.split() == ["0", "0", "4294967295"]
 
 
 def _container(facts: Mapping[str, str]) -> str | None:
-    """Return the kind of container that the host runs in ("lxc", "docker", "podman", …), or None if nothing indicates
-    one.
+    """Return the kind of container that the host runs in ("lxc", "docker", "podman", …), or None if
+    nothing indicates one.
     """
     detected = facts.get("detect_container")
     if detected and detected != "none":
@@ -115,8 +116,8 @@ def _container(facts: Mapping[str, str]) -> str | None:
 
 
 def _virtualization(facts: Mapping[str, str]) -> str | None:
-    """Return the name of the hypervisor as systemd-detect-virt prints it. If that program is missing, the name is
-    derived from the firmware's product name. None if it cannot be determined.
+    """Return the name of the hypervisor as systemd-detect-virt prints it. If that program is
+    missing, the name is derived from the firmware's product name. None if it cannot be determined.
     """
     if facts.get("detect_vm"):
         return facts["detect_vm"]

@@ -11,8 +11,8 @@ from workbench.model.errors import HostError
 from workbench.model.node_network import Interface, NodeNetwork, RdmaDevice
 from workbench.model.untrusted_text import clean, whole_number
 
-# Prints "net NAME STATE MTU SPEED" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for a value that the
-# kernel does not report, then the JSON of `ip`.
+# Prints "net NAME STATE MTU SPEED" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for
+# a value that the kernel does not report, then the JSON of `ip`.
 _LOOK = r"""
 word() { value=-; { IFS= read -r value <"$1"; } 2>/dev/null; [ -n "$value" ] || value=-; }
 for dir in /sys/class/net/*; do
@@ -37,8 +37,8 @@ ip -j addr
 
 
 async def read(host: Host) -> NodeNetwork:
-    """Return the interfaces and the RDMA devices of the host. If the host is out of reach or has no `ip`, the result
-    contains only `problem`, the reason."""
+    """Return the interfaces and the RDMA devices of the host. If the host is out of reach or has no
+    `ip`, the result contains only `problem`, the reason."""
     try:
         done = await host.run(shell_scripts.sh(_LOOK))
     except HostError as error:
@@ -47,22 +47,30 @@ async def read(host: Host) -> NodeNetwork:
 
 
 def parse(text: str, errors: str = "") -> NodeNetwork:
-    """Return the interfaces and the RDMA devices from `text` and `errors`, the output of the script `_LOOK` on stdout
-    and on stderr."""
+    """Return the interfaces and the RDMA devices from `text` and `errors`, the output of the script
+    `_LOOK` on stdout and on stderr."""
     lines = clean(text, len(text), lines=True).splitlines()
     states = {w[1]: w[2:] for line in lines if (w := line.split())[:1] == ["net"] and len(w) == 5}
     try:
-        listed: Any = json.loads("".join(line for line in lines if not line.startswith(("net ", "rdma "))))
-        interfaces = tuple(_interface(entry, states.get(str(entry["ifname"]), ["-"] * 3)) for entry in listed)
+        listed: Any = json.loads(
+            "".join(line for line in lines if not line.startswith(("net ", "rdma ")))
+        )
+        interfaces = tuple(
+            _interface(entry, states.get(str(entry["ifname"]), ["-"] * 3)) for entry in listed
+        )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         last = clean(errors).strip().splitlines()[-1:] or ["it printed no JSON"]
-        return NodeNetwork(problem=f"`ip -j addr` failed: {last[0]} (iproute2 4.14 or newer is needed)")
+        return NodeNetwork(
+            problem=f"`ip -j addr` failed: {last[0]} (iproute2 4.14 or newer is needed)"
+        )
     rdma = tuple(_rdma(w) for line in lines if (w := line.split())[:1] == ["rdma"] and len(w) >= 5)
     return NodeNetwork(interfaces, rdma)
 
 
 def _interface(entry: dict[str, Any], state: list[str]) -> Interface:
-    addresses = (a for a in entry.get("addr_info", ()) if a.get("scope") != "link" and a.get("local"))
+    addresses = (
+        a for a in entry.get("addr_info", ()) if a.get("scope") != "link" and a.get("local")
+    )
     speed = state[2]
     return Interface(
         str(entry["ifname"]),

@@ -1,7 +1,8 @@
-"""known_hosts files: finds the keys of a host, makes the errors for unknown and changed keys, and adds a key.
+"""known_hosts files: finds the keys of a host, makes the errors for unknown and changed keys, and
+adds a key.
 
-The ssh library interprets the lines (hashed names, patterns, certificate authorities). Its parser is the parameter
-`parse`.
+The ssh library interprets the lines (hashed names, patterns, certificate authorities). Its parser
+is the parameter `parse`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ DEFAULT_PORT = 22
 
 
 class KnownKeys(Protocol):
-    """The parsed contents of known_hosts files: keys, certificate authorities, revoked keys, and the same for X.509
-    certificates."""
+    """The parsed contents of known_hosts files: keys, certificate authorities, revoked keys, and
+    the same for X.509 certificates."""
 
     def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[Any]]: ...
 
@@ -32,16 +33,24 @@ class PublicKey(Protocol):
 
 
 class HostKeys:
-    """The known keys of one host. This object checks the key that the host presents and keeps the result of the check.
-    `host` is the name by which the user knows the host, `address` the one by which ssh knows it.
+    """The known keys of one host. This object checks the key that the host presents and keeps the
+    result of the check. `host` is the name by which the user knows the host, `address` the one by
+    which ssh knows it.
 
-    `problem` is the reason for rejecting the key. `accepting` is (the known_hosts file, the line to add there to accept
-    the key). `aliased` says whether the ssh configuration sets HostKeyAlias, because known_hosts lists an alias without
-    a port.
+    `problem` is the reason for rejecting the key. `accepting` is (the known_hosts file, the line to
+    add there to accept the key). `aliased` says whether the ssh configuration sets HostKeyAlias,
+    because known_hosts lists an alias without a port.
     """
 
     def __init__(
-        self, host: str, known: KnownKeys, *, address: str, file: str, aliased: bool, accepted: set[str]
+        self,
+        host: str,
+        known: KnownKeys,
+        *,
+        address: str,
+        file: str,
+        aliased: bool,
+        accepted: set[str],
     ) -> None:
         self._host, self._address = host, address
         self._all = known
@@ -54,9 +63,10 @@ class HostKeys:
         self.problem: HostUnreachable | None = None
 
     def match(self, host: str, addr: str, port: int | None) -> Any:
-        """Return (keys, certificate authorities, revoked keys, …) of the host from known_hosts, as the ssh library asks
-        for them. As in OpenSSH with CheckHostIP no, `addr` is not looked up. If the host has a port, keys that are
-        listed without it are not returned, because `accepts` checks those."""
+        """Return (keys, certificate authorities, revoked keys, …) of the host from known_hosts, as
+        the ssh library asks for them. As in OpenSSH with CheckHostIP no, `addr` is not looked up.
+        If the host has a port, keys that are listed without it are not returned, because `accepts`
+        checks those."""
         self._name = self._entry(host, port)
         exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
@@ -64,8 +74,8 @@ class HostKeys:
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
     def accepts(self, host: str, port: int, key: PublicKey) -> bool:
-        """Return whether to trust a host key that is not among the keys that `match` returned. If not, `problem` has
-        the reason."""
+        """Return whether to trust a host key that is not among the keys that `match` returned. If
+        not, `problem` has the reason."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
             return True
@@ -81,14 +91,16 @@ class HostKeys:
             host=self._host,
             fingerprint=fingerprint,
             key_type=kind,
-            next_step=f"compare the fingerprint with that of the host's key file (ssh-keygen -lf FILE on the host),"
+            next_step="compare the fingerprint with that of the host's key file (ssh-keygen -lf "
+            "FILE on the host),"
             f" then accept the key, or log in once with: ssh {self._address}",
         )
         return False
 
     def changed(self, name: str | None, how: str) -> HostKeyChanged:
-        """Return the error for a host whose key differs from the known one. `name` is the host's entry in known_hosts,
-        None for the entry that `match` searched last. `how` says in what way the key differs."""
+        """Return the error for a host whose key differs from the known one. `name` is the host's
+        entry in known_hosts, None for the entry that `match` searched last. `how` says in what way
+        the key differs."""
         name = name or self._name
         return HostKeyChanged(
             f"the key of {name} differs from the one in known_hosts ({how}): "
@@ -103,8 +115,8 @@ class HostKeys:
 
 
 def read(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
-    """Return the parsed contents of all of `files` together. As in OpenSSH, a missing file or an invalid line is
-    ignored.
+    """Return the parsed contents of all of `files` together. As in OpenSSH, a missing file or an
+    invalid line is ignored.
     """
     lines: list[str] = []
     for file in files:
@@ -124,7 +136,8 @@ def _parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
 
 
 def append(file: str, line: str) -> None:
-    """Append a line to a file. The file (0600) and its directory (0700) are created if they are missing."""
+    """Append a line to a file. The file (0600) and its directory (0700) are created if they are
+    missing."""
     path = Path(file).expanduser()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

@@ -9,13 +9,15 @@ from typing import Protocol
 from workbench.model.untrusted_text import clean
 
 LINE_MAX_BYTES = 1 << 20  # a longer line is yielded in pieces of this size
-OUTPUT_MAX_BYTES = 64 << 20  # of one command: a program that prints without end must not fill the memory
+# of one command: a program that prints without end must not fill the memory
+OUTPUT_MAX_BYTES = 64 << 20
 CHUNK_BYTES = 65536
 TAIL_MAX_BYTES = 8192  # of stderr, for the message when a command fails
 
 
 async def split(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of the output without their newlines. Text after the last newline is yielded as the last line."""
+    """Yield the lines of the output without their newlines. Text after the last newline is yielded
+    as the last line."""
     rest = b""
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -59,7 +61,10 @@ class CommandOutput:
 
     async def read(self, stdout: Readable, stderr: Readable) -> None:
         """Read both streams to their end. Raises TooMuch if they exceed OUTPUT_MAX_BYTES together."""
-        tasks = [asyncio.ensure_future(self._read(*pair)) for pair in ((stdout, self.out), (stderr, self.err))]
+        tasks = [
+            asyncio.ensure_future(self._read(*pair))
+            for pair in ((stdout, self.out), (stderr, self.err))
+        ]
         try:
             await asyncio.gather(*tasks)
         finally:

@@ -1,5 +1,5 @@
-"""This machine as a host. Every command is a subprocess in a session of its own, so that all its processes can be
-ended.
+"""This machine as a host. Every command is a subprocess in a session of its own, so that all its
+processes can be ended.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
 _T = TypeVar("_T")
-# The guard ends its command within 2 s; a process that remains after that hangs in the kernel and is abandoned.
+# The guard ends its command within 2 s; a process that remains after that hangs in the kernel and
+# is abandoned.
 CLOSE_S = 2.5
-_ADDRESS = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]")  # what a URL has between "//" and the port
+# what a URL has between "//" and the port
+_ADDRESS = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]")
 
 
 class LocalForward:
-    """The forward of a port of this machine. The port itself is used, because no forwarding is needed."""
+    """The forward of a port of this machine. The port itself is used, because no forwarding is
+    needed."""
 
     def __init__(self, port: int, address: str = LOOPBACK) -> None:
         self.local_port = port
@@ -53,8 +56,8 @@ class LocalForward:
 
 
 class LocalStream:
-    """A running command on this machine. It runs under `shell_scripts.GUARD`, which ends the command when Workbench
-    ends for any reason.
+    """A running command on this machine. It runs under `shell_scripts.GUARD`, which ends the
+    command when Workbench ends for any reason.
     """
 
     def __init__(self, process: Process) -> None:
@@ -91,7 +94,8 @@ class LocalStream:
         return self._tail.text()
 
     async def close(self) -> None:
-        """Close stdin and wait up to CLOSE_S seconds for the command to end, then send SIGKILL to its process group."""
+        """Close stdin and wait up to CLOSE_S seconds for the command to end, then send SIGKILL to
+        its process group."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         await end(self._process, CLOSE_S)
@@ -99,9 +103,10 @@ class LocalStream:
 
 
 async def end(process: Process, wait_s: float = 0.0) -> None:
-    """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process group: to the process, and
-    to a child that outlives it and holds its pipes. Returns even if the process never ends, because a process can hang
-    in the kernel and Python 3.11 can miss the exit of a child.
+    """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process group:
+    to the process, and to a child that outlives it and holds its pipes. Returns even if the process
+    never ends, because a process can hang in the kernel and Python 3.11 can miss the exit of a
+    child.
     """
     if process.returncode is None and wait_s > 0:
         with contextlib.suppress(TimeoutError):
@@ -120,8 +125,8 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
 
 
 async def _communicate(process: Process, input: bytes | None) -> CommandOutput:
-    """Read stdout and stderr of `process` to their end and write `input` to its stdin. Raises TooMuch if the output is
-    too long.
+    """Read stdout and stderr of `process` to their end and write `input` to its stdin. Raises
+    TooMuch if the output is too long.
     """
     assert process.stdout is not None
     assert process.stderr is not None
@@ -137,7 +142,8 @@ async def _communicate(process: Process, input: bytes | None) -> CommandOutput:
 
 async def _feed(process: Process, input: bytes | None) -> None:
     if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a process may end without reading its stdin
+        # a process may end without reading its stdin
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             process.stdin.write(input or b"")
             await process.stdin.drain()
         process.stdin.close()
@@ -148,7 +154,8 @@ class LocalHost(BaseHost):
 
     kind = "local"
     is_local = connected = True
-    _starting: asyncio.AbstractEventLoop | None = None  # the loop that has started a process in this turn
+    # the loop that has started a process in this turn
+    _starting: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, name: str = "local") -> None:
         self.name = name
@@ -163,13 +170,23 @@ class LocalHost(BaseHost):
         return str(path)
 
     async def _spawn(
-        self, argv: Sequence[str], env: Mapping[str, str] | None, shown: Sequence[str], *, stdin: int
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        shown: Sequence[str],
+        *,
+        stdin: int,
     ) -> Process:
         environment = {**os.environ, **env} if env else None
         await self._own_turn()
         try:
             return await asyncio.create_subprocess_exec(
-                *argv, stdin=stdin, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True
+                *argv,
+                stdin=stdin,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=environment,
+                start_new_session=True,
             )
         except (FileNotFoundError, PermissionError, NotADirectoryError):
             raise not_found(shown, self.name) from None
@@ -180,8 +197,8 @@ class LocalHost(BaseHost):
             ) from None
 
     async def _own_turn(self) -> None:
-        """Wait until no other process has been started in this turn of the event loop. To start ten programs in one
-        turn takes 0.1 s, in which the screen would answer no key."""
+        """Wait until no other process has been started in this turn of the event loop. To start ten
+        programs in one turn takes 0.1 s, in which the screen would answer no key."""
         loop = asyncio.get_running_loop()
         while self._starting is loop:  # noqa: ASYNC110 (an Event belongs to one loop)
             await asyncio.sleep(0)
@@ -192,7 +209,11 @@ class LocalHost(BaseHost):
         self._starting = None
 
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
         check_argv(argv, self.name)
         process = await self._spawn(argv, env, argv, stdin=DEVNULL if input is None else PIPE)
@@ -208,13 +229,19 @@ class LocalHost(BaseHost):
         return Completed(tuple(argv), code, bytes(output.out), bytes(output.err))
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> LocalStream:
         check_argv(argv, self.name)
         path = {**os.environ, **(env or {})}.get("PATH")
         if shutil.which(argv[0], path=path) is None:
             raise not_found(argv, self.name)
-        stream = LocalStream(await self._spawn(shell_scripts.sh(shell_scripts.GUARD, *argv), env, argv, stdin=PIPE))
+        stream = LocalStream(
+            await self._spawn(shell_scripts.sh(shell_scripts.GUARD, *argv), env, argv, stdin=PIPE)
+        )
         if input is not None:
             await stream.write(input)
         return stream
@@ -257,11 +284,14 @@ class LocalHost(BaseHost):
             raise self._file_error(what, path, error) from None
 
     def _file_error(self, what: str, path: str, error: OSError) -> FileError:
-        step = "free some space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        step = (
+            "free some space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        )
         return FileError(f"cannot {what} {path}: {error.strerror}", host=self.name, next_step=step)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> LocalForward:
-        if not _ADDRESS.fullmatch(address):  # a scheduler or a container told it, and the URL would be another's
+        # a scheduler or a container told it, and the URL would be another's
+        if not _ADDRESS.fullmatch(address):
             raise HostError(f"{clean(address)!r} is not the address of a host", host=self.name)
         return LocalForward(port, address)
 
@@ -271,8 +301,8 @@ class LocalHost(BaseHost):
 
 
 def _make_parents(directory: Path) -> None:
-    """Create `directory` and its missing parents, all with mode 0700. Path.mkdir would set the mode of the last
-    directory only.
+    """Create `directory` and its missing parents, all with mode 0700. Path.mkdir would set the mode
+    of the last directory only.
     """
     if not directory.is_dir():
         _make_parents(directory.parent)

@@ -1,5 +1,5 @@
-"""A local port whose connections are passed on to another place, such as a port of a host behind ssh. The local port
-stays open while the connection to the host is lost and restored.
+"""A local port whose connections are passed on to another place, such as a port of a host behind
+ssh. The local port stays open while the connection to the host is lost and restored.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ Open = Callable[[], Awaitable[tuple[Reader, Writer]]]
 
 
 class Relay:
-    """A port on 127.0.0.1. Each connection to it is joined with a second connection, which `open_far` opens.
+    """A port on 127.0.0.1. Each connection to it is joined with a second connection, which
+    `open_far` opens.
 
-    If the second connection cannot be opened or is lost, the first one is reset, so that its client sees an error
-    instead of an empty answer.
+    If the second connection cannot be opened or is lost, the first one is reset, so that its client
+    sees an error instead of an empty answer.
     """
 
     def __init__(self, open_far: Open, errors: tuple[type[Exception], ...]) -> None:
@@ -46,9 +47,11 @@ class Relay:
         self.local_port, self.url = 0, ""
 
     async def listen(self) -> None:
-        """Open the local port. If the calling task is cancelled, or if `close` is called meanwhile, the port is closed
-        again."""
-        self._server = await asyncio.start_server(self._accepted, LOOPBACK, 0, limit=CHUNK_BYTES, start_serving=False)
+        """Open the local port. If the calling task is cancelled, or if `close` is called meanwhile,
+        the port is closed again."""
+        self._server = await asyncio.start_server(
+            self._accepted, LOOPBACK, 0, limit=CHUNK_BYTES, start_serving=False
+        )
         self.local_port = int(self._server.sockets[0].getsockname()[1])
         self.url = f"http://{LOOPBACK}:{self.local_port}"
         try:
@@ -95,8 +98,8 @@ class Relay:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close the connection with a TCP reset. `abort` alone sends a normal end, which a client takes for a complete but
-    short answer.
+    """Close the connection with a TCP reset. `abort` alone sends a normal end, which a client takes
+    for a complete but short answer.
     """
     sock = writer.get_extra_info("socket")
     if sock is not None:

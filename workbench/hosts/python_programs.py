@@ -1,12 +1,14 @@
-"""Python programs that Workbench runs on a host. The command line contains only a short loader, which then loads the
-modules of the program.
+"""Python programs that Workbench runs on a host. The command line contains only a short loader,
+which then loads the modules of the program.
 
-On this machine, the loader imports the installed modules, which are compiled already. Another machine gets the sources
-once, and the loader stores them in Workbench's state directory, in a file whose name is the SHA-256 of the content. The
-loader runs such a file only if it is a regular file of this user that no other user can write, and if the bytes that
-the loader has read have that hash. Without such a file, the loader asks for the sources on stdout and reads them from
-stdin. Stdin then stays open for control lines, which `python3 -` would not allow, because it reads its program to the
-end of file. A host that cannot store the sources, for example because its disk is full, gets them each time.
+On this machine, the loader imports the installed modules, which are compiled already. Another
+machine gets the sources once, and the loader stores them in Workbench's state directory, in a file
+whose name is the SHA-256 of the content. The loader runs such a file only if it is a regular file
+of this user that no other user can write, and if the bytes that the loader has read have that hash.
+Without such a file, the loader asks for the sources on stdout and reads them from stdin. Stdin then
+stays open for control lines, which `python3 -` would not allow, because it reads its program to the
+end of file. A host that cannot store the sources, for example because its disk is full, gets them
+each time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from workbench.hosts.base import Completed, Host, Stream
 
 TOO_OLD = 78  # exit status: this python3 cannot run it
 MISSING = 79  # exit status: the host does not have the program, and stdin ended before it came
-FRAME = b"\nworkbench frame\n"  # what stands before it on stdin is skipped unseen: a password that sudo did not read
+# what stands before it on stdin is skipped unseen: a password that sudo did not read
+FRAME = b"\nworkbench frame\n"
 ASKED = b'{"workbench": "the program is missing"}'  # the line that asks for the sources
 KEPT_MAX_BYTES = 1 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -99,12 +102,14 @@ program.main()
 
 @dataclass(frozen=True)
 class PythonProgram:
-    """A Python program that Workbench runs on a host. `modules` are its modules below the package workbench, in the
-    order of their imports. The function `main` of the last one is called. `library` returns {name: source} of further
-    modules that another machine needs, and `places` the directories that contain these modules on this machine.
+    """A Python program that Workbench runs on a host. `modules` are its modules below the package
+    workbench, in the order of their imports. The function `main` of the last one is called.
+    `library` returns {name: source} of further modules that another machine needs, and `places` the
+    directories that contain these modules on this machine.
 
-    If `kept` is False, the host does not store the program and gets it at each start, as for a process of root, which
-    must not trust a user's files. `first` is a line of Python that runs before the modules.
+    If `kept` is False, the host does not store the program and gets it at each start, as for a
+    process of root, which must not trust a user's files. `first` is a line of Python that runs
+    before the modules.
     """
 
     title: str
@@ -129,9 +134,9 @@ class PythonProgram:
         return hashlib.sha256(self._sources).hexdigest()
 
     def argv(self, python: str, local: bool, orders: Mapping[str, Any]) -> list[str]:
-        """Return the command that starts the program. Its last word is `orders`, the program's parameters, as JSON.
-        Python runs isolated and without its site module, so it starts in a third of the time, and no file on the host
-        can change the program."""
+        """Return the command that starts the program. Its last word is `orders`, the program's
+        parameters, as JSON. Python runs isolated and without its site module, so it starts in a
+        third of the time, and no file on the host can change the program."""
         package, _, name = self.modules[-1].rpartition(".")
         text = _PROGRAM.format(
             title=self.title,
@@ -149,17 +154,20 @@ class PythonProgram:
         return [python, "-I", *self.options, "-c", text, json.dumps(orders)]
 
     def frame(self, local: bool) -> bytes:
-        """Return the bytes for the program's stdin: a marker, the length in eight digits, and compressed JSON. The JSON
-        has the directories to import from if `local`, otherwise the sources."""
+        """Return the bytes for the program's stdin: a marker, the length in eight digits, and
+        compressed JSON. The JSON has the directories to import from if `local`, otherwise the
+        sources."""
         if local:
-            packed = zlib.compress(json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode())
+            packed = zlib.compress(
+                json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode()
+            )
         else:
             packed = self._sources
         return FRAME + b"%08d" % len(packed) + packed
 
     def _start(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:
-        """Return (command that starts the program on `host` with the parameters `orders`, bytes to write to its stdin
-        first)."""
+        """Return (command that starts the program on `host` with the parameters `orders`, bytes to
+        write to its stdin first)."""
         python, local = python_on(host)
         first = self.frame(local) if local or not self.kept else b""
         return self.argv(python, local, orders), first
@@ -167,8 +175,8 @@ class PythonProgram:
     async def run(
         self, host: Host, orders: Mapping[str, Any], *, input: bytes = b"", timeout_s: float = 30.0
     ) -> Completed:
-        """Run the program on `host` with the parameters `orders`, and with `input` on its stdin. Return its result
-        after its end."""
+        """Run the program on `host` with the parameters `orders`, and with `input` on its stdin.
+        Return its result after its end."""
         argv, first = self._start(host, orders)
         done = await host.run(argv, input=first + input, timeout_s=timeout_s)
         if done.returncode == MISSING and not first:
@@ -177,15 +185,16 @@ class PythonProgram:
         return done
 
     async def stream(self, host: Host, orders: Mapping[str, Any]) -> Stream:
-        """Start the program on `host` with the parameters `orders`. Its stdin stays open until the stream is closed."""
+        """Start the program on `host` with the parameters `orders`. Its stdin stays open until the
+        stream is closed."""
         argv, first = self._start(host, orders)
         stream = await host.stream(argv, input=first)
         return stream if first else ProgramStream(stream, self)
 
 
 class ProgramStream:
-    """A running program that may ask for its sources on stdout. Input that was written before the program asked is
-    lost, so it is written again after the sources."""
+    """A running program that may ask for its sources on stdout. Input that was written before the
+    program asked is lost, so it is written again after the sources."""
 
     def __init__(self, stream: Stream, program: PythonProgram) -> None:
         self._stream = stream
@@ -221,17 +230,19 @@ class ProgramStream:
 
 
 def python_on(host: Host) -> tuple[str, bool]:
-    """Return (path of the Python that runs programs on `host`, whether it is the Python of this process, which has
-    Workbench installed)."""
+    """Return (path of the Python that runs programs on `host`, whether it is the Python of this
+    process, which has Workbench installed)."""
     local = host.is_local and bool(sys.executable)
     return sys.executable if local else "python3", local
 
 
 def _sources(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Yield (full name, source) of each package that contains one of `modules`, and then of each of the modules. The
-    source of a package is None."""
+    """Yield (full name, source) of each package that contains one of `modules`, and then of each of
+    the modules. The source of a package is None."""
     names = [f"workbench.{module}" for module in modules]
-    packages = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
+    packages = {
+        name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)
+    }
     yield from ((package, None) for package in sorted(packages))
     for module, name in zip(modules, names, strict=True):
         yield name, (_PACKAGE / f"{module.replace('.', '/')}.py").read_text("utf-8")

@@ -1,4 +1,5 @@
-"""A connection that is restored after a loss. Its users wait some seconds during an outage, then get an error."""
+"""A connection that is restored after a loss. Its users wait some seconds during an outage, then
+get an error."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown, HostUnreachable, LinkEvent
+from workbench.hosts.base import (
+    AuthFailed,
+    HostKeyChanged,
+    HostKeyUnknown,
+    HostUnreachable,
+    LinkEvent,
+)
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
@@ -20,11 +27,15 @@ LONGEST_RETRY_S = 5.0  # short enough for a user who watches the screen
 
 
 class Link(Generic[C]):
-    """Keeps one connection to a host open. The function `dial` opens the connection. A user of the connection that
-    notices its loss calls `lost`, and the link opens a new connection."""
+    """Keeps one connection to a host open. The function `dial` opens the connection. A user of the
+    connection that notices its loss calls `lost`, and the link opens a new connection."""
 
     def __init__(
-        self, host: str, dial: Callable[[], Awaitable[C]], *, longest_retry_s: float = LONGEST_RETRY_S
+        self,
+        host: str,
+        dial: Callable[[], Awaitable[C]],
+        *,
+        longest_retry_s: float = LONGEST_RETRY_S,
     ) -> None:
         self.host = host
         self._dial = dial
@@ -54,15 +65,15 @@ class Link(Generic[C]):
         return None if self._lost_at is None else time.monotonic() - self._lost_at
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
-        """Register `listener`, which is called each time the connection is lost or restored. Return a function that
-        unregisters it.
+        """Register `listener`, which is called each time the connection is lost or restored. Return
+        a function that unregisters it.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def connect(self) -> C:
-        """Return the connection. Open it if necessary, even if earlier attempts failed. Raises the errors of the
-        function `dial`, which opens it."""
+        """Return the connection. Open it if necessary, even if earlier attempts failed. Raises the
+        errors of the function `dial`, which opens it."""
         self._refused = None
         async with self._dialing:
             if self._connection is None:
@@ -73,7 +84,8 @@ class Link(Generic[C]):
             return self._connection
 
     async def get(self) -> C:
-        """Return the connection. During an outage, wait up to PATIENCE_S seconds for it, then raise HostUnreachable."""
+        """Return the connection. During an outage, wait up to PATIENCE_S seconds for it, then raise
+        HostUnreachable."""
         if self._connection is not None:
             return self._connection
         if self._lost_at is None:
@@ -94,8 +106,8 @@ class Link(Generic[C]):
         return HostUnreachable(f"no connection{since}{reason}", host=self.host, next_step=step)
 
     def lost(self, connection: C, reason: str) -> None:
-        """Report that `connection` has ended, with the `reason`. If a newer connection has replaced it already, do
-        nothing."""
+        """Report that `connection` has ended, with the `reason`. If a newer connection has replaced
+        it already, do nothing."""
         if connection is not self._connection:
             return
         self._connection = None
@@ -113,10 +125,16 @@ class Link(Generic[C]):
             pause, retries = min(pause * 2, self._longest_retry_s), retries + 1
             try:
                 await self.connect()
-            except (HostKeyChanged, HostKeyUnknown, AuthFailed) as error:  # more attempts could lock the account
+            except (
+                HostKeyChanged,
+                HostKeyUnknown,
+                AuthFailed,
+            ) as error:  # more attempts could lock the account
                 self._refused = error
                 self._back.set()
-                self._tell(LinkEvent(self.host, False, error.message, retries=retries, refused=error))
+                self._tell(
+                    LinkEvent(self.host, False, error.message, retries=retries, refused=error)
+                )
                 return
             except HostError as error:
                 self._reason = error.message
@@ -134,8 +152,8 @@ class Link(Generic[C]):
             listener(event)
 
     async def close(self) -> C | None:
-        """Stop restoring the connection. Return the current connection for the caller to close, or None if there is
-        none.
+        """Stop restoring the connection. Return the current connection for the caller to close, or
+        None if there is none.
         """
         self._closed = True
         connection, self._connection, self._lost_at = self._connection, None, None

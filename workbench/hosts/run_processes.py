@@ -1,12 +1,15 @@
-"""The decision which processes belong to a run, from the process table that the script `shell_scripts.SURVEY` prints.
+"""The decision which processes belong to a run, from the process table that the script
+`shell_scripts.SURVEY` prints.
 
-A process id alone proves nothing, since ids are reused. A process belongs to the run if one of these is true; then all
-its descendants belong to it too:
-  * it is the process that was started, or one seen as a member before: same id, same start time, same boot;
+A process id alone proves nothing, since ids are reused. A process belongs to the run if one of
+these is true; then all its descendants belong to it too:
+  * it is the process that was started, or one seen as a member before: same id, same start time,
+    same boot;
   * its environment contains the run's token;
-  * it is in the run's session, and the session is still the original one: either its leader has the recorded start
-    time, or the leader has ended and a member is known by the rules above or started before the exit was recorded.
-    (The kernel does not reuse a session's number while a process is in it.)
+  * it is in the run's session, and the session is still the original one: either its leader has the
+    recorded start time, or the leader has ended and a member is known by the rules above or started
+    before the exit was recorded. (The kernel does not reuse a session's number while a process is
+    in it.)
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from dataclasses import dataclass, field
 
 from workbench.model.untrusted_text import whole_number
 
-# `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code looks the same.
+# `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code
+# looks the same.
 SIGNAL_BASE = 128
-TICKS_PER_S = 100  # USER_HZ, which Linux reports to all programs of every architecture that has NVIDIA GPUs
+# USER_HZ, which Linux reports to all programs of every architecture that has NVIDIA GPUs
+TICKS_PER_S = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The contents of the files in a run directory. A number is None if its file is missing or unreadable."""
+    """The contents of the files in a run directory. A number is None if its file is missing or
+    unreadable."""
 
     run_dir: str
     pid: int | None = None
@@ -65,8 +71,8 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The state of a host at one moment: its process table and the run directories that were read with it. `older` are
-    the names of directories that are marked as ended and were not read."""
+    """The state of a host at one moment: its process table and the run directories that were read
+    with it. `older` are the names of directories that are marked as ended and were not read."""
 
     boot_id: str
     now_unix_s: float
@@ -79,8 +85,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The living processes of a run. `leader` is the shell that records how the server ended, None if it has ended.
-    `others` are the processes of the server.
+    """The living processes of a run. `leader` is the shell that records how the server ended, None
+    if it has ended. `others` are the processes of the server.
     """
 
     leader: Process | None
@@ -92,22 +98,25 @@ class Members:
 
 
 def parse(output: bytes) -> Survey | None:
-    """Return the process table and the run directories of a host, from the output of the script SURVEY. None if the
-    output is cut off."""
+    """Return the process table and the run directories of a host, from the output of the script
+    SURVEY. None if the output is cut off."""
     boot, now, complete = "", 0.0, False
     uptime: float | None = None
     processes: dict[int, Process] = {}
     tokens: dict[int, str] = {}
     runs: list[tuple[str, dict[str, str], dict[str, list[bytes]]]] = []
     older: list[str] = []
-    printed = 0  # index of the run whose files are printed: they come in the order of the runs, after them
+    # index of the run whose files are printed: they come in the order of the runs, after them
+    printed = 0
     for raw in output.split(b"\n"):
         if raw.startswith(b"/"):
             while printed < len(runs) and not raw.startswith(os.fsencode(runs[printed][0]) + b"/"):
                 printed += 1
             if printed < len(runs):
                 file, _, line = raw[len(os.fsencode(runs[printed][0])) + 1 :].partition(b":")
-                runs[printed][2].setdefault(file.decode("ascii", "replace"), []).append(line + b"\n")
+                runs[printed][2].setdefault(file.decode("ascii", "replace"), []).append(
+                    line + b"\n"
+                )
             continue
         kind, _, rest = raw.decode("utf-8", "surrogateescape").partition(" ")
         if kind == "proc":
@@ -134,7 +143,8 @@ def parse(output: bytes) -> Survey | None:
     if not complete:
         return None
     found = (
-        _run(run_dir, values, {n: b"".join(lines) for n, lines in files.items()}) for run_dir, values, files in runs
+        _run(run_dir, values, {n: b"".join(lines) for n, lines in files.items()})
+        for run_dir, values, files in runs
     )
     return Survey(boot, now, processes, tokens, tuple(found), tuple(older), uptime)
 
@@ -178,7 +188,9 @@ def members(run: RunFiles, survey: Survey) -> Members:
     if leader is not None and leader.start != run.sid_start:
         leader = None
     session = [p for p in table.values() if p.session == run.sid]
-    if leader is not None or (run.sid not in table and any(_proves_session(p, run, known) for p in session)):
+    if leader is not None or (
+        run.sid not in table and any(_proves_session(p, run, known) for p in session)
+    ):
         known.update(p.pid for p in session)
     found = _descendants(known, table)
     if leader is not None:
@@ -188,8 +200,9 @@ def members(run: RunFiles, survey: Survey) -> Members:
 
 
 def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
-    """Return whether this process of a session proves that the session is still the run's own, although session ids are
-    reused. It does if its id is in `known`, or if it started before the run's end was recorded."""
+    """Return whether this process of a session proves that the session is still the run's own,
+    although session ids are reused. It does if its id is in `known`, or if it started before the
+    run's end was recorded."""
     return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
 
 
@@ -207,8 +220,8 @@ def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return the name of the signal that an exit code above 128 stands for, such as "SIGKILL" for 137. None for any
-    other code.
+    """Return the name of the signal that an exit code above 128 stands for, such as "SIGKILL" for
+    137. None for any other code.
     """
     if exit_code is None or exit_code <= SIGNAL_BASE:
         return None
@@ -219,8 +232,9 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def ended_ago_s(run: RunFiles, survey: Survey) -> float | None:
-    """Return how many seconds before the survey the run's server ended. The time is counted in clock ticks since boot,
-    so setting the clock has no effect. None if the server has not ended, or ended before the host's last boot."""
+    """Return how many seconds before the survey the run's server ended. The time is counted in
+    clock ticks since boot, so setting the clock has no effect. None if the server has not ended, or
+    ended before the host's last boot."""
     if run.exit_ticks is None or survey.uptime_s is None or run.boot_id != survey.boot_id:
         return None
     return max(0.0, survey.uptime_s - run.exit_ticks / TICKS_PER_S)

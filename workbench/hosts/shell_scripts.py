@@ -1,6 +1,8 @@
-"""All POSIX shell code that runs on hosts. It works with dash, bash and busybox, and needs no python3 on the host.
+"""All POSIX shell code that runs on hosts. It works with dash, bash and busybox, and needs no
+python3 on the host.
 
-Each script is a constant. Variable parts are passed as positional parameters or on stdin, never inserted into the text.
+Each script is a constant. Variable parts are passed as positional parameters or on stdin, never
+inserted into the text.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ SUDO = ("sudo", "-n")  # before a command that needs root; fails where sudo woul
 
 
 def quote(text: str) -> str:
-    """Return `text` as one quoted word for a POSIX shell. The word is on one line, with the shell variable $_wb_nl for
-    each newline.
+    """Return `text` as one quoted word for a POSIX shell. The word is on one line, with the shell
+    variable $_wb_nl for each newline.
     """
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
@@ -24,16 +26,18 @@ def sh(script: str, *arguments: str) -> tuple[str, ...]:
     return ("sh", "-c", script, "sh", *arguments)
 
 
-# The text that sshd passes to the user's login shell for every command. POSIX shells, fish and csh must parse it alike:
-# no newline, no backslash, no "!". The command itself is the first line of stdin (`order`), which only sh reads.
+# The text that sshd passes to the user's login shell for every command. POSIX shells, fish and csh
+# must parse it alike: no newline, no backslash, no "!". The command itself is the first line of
+# stdin (`order`), which only sh reads.
 LINE = """exec sh -c 'IFS= read -r _wb && eval "$_wb"'"""
 
 
-# Runs "$@" and ends it when stdin ends. Closing an SSH channel, or the end of the reader, does not end a process that
-# never writes. All processes are in one process group of their own: sshd and LocalHost both start a new session. When
-# stdin ends, the group gets TERM, and KILL 2 s later. When the command ends first, the group gets TERM (this ends
-# `cat`) and the command's exit code is passed on. The shell's own "Terminated" is kept out of stderr. (TERM is repeated
-# until the shell has ended: a process that has just been forked still has its parent's trap.)
+# Runs "$@" and ends it when stdin ends. Closing an SSH channel, or the end of the reader, does not
+# end a process that never writes. All processes are in one process group of their own: sshd and
+# LocalHost both start a new session. When stdin ends, the group gets TERM, and KILL 2 s later. When
+# the command ends first, the group gets TERM (this ends `cat`) and the command's exit code is
+# passed on. The shell's own "Terminated" is kept out of stderr. (TERM is repeated until the shell
+# has ended: a process that has just been forked still has its parent's trap.)
 GUARD = r"""
 trap : TERM HUP INT
 exec 9>&2 2>/dev/null
@@ -56,8 +60,9 @@ exec 9>&2 2>/dev/null
 }
 """
 
-# SshHost wraps every command in this. $1: GUARD or "". MARK goes to both outputs, to separate the output of a .bashrc
-# from that of the command. On stderr, the process id follows MARK, or "missing" if there is no such command.
+# SshHost wraps every command in this. $1: GUARD or "". MARK goes to both outputs, to separate the
+# output of a .bashrc from that of the command. On stderr, the process id follows MARK, or "missing"
+# if there is no such command.
 MARK = "workbench-4f1c7a2e"
 PRELUDE = rf"""
 unset _wb _wb_nl
@@ -75,11 +80,15 @@ exec "$@"
 
 
 def order(
-    argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False, prelude: str = PRELUDE
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    guard: bool = False,
+    prelude: str = PRELUDE,
 ) -> bytes:
-    """Return a line of shell code, as bytes, which the script LINE reads from stdin, so that no value is visible in the
-    process list. The line exports `env` and starts `argv` by the script `prelude`, and with `guard` the command ends
-    when its stdin ends. Raises ValueError for an invalid variable name or a NUL."""
+    """Return a line of shell code, as bytes, which the script LINE reads from stdin, so that no
+    value is visible in the process list. The line exports `env` and starts `argv` by the script
+    `prelude`, and with `guard` the command ends when its stdin ends. Raises ValueError for an
+    invalid variable name or a NUL."""
     for name, value in (env or {}).items():
         if not VARIABLE_NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
@@ -91,14 +100,15 @@ def order(
 
 
 def after_mark(errors: str, mark: str = MARK) -> str:
-    """Return the part of stderr, given as `errors`, that the command itself wrote. It begins after the line `mark`,
-    before which the login shell wrote."""
+    """Return the part of stderr, given as `errors`, that the command itself wrote. It begins after
+    the line `mark`, before which the login shell wrote."""
     before, mark, rest = errors.partition(mark)
     return rest.partition("\n")[2] if mark else before
 
 
 def marked_pid(errors: str) -> int | None:
-    """Return the process id that the script PRELUDE printed on stderr after MARK. None if it printed none."""
+    """Return the process id that the script PRELUDE printed on stderr after MARK. None if it
+    printed none."""
     word = errors.partition(MARK)[2].split("\n")[0].strip()
     return int(word) if word.isdecimal() else None
 
@@ -106,9 +116,9 @@ def marked_pid(errors: str) -> int | None:
 # In place of MARK in a container: the host around it may be behind ssh, and mark its own output.
 INSIDE = "workbench-9e0d3b61"
 
-# What a container runs for each command, with $0 "workbench-TOKEN", by which END finds the command. $1: the line that
-# reads the order from stdin. The command gets a process group of its own: the programs of LXC leave it in that of their
-# caller on the host, and GUARD ends its whole group.
+# What a container runs for each command, with $0 "workbench-TOKEN", by which END finds the command.
+# $1: the line that reads the order from stdin. The command gets a process group of its own: the
+# programs of LXC leave it in that of their caller on the host, and GUARD ends its whole group.
 ENTER = rf"""
 _wb_line=$1
 read -r _wb </proc/self/stat
@@ -121,9 +131,9 @@ exec setsid sh -c "$_wb_line" "$0"
 """
 READ_ORDER = 'IFS= read -r _wb && eval "$_wb"'
 
-# In place of PRELUDE in a container. The shell stays, and reports the command's exit code on stderr after INSIDE: the
-# programs that enter containers have exit codes of their own, and some cannot be told from the command's. A container
-# may be entered without HOME.
+# In place of PRELUDE in a container. The shell stays, and reports the command's exit code on stderr
+# after INSIDE: the programs that enter containers have exit codes of their own, and some cannot be
+# told from the command's. A container may be entered without HOME.
 PRELUDE_INSIDE = rf"""
 unset _wb _wb_nl _wb_line
 _wb_guard=$1
@@ -145,8 +155,9 @@ printf '\n%s exit %s\n' "{INSIDE}" "$_wb" >&2
 exit "$_wb"
 """
 
-# $1 TOKEN of a command in a container (ENTER). Ends the process group of that command. It looks several times: a
-# container's runtime may start a command after the program that asked for it was killed.
+# $1 TOKEN of a command in a container (ENTER). Ends the process group of that command. It looks
+# several times: a container's runtime may start a command after the program that asked for it was
+# killed.
 END = r"""
 for pause in 1 2 0; do
     for file in $(grep -ls "[w]orkbench-$1" /proc/[0-9]*/cmdline); do
@@ -158,7 +169,8 @@ done 2>/dev/null
 exit 0
 """
 
-# $1: a word. Ends every process whose environment has it, also those that such a process starts meanwhile.
+# $1: a word. Ends every process whose environment has it, also those that such a process starts
+# meanwhile.
 SWEEP = r"""
 mark=$1
 for try in 1 2 3 4 5 6 7 8 9; do
@@ -170,7 +182,8 @@ for try in 1 2 3 4 5 6 7 8 9; do
     [ -n "$left" ] || break
 done 2>/dev/null
 """
-# $1: a word that no other process has. Runs the other arguments, then ends what they left; keeps their exit code.
+# $1: a word that no other process has. Runs the other arguments, then ends what they left; keeps
+# their exit code.
 RUN_SWEPT = rf"""
 mark=$1
 shift
@@ -181,8 +194,8 @@ set -- "$mark"
 exit "$code"
 """
 
-# Prints for each of its arguments, which are process ids: "pid ID", "name NAME", "inside" and the ids in the namespaces
-# of the process, then the lines of its control groups.
+# Prints for each of its arguments, which are process ids: "pid ID", "name NAME", "inside" and the
+# ids in the namespaces of the process, then the lines of its control groups.
 AROUND = r"""
 for pid; do
     [ -r "/proc/$pid/cgroup" ] || continue
@@ -193,8 +206,9 @@ done
 exit 0
 """
 
-# Prints the GPUs that Slurm gave to the job in which this runs, as CUDA_VISIBLE_DEVICES has them; nothing if it gave
-# none; "all" if Slurm does not assign the GPUs of this node, or the words name parts of GPUs.
+# Prints the GPUs that Slurm gave to the job in which this runs, as CUDA_VISIBLE_DEVICES has them;
+# nothing if it gave none; "all" if Slurm does not assign the GPUs of this node, or the words name
+# parts of GPUs.
 GPUS_OF_JOB = r"""
 given=${CUDA_VISIBLE_DEVICES-unset}
 case $given in
@@ -216,9 +230,9 @@ exit 0
 
 
 def exit_code(errors: str) -> tuple[str, int | None]:
-    """Return (stderr without the exit code that the script PRELUDE_INSIDE wrote at its end, that exit code). The code
-    is None if it is missing, because the command was cut off. Text after the code is removed: it is from the program
-    that entered the container, such as srun."""
+    """Return (stderr without the exit code that the script PRELUDE_INSIDE wrote at its end, that
+    exit code). The code is None if it is missing, because the command was cut off. Text after the
+    code is removed: it is from the program that entered the container, such as srun."""
     before, mark, rest = errors.rpartition(f"\n{INSIDE} exit ")
     word = rest.partition("\n")[0].strip()
     return (before, int(word)) if mark and word.isdecimal() else (errors, None)
@@ -245,7 +259,8 @@ else tail -c "+$(($2 + 1))" <"$1"
 fi
 """
 
-# $1 path, $2 mode, $3 size: if stdin ends early (a lost link), the file stays as it was. `sync FILE` is fsync.
+# $1 path, $2 mode, $3 size: if stdin ends early (a lost link), the file stays as it was. `sync
+# FILE` is fsync.
 WRITE_FILE = r"""
 umask 077
 dir=$(dirname -- "$1")
@@ -261,7 +276,8 @@ mv -f -- "$new" "$1" || exit 1
 sync "$dir" 2>/dev/null || sync
 """
 
-# Prints key=value lines. With $1 = "ping" it first answers a line on stdin, from which the latency is measured.
+# Prints key=value lines. With $1 = "ping" it first answers a line on stdin, from which the latency
+# is measured.
 FACTS = r"""
 if [ "$1" = ping ]; then IFS= read -r ping; echo "ping=$ping"; fi
 say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
@@ -307,14 +323,15 @@ say simulated "${WORKBENCH_SIM_PROFILE-}"
 exit 0
 """
 
-# Prints field 22 of /proc/PID/stat: the start in clock ticks since boot. "self" within $( ) is a new process, so that
-# is the current time.
+# Prints field 22 of /proc/PID/stat: the start in clock ticks since boot. "self" within $( ) is a
+# new process, so that is the current time.
 _START_OF = r"""
 start_of() { { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1; set -f; set -- ${stat##*) }; echo "${20}"; }
 """
 
-# $1 run directory, $2 umask of the caller, then the command. The process writes its own id, then becomes the command.
-# Not `"$@" &`: a background command of sh ignores SIGINT and SIGQUIT, and so would the server.
+# $1 run directory, $2 umask of the caller, then the command. The process writes its own id, then
+# becomes the command. Not `"$@" &`: a background command of sh ignores SIGINT and SIGQUIT, and so
+# would the server.
 _BECOME = (
     _START_OF
     + r"""
@@ -327,9 +344,10 @@ exec "$@"
 """
 )
 
-# Session leader: waits for the command's end and records its exit code. The traps keep it alive when the group gets
-# TERM and are reset in the command. Its own "Killed" does not go into the log. `exit.tmp` was filled beforehand, so
-# that the code can be written even if the log has filled the disk.
+# Session leader: waits for the command's end and records its exit code. The traps keep it alive
+# when the group gets TERM and are reset in the command. Its own "Killed" does not go into the log.
+# `exit.tmp` was filled beforehand, so that the code can be written even if the log has filled the
+# disk.
 _LEAD = (
     _START_OF
     + r"""
@@ -345,10 +363,10 @@ mv -f "$dir/exit.tmp" "$dir/exit"
 """
 )
 
-# $1 run directory, $2 token, $3 working directory or "", $4 files that the processes may have open at least or "",
-# $5 _LEAD, $6 _BECOME, then the command. Only root may raise the hard limit of open files.
-# Prints "ok PID STARTTIME SID" or "error KIND". `setsid setsid`: the first one becomes a leader, so that the second one
-# forks and returns at once, without `&` (see _BECOME).
+# $1 run directory, $2 token, $3 working directory or "", $4 files that the processes may have open
+# at least or "", $5 _LEAD, $6 _BECOME, then the command. Only root may raise the hard limit of open
+# files. Prints "ok PID STARTTIME SID" or "error KIND". `setsid setsid`: the first one becomes a
+# leader, so that the second one forks and returns at once, without `&` (see _BECOME).
 _START = r"""
 fail() { echo "error $1"; exit 1; }
 dir=$1 token=$2 workdir=$3 files=$4 lead=$5 become=$6
@@ -391,17 +409,18 @@ echo "ok $pid $start $sid"
 def start(
     run_dir: str, token: str, workdir: str, argv: Sequence[str], open_files: int | None = None
 ) -> tuple[str, ...]:
-    """Return the argv that starts `argv` as a detached process in `run_dir`, with the working directory `workdir` (""
-    for the default). `token` is put into the environment of its processes and marks them as members of the run. Their
-    limit of open files is raised to `open_files`, or to the hard limit if that is lower.
+    """Return the argv that starts `argv` as a detached process in `run_dir`, with the working
+    directory `workdir` ("" for the default). `token` is put into the environment of its processes
+    and marks them as members of the run. Their limit of open files is raised to `open_files`, or to
+    the hard limit if that is lower.
     """
     return sh(_START, run_dir, token, workdir, str(open_files or ""), _LEAD, _BECOME, *argv)
 
 
-# $1 run directory, $2 id of the process that has ended, $3 _START, then its arguments from the working directory on.
-# Moves the files of the ended process into a directory of its own, then starts another process in the run directory, as
-# a part of the same run (same token and time of start). The new directory has the name of the ended process: of two
-# callers, only one can make it.
+# $1 run directory, $2 id of the process that has ended, $3 _START, then its arguments from the
+# working directory on. Moves the files of the ended process into a directory of its own, then
+# starts another process in the run directory, as a part of the same run (same token and time of
+# start). The new directory has the name of the ended process: of two callers, only one can make it.
 _START_AGAIN = r"""
 dir=$1 before=$1/before-$2 start=$3
 shift 3
@@ -421,15 +440,17 @@ exit "$code"
 
 
 def start_again(run_dir: str, ended: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the argv that starts `argv` in the directory of a run whose process has ended. `ended`, "PID-STARTTIME" of
-    that process, becomes a part of the name of the subdirectory to which its files are moved."""
+    """Return the argv that starts `argv` in the directory of a run whose process has ended.
+    `ended`, "PID-STARTTIME" of that process, becomes a part of the name of the subdirectory to
+    which its files are moved."""
     return sh(_START_AGAIN, run_dir, ended, _START, "", "", _LEAD, _BECOME, *argv)
 
 
-# $1 names of files to print in full, then run directories; or $2 "-r", $3 their parent, $4 a number: of the directories
-# that are marked as ended and are not among that many newest ones (by name), only the name is printed, as "older NAME".
-# The process table contains every process that has a session, as "pid state parent group session start". Each line of a
-# file begins with its path and ":". One grep prints many files, because a process per file takes a second for 500 runs.
+# $1 names of files to print in full, then run directories; or $2 "-r", $3 their parent, $4 a
+# number: of the directories that are marked as ended and are not among that many newest ones (by
+# name), only the name is printed, as "older NAME". The process table contains every process that
+# has a session, as "pid state parent group session start". Each line of a file begins with its path
+# and ":". One grep prints many files, because a process per file takes a second for 500 runs.
 SURVEY = r"""
 names=$1 newest=
 shift
@@ -468,7 +489,8 @@ print "$@"
 echo end
 """
 
-# $1 parent of run directories, then names and texts in turn. Writes each text into the file `ended` of that directory.
+# $1 parent of run directories, then names and texts in turn. Writes each text into the file `ended`
+# of that directory.
 MARK_ENDED = r"""
 cd -- "$1" 2>/dev/null || exit 0
 shift
@@ -480,8 +502,8 @@ done 2>/dev/null
 exit 0
 """
 
-# $1 parent of run directories. Prints "now UNIX_S", "run NAME READ TEXT" for each that is marked as ended, and
-# "KIB NAME" with the size of each. READ is "read" or "unread". A link is left out.
+# $1 parent of run directories. Prints "now UNIX_S", "run NAME READ TEXT" for each that is marked as
+# ended, and "KIB NAME" with the size of each. READ is "read" or "unread". A link is left out.
 ENDED_RUNS = r"""
 cd -- "$1" 2>/dev/null || exit 0
 echo "now $(date +%s)"
@@ -499,7 +521,8 @@ done
 exit 0
 """
 
-# $1 parent of run directories, then names. Removes those that are directories marked as ended, and prints them.
+# $1 parent of run directories, then names. Removes those that are directories marked as ended, and
+# prints them.
 REMOVE_RUNS = r"""
 cd -- "$1" || exit
 shift
@@ -511,9 +534,10 @@ done
 exit 0
 """
 
-# $1 signal, $2 seconds to wait at most, then targets PID:START or PID:START:GROUP (that whole group, if PID is in it),
-# then "--" and PID:START of the processes to wait for. The start time is checked just before each signal.
-# Prints "sent TARGET", "refused TARGET" (no permission) or "gone TARGET".
+# $1 signal, $2 seconds to wait at most, then targets PID:START or PID:START:GROUP (that whole
+# group, if PID is in it), then "--" and PID:START of the processes to wait for. The start time is
+# checked just before each signal. Prints "sent TARGET", "refused TARGET" (no permission) or "gone
+# TARGET".
 SIGNAL = r"""
 same() {
     want=${1#*:} group=
@@ -548,9 +572,10 @@ done
 exit 0
 """
 
-# $1 run directory, then process ids. Adds to `shm`, as "inode path", each file directly under /dev/shm that they have
-# mapped shared and writable, that this user owns, and that did not exist before the run: files that the run created,
-# never a model that someone put there. By inode, since a semaphore is mapped under its first, temporary name.
+# $1 run directory, then process ids. Adds to `shm`, as "inode path", each file directly under
+# /dev/shm that they have mapped shared and writable, that this user owns, and that did not exist
+# before the run: files that the run created, never a model that someone put there. By inode, since
+# a semaphore is mapped under its first, temporary name.
 RECORD_SHARED_MEMORY = r"""
 dir=$1
 shift
@@ -566,8 +591,8 @@ done
 exit 0
 """
 
-# $1 run directory. Removes and prints the files of `shm` that still exist (same inode, owned by this user) and that no
-# process has mapped or open.
+# $1 run directory. Removes and prints the files of `shm` that still exist (same inode, owned by
+# this user) and that no process has mapped or open.
 CLEAR_SHARED_MEMORY = r"""
 [ -f "$1/shm" ] || exit 0
 while read -r inode path; do

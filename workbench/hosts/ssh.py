@@ -1,7 +1,8 @@
 """A host behind ssh. Only this module imports asyncssh.
 
-Commands share one connection, which is restored after a loss. The user's ssh configuration applies: aliases, User,
-Port, IdentityFile, ProxyJump, known_hosts, agent. The remote side needs only a POSIX sh.
+Commands share one connection, which is restored after a loss. The user's ssh configuration applies:
+aliases, User, Port, IdentityFile, ProxyJump, known_hosts, agent. The remote side needs only a POSIX
+sh.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
-# OpenSSH allows 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
+# OpenSSH allows 10 sessions per connection (MaxSessions), and a slot is free only once its process
+# has ended.
 SESSIONS_MAX = 8
 MORE_MAX = 3  # further connections: enough for a benchmark where MaxSessions is 2
-STREAMS_MAX = 6  # fewer than SESSIONS_MAX, so that a command can always be run; a benchmark has up to four
+# fewer than SESSIONS_MAX, so that a command can always be run; a benchmark has up to four
+STREAMS_MAX = 6
 KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSES + 1) = 9 s
 KEEPALIVE_MISSES = 2
 CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a name for 10 s
@@ -57,14 +60,20 @@ JUMPS_MAX = 8
 _MARK = shell_scripts.MARK.encode()
 _Process = asyncssh.SSHClientProcess[bytes]
 
-logging.getLogger("asyncssh").addHandler(logging.NullHandler())  # otherwise its warnings appear on the screen
+# otherwise its warnings appear on the screen
+logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
 
 class _Client(asyncssh.SSHClient):
-    """The callbacks that asyncssh needs to log in: they check the host key and ask the user for passwords and codes."""
+    """The callbacks that asyncssh needs to log in: they check the host key and ask the user for
+    passwords and codes."""
 
     def __init__(
-        self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None], methods: set[str]
+        self,
+        keys: HostKeys,
+        ask: Ask | None,
+        lost: Callable[[Exception | None], None],
+        methods: set[str],
     ) -> None:
         self._keys = keys
         self._ask = ask
@@ -75,7 +84,9 @@ class _Client(asyncssh.SSHClient):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost(exc)
 
-    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
         return self._keys.accepts(host, port, key)
 
     async def password_auth_requested(self) -> str | None:
@@ -94,7 +105,9 @@ class _Client(asyncssh.SSHClient):
     ) -> Sequence[str] | None:
         answers: list[str] = []
         for prompt, _echo in prompts:
-            answer = await self._ask(prompt.strip() or "Password") if self._ask is not None else None
+            answer = (
+                await self._ask(prompt.strip() or "Password") if self._ask is not None else None
+            )
             if answer is None:
                 return None
             answers.append(answer)
@@ -102,8 +115,8 @@ class _Client(asyncssh.SSHClient):
 
 
 class SshStream:
-    """A running command on the host. It runs under `shell_scripts.GUARD`, which ends the command when its channel or
-    the connection ends.
+    """A running command on the host. It runs under `shell_scripts.GUARD`, which ends the command
+    when its channel or the connection ends.
     """
 
     def __init__(self, host: SshHost, process: _Process, release: Callable[[], None]) -> None:
@@ -121,8 +134,8 @@ class SshStream:
                 self._tail.feed(data)
 
     async def begin(self, argv: Sequence[str]) -> None:
-        """Skip what the login shell prints before the command starts. Raises HostError if the command is never
-        started.
+        """Skip what the login shell prints before the command starts. Raises HostError if the
+        command is never started.
         """
         seen = b""
         while _MARK + b"\n" not in seen:
@@ -140,7 +153,12 @@ class SshStream:
             if self._closing:
                 return b""
             raise self._host.cut() from None
-        if not data and not self._closing and self._process.channel.is_closing() and self._process.returncode is None:
+        if (
+            not data
+            and not self._closing
+            and self._process.channel.is_closing()
+            and self._process.returncode is None
+        ):
             raise self._host.cut()
         return data
 
@@ -171,7 +189,8 @@ class SshStream:
         return shell_scripts.after_mark(self._tail.text())
 
     async def close(self) -> None:
-        """Close stdin and wait up to CLOSE_S seconds for the command to end, so that its ssh session becomes free."""
+        """Close stdin and wait up to CLOSE_S seconds for the command to end, so that its ssh
+        session becomes free."""
         self._closing = True
         try:
             with contextlib.suppress(asyncssh.Error, OSError):
@@ -185,9 +204,10 @@ class SshStream:
 
 
 class SshHost(BaseHost):
-    """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST. `known_as` is the name that
-    the user sees, if it differs from `address`. `ssh_config` is read instead of ~/.ssh/config. The function `ask` asks
-    the user for a passphrase or password. Without it, a login that needs one fails."""
+    """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST.
+    `known_as` is the name that the user sees, if it differs from `address`. `ssh_config` is read
+    instead of ~/.ssh/config. The function `ask` asks the user for a passphrase or password. Without
+    it, a login that needs one fails."""
 
     kind = "ssh"
 
@@ -209,7 +229,8 @@ class SshHost(BaseHost):
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
         self._link: Link[asyncssh.SSHClientConnection] = Link(self.name, self._dial)
-        self._more: list[asyncssh.SSHClientConnection] = []  # where sshd allows too few sessions on one
+        # where sshd allows too few sessions on one
+        self._more: list[asyncssh.SSHClientConnection] = []
         self._more_from_s = 0.0  # monotonic time from which another one may be tried
         self._opening = asyncio.Lock()
         self._sessions = asyncio.Semaphore(SESSIONS_MAX)
@@ -237,7 +258,9 @@ class SshHost(BaseHost):
         try:
             known_hosts.append(file, line)
         except OSError as error:
-            raise HostError(f"cannot add the host's key to {file}: {error.strerror}", host=self.name) from None
+            raise HostError(
+                f"cannot add the host's key to {file}: {error.strerror}", host=self.name
+            ) from None
 
     async def close(self) -> None:
         await self._asked_state_dir.close()
@@ -259,7 +282,8 @@ class SshHost(BaseHost):
             raise
         except Exception as error:  # no error of asyncssh may end the screen or the retries
             failed = self._login_failed(error)
-            if isinstance(failed, AuthFailed):  # it may have been mistyped; a host that does not answer says nothing
+            # it may have been mistyped; a host that does not answer says nothing
+            if isinstance(failed, AuthFailed):
                 self._passphrases.clear()
             raise failed from None
 
@@ -268,30 +292,45 @@ class SshHost(BaseHost):
             return _explain(error, self.name, self.address)
         typed = [file for file, passphrase in self._passphrases.items() if passphrase]
         if typed and not self._methods:
-            message = f"the host accepted none of your keys, or the passphrase of {' or '.join(typed)} is wrong"
-            return AuthFailed(message, host=self.name, next_step="connect again and retype the passphrase")
+            message = (
+                "the host accepted none of your keys, or the passphrase of "
+                f"{' or '.join(typed)} is wrong"
+            )
+            return AuthFailed(
+                message, host=self.name, next_step="connect again and retype the passphrase"
+            )
         if not self._methods:
             return _explain(error, self.name, self.address)
         kinds = " or a ".join(sorted(self._methods))
         if self.ask is None:
-            step = f"run the command in a terminal, or make `ssh {self.address} true` work without a question"
+            step = (
+                f"run the command in a terminal, or make `ssh {self.address} true` work "
+                "without a question"
+            )
             message = f"the host asks for a {kinds}, and there is no terminal to ask the user"
             return AuthFailed(message, host=self.name, next_step=step)
         return AuthFailed(
-            f"the host did not accept the {kinds}", host=self.name, next_step=f"connect again and retype the {kinds}"
+            f"the host did not accept the {kinds}",
+            host=self.name,
+            next_step=f"connect again and retype the {kinds}",
         )
 
-    async def _configured(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
-        """Return the connection options that the user's ssh configuration has for `host`. `given` takes precedence. No
-        key file is loaded.
+    async def _configured(
+        self, host: str, given: Mapping[str, Any]
+    ) -> asyncssh.SSHClientConnectionOptions:
+        """Return the connection options that the user's ssh configuration has for `host`. `given`
+        takes precedence. No key file is loaded.
         """
-        options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
-            host=host, config=self._config, client_keys=None, **given
+        options: asyncssh.SSHClientConnectionOptions = (
+            await asyncssh.SSHClientConnectionOptions.construct(
+                host=host, config=self._config, client_keys=None, **given
+            )
         )
         return options
 
     def _key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
-        # Unlocking a key file with a passphrase needs bcrypt; without it, only the agent can use that key.
+        # Unlocking a key file with a passphrase needs bcrypt; without it, only the agent can use
+        # that key.
         unlocks = self.ask is not None and find_spec("bcrypt") is not None
         arguments: dict[str, Any] = {"ignore_encrypted": not unlocks}
         if unlocks:
@@ -302,16 +341,16 @@ class SshHost(BaseHost):
         return arguments
 
     async def _passphrase(self, file: str) -> str | None:
-        """Return the passphrase of a key file. The user is asked only once, although keys are loaded for each
-        connection. None if the user declines.
+        """Return the passphrase of a key file. The user is asked only once, although keys are
+        loaded for each connection. None if the user declines.
         """
         if file not in self._passphrases and self.ask is not None:
             self._passphrases[file] = await self._asking(f"Passphrase for {file}")
         return self._passphrases.get(file)
 
     async def _asking(self, prompt: str) -> str | None:
-        """Ask the user `prompt` and return the answer, or None if the user declines. The connection's time limit pauses
-        meanwhile.
+        """Ask the user `prompt` and return the answer, or None if the user declines. The
+        connection's time limit pauses meanwhile.
         """
         assert self.ask is not None
         with contextlib.suppress(RuntimeError):  # given up already
@@ -323,15 +362,22 @@ class SshHost(BaseHost):
                 self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
 
     async def _open(
-        self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
+        self,
+        host: str,
+        given: Mapping[str, Any],
+        through: asyncssh.SSHClientConnection | None,
+        jumps: int,
     ) -> asyncssh.SSHClientConnection:
-        """Connect to `host` with the options `given`, and return the connection. It leads through the connection
-        `through`, or, if that is None, through the configured ProxyJump hosts, at most `jumps` one after the other."""
+        """Connect to `host` with the options `given`, and return the connection. It leads through
+        the connection `through`, or, if that is None, through the configured ProxyJump hosts, at
+        most `jumps` one after the other."""
         options = await self._configured(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
-                raise HostUnreachable("the ProxyJump hosts of this host form a circle", host=self.name)
+                raise HostUnreachable(
+                    "the ProxyJump hosts of this host form a circle", host=self.name
+                )
             hop_host, hop_given = ssh_names.parse_jump_host(hop)
             if hop_host != host:
                 through = await self._open(hop_host, hop_given, through, jumps - 1)
@@ -340,15 +386,20 @@ class SshHost(BaseHost):
 
         def lost(error: Exception | None) -> None:
             if made:
-                self._link.lost(made[0], str(error) if error is not None else "closed by the other side")
+                self._link.lost(
+                    made[0], str(error) if error is not None else "closed by the other side"
+                )
 
         try:
             async with asyncio.timeout(CONNECT_S) as self._limit:
                 connection = await asyncssh.connect(
                     host,
                     config=self._config,
-                    tunnel=cast(Any, through),  # None, unlike (), goes past the configuration's ProxyJump
-                    client_factory=lambda: _Client(keys, self._asking if self.ask else None, lost, self._methods),
+                    # None, unlike (), goes past the configuration's ProxyJump
+                    tunnel=cast(Any, through),
+                    client_factory=lambda: _Client(
+                        keys, self._asking if self.ask else None, lost, self._methods
+                    ),
                     known_hosts=keys.match,
                     keepalive_interval=KEEPALIVE_S,
                     keepalive_count_max=KEEPALIVE_MISSES,
@@ -367,7 +418,9 @@ class SshHost(BaseHost):
             raise keys.problem or keys.changed(None, error.reason) from None
         except asyncssh.KeyExchangeFailed as error:
             if keys.known and "host key" in error.reason:
-                raise keys.changed(None, "the host offers no key of the types in known_hosts") from None
+                raise keys.changed(
+                    None, "the host offers no key of the types in known_hosts"
+                ) from None
             raise
         finally:
             if through is not None and not made:
@@ -381,7 +434,14 @@ class SshHost(BaseHost):
         known = known_hosts.read(files, asyncssh.import_known_hosts)
         file = user_files[0] if user_files else known_hosts.DEFAULT_USER[0]
         aliased = options.host_key_alias is not None
-        return HostKeys(self.name, known, address=self.address, file=file, aliased=aliased, accepted=self._accepted)
+        return HostKeys(
+            self.name,
+            known,
+            address=self.address,
+            file=file,
+            aliased=aliased,
+            accepted=self._accepted,
+        )
 
     def cut(self) -> HostUnreachable:
         """Return the error for an operation during which the connection was lost."""
@@ -389,17 +449,20 @@ class SshHost(BaseHost):
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
 
     def not_begun(self, argv: Sequence[str], output: str) -> HostError:
-        """Return the error for a command that the host's login shell never started. `output` is what that shell
-        printed.
+        """Return the error for a command that the host's login shell never started. `output` is
+        what that shell printed.
         """
         if f"{shell_scripts.MARK} missing" in output:
             return not_found(argv, self.name)
         last = output.splitlines()[-1:] or ["no output"]
         return HostError(f"the user's login shell does not run commands: {last[0]}", host=self.name)
 
-    async def _exec(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> tuple[_Process, bytes]:
-        """Start `argv` on the host. Return (process, bytes to write to its stdin first). During an outage, wait up to
-        PATIENCE_S seconds for the connection, then as long for a free ssh session."""
+    async def _exec(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool
+    ) -> tuple[_Process, bytes]:
+        """Start `argv` on the host. Return (process, bytes to write to its stdin first). During an
+        outage, wait up to PATIENCE_S seconds for the connection, then as long for a free ssh
+        session."""
         check_argv(argv, self.name)
         try:
             first = shell_scripts.order(argv, env, guard)
@@ -415,19 +478,23 @@ class SshHost(BaseHost):
                     self._link.lost(connection, str(error))
                 elif time.monotonic() > deadline:
                     step = "raise MaxSessions in the host's sshd_config, or close other sessions"
-                    raise HostError(f"cannot open an SSH session: {error}", host=self.name, next_step=step) from None
+                    raise HostError(
+                        f"cannot open an SSH session: {error}", host=self.name, next_step=step
+                    ) from None
                 await asyncio.sleep(0.1)
 
     async def _process(self, connection: asyncssh.SSHClientConnection) -> _Process:
-        """Start a shell in an ssh session of `connection`. If sshd allows no more sessions on this connection
-        (MaxSessions), use an additional connection to the same host. Raises asyncssh.ChannelOpenError if there is
-        none."""
+        """Start a shell in an ssh session of `connection`. If sshd allows no more sessions on this
+        connection (MaxSessions), use an additional connection to the same host. Raises
+        asyncssh.ChannelOpenError if there is none."""
         tried: asyncssh.SSHClientConnection | None = connection
         number = 0
         while True:
             assert tried is not None
             try:
-                return await tried.create_process(shell_scripts.LINE, encoding=None, request_pty=False)
+                return await tried.create_process(
+                    shell_scripts.LINE, encoding=None, request_pty=False
+                )
             except asyncssh.ChannelOpenError:
                 tried = None if connection.is_closed() else await self._further(number)
                 if tried is None:
@@ -435,8 +502,9 @@ class SshHost(BaseHost):
                 number += 1
 
     async def _further(self, number: int) -> asyncssh.SSHClientConnection | None:
-        """Return the additional connection with this number to the same host, and open it if necessary. None if there
-        are too many already, if opening one failed just before, or if the user would be asked for a password again."""
+        """Return the additional connection with this number to the same host, and open it if
+        necessary. None if there are too many already, if opening one failed just before, or if the
+        user would be asked for a password again."""
         async with self._opening:
             self._more = [one for one in self._more if not one.is_closed()]
             if number < len(self._more):
@@ -451,13 +519,18 @@ class SshHost(BaseHost):
             return self._more[-1]
 
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
         async with self._sessions:
             process, first = await self._exec(argv, env, guard=False)
             output = CommandOutput()
             try:
-                with contextlib.suppress(asyncssh.Error, OSError):  # the command may have ended without reading
+                # the command may have ended without reading
+                with contextlib.suppress(asyncssh.Error, OSError):
                     process.stdin.write(first + (input or b""))
                     process.stdin.write_eof()
                 async with asyncio.timeout(timeout_s):
@@ -478,23 +551,30 @@ class SshHost(BaseHost):
         out, err = bytes(output.out), bytes(output.err)
         if _MARK + b"\n" not in out:
             raise self.not_begun(argv, err.decode("utf-8", "replace"))
-        errors = shell_scripts.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        errors = shell_scripts.after_mark(err.decode("utf-8", "surrogateescape")).encode(
+            "utf-8", "surrogateescape"
+        )
         own_out = out.partition(_MARK + b"\n")[2]
         return Completed(tuple(argv), process.returncode, own_out, errors)
 
     async def _kill(self, output: CommandOutput) -> None:
-        """End the processes of a command for which nobody waits any more, since closing its channel would leave them
-        running. Their process id is in `output`, on stderr."""
+        """End the processes of a command for which nobody waits any more, since closing its channel
+        would leave them running. Their process id is in `output`, on stderr."""
         pid = shell_scripts.marked_pid(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
         connection = await self._link.get()
         with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):
-            killer = f"exec sh -c 'kill -s KILL -- -{pid} || kill -s KILL {pid}'"  # login shells: see script.LINE
+            # login shells: see script.LINE
+            killer = f"exec sh -c 'kill -s KILL -- -{pid} || kill -s KILL {pid}'"
             await asyncio.wait_for(connection.run(killer, encoding=None), CLOSE_S)
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> SshStream:
         await self._streams.acquire()
         await self._sessions.acquire()
@@ -539,8 +619,9 @@ class SshHost(BaseHost):
         await files_via_shell.write(self, path, data, mode)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Relay:
-        """Open a local port whose connections lead to `address`:`port` as the host reaches it. If the connection to the
-        host is lost, the port stays open and works again once the connection is restored.
+        """Open a local port whose connections lead to `address`:`port` as the host reaches it. If
+        the connection to the host is lost, the port stays open and works again once the connection
+        is restored.
         """
 
         async def open_far() -> tuple[Reader, Writer]:
@@ -561,29 +642,45 @@ class SshHost(BaseHost):
 
 def _explain(error: Exception, name: str, address: str) -> HostError:
     if isinstance(error, asyncssh.PermissionDenied):
-        step = f"make `ssh {address} true` work without a question: ssh-add, or ssh-copy-id {address}"
+        step = (
+            f"make `ssh {address} true` work without a question: ssh-add, or ssh-copy-id {address}"
+        )
         return AuthFailed("the host accepted none of your keys", host=name, next_step=step)
     if isinstance(error, asyncssh.KeyImportError):
-        return AuthFailed(f"a key is not usable: {error}", host=name, next_step="unlock the key first: ssh-add KEYFILE")
+        return AuthFailed(
+            f"a key is not usable: {error}",
+            host=name,
+            next_step="unlock the key first: ssh-add KEYFILE",
+        )
     if isinstance(error, asyncssh.KeyExchangeFailed) and "No matching" in error.reason:
         kind = error.reason.removeprefix("No matching ").partition(" algorithm found")[0]
         offered = error.reason.rpartition(" received ")[2]
         return HostUnreachable(
             f"the host offers no {kind} algorithm that is still in use; it offers {offered}",
             host=name,
-            next_step="update OpenSSH on the host, or allow one of these algorithms in your ssh configuration",
+            next_step="update OpenSSH on the host, or allow one of these algorithms in your ssh "
+            "configuration",
         )
     if isinstance(error, asyncssh.ConfigParseError):
         return HostError(f"cannot read your ssh configuration: {error}", host=name)
     if isinstance(error, TimeoutError):
         return HostUnreachable(
-            "the host does not answer", host=name, next_step=f"check the connection with: ssh {address} true"
+            "the host does not answer",
+            host=name,
+            next_step=f"check the connection with: ssh {address} true",
         )
-    reason = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    reason = (
+        getattr(error, "reason", "")
+        or getattr(error, "strerror", None)
+        or str(error)
+        or type(error).__name__
+    )
     if isinstance(error, ConnectionError) and error.errno:
         reason = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
     if isinstance(error, UnicodeError):
         reason = "DNS allows no such name"  # Python's own text is about a codec
     return HostUnreachable(
-        f"no connection: {reason}", host=name, next_step=f"check the connection with: ssh {address} true"
+        f"no connection: {reason}",
+        host=name,
+        next_step=f"check the connection with: ssh {address} true",
     )

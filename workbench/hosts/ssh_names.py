@@ -1,4 +1,5 @@
-"""Names of ssh hosts: checks that a text can be a name, and finds the names that ssh knows without a connection."""
+"""Names of ssh hosts: checks that a text can be a name, and finds the names that ssh knows without
+a connection."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _RESOLVER_WAIT_S = 1.0
 
 
 def check(name: str) -> str:
-    """Return `name` unchanged if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises InputError for any
-    other text, such as one that ssh would read as an option.
+    """Return `name` unchanged if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises
+    InputError for any other text, such as one that ssh would read as an option.
     """
     if not _NAME.fullmatch(name):
         step = "give a name of your ssh configuration, HOST or USER@HOST"
@@ -31,8 +32,8 @@ def check(name: str) -> str:
 
 
 def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse one ProxyJump host, [ssh://][user@]host[:port]. Return the host and a dict with "username" and "port" if
-    they are in the text.
+    """Parse one ProxyJump host, [ssh://][user@]host[:port]. Return the host and a dict with
+    "username" and "port" if they are in the text.
     """
     user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
     host, colon, port = rest.rpartition(":")
@@ -43,15 +44,19 @@ def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def aliases(config: Path | None = None) -> list[str]:
-    """Return the host aliases in an ssh configuration file, without patterns and without what cannot name a host. None
-    means the user's ~/.ssh/config."""
-    names = (n for n in _host_patterns(config or _user_config()) if _NAME.fullmatch(n) and len(n) <= _LONGEST)
+    """Return the host aliases in an ssh configuration file, without patterns and without what
+    cannot name a host. None means the user's ~/.ssh/config."""
+    names = (
+        n
+        for n in _host_patterns(config or _user_config())
+        if _NAME.fullmatch(n) and len(n) <= _LONGEST
+    )
     return list(dict.fromkeys(names))
 
 
 def is_known(name: str) -> bool:
-    """Return whether ssh can know `name`: an address, an alias or pattern in its configuration, a name in known_hosts,
-    or a name that resolves within a second.
+    """Return whether ssh can know `name`: an address, an alias or pattern in its configuration, a
+    name in known_hosts, or a name that resolves within a second.
     """
     host = name.rpartition("@")[2]
     if "@" in name or "." in host or ":" in host:
@@ -67,7 +72,8 @@ def _user_config() -> Path:
 
 
 def _host_patterns(config: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the patterns of all `Host` lines in an ssh configuration file and in the files that it includes."""
+    """Yield the patterns of all `Host` lines in an ssh configuration file and in the files that it
+    includes."""
     try:
         lines = config.read_text(errors="replace").splitlines()
     except OSError:
@@ -91,7 +97,8 @@ def _in_known_hosts(host: str) -> bool:
         return False
     fields = (line.split() for line in lines if line.strip() and not line.startswith("#"))
     return any(
-        _field_contains(words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host) for words in fields
+        _field_contains(words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host)
+        for words in fields
     )
 
 

@@ -10,8 +10,9 @@ AGAIN_S = 1.0  # between two cancellations of a task that has not ended
 
 
 async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel `tasks` and wait until each has ended. Errors of the tasks are ignored. Cancellation is repeated, because
-    a task can miss one that arrives together with the result that the task awaits (asyncio.wait_for up to Python 3.11).
+    """Cancel `tasks` and wait until each has ended. Errors of the tasks are ignored. Cancellation
+    is repeated, because a task can miss one that arrives together with the result that the task
+    awaits (asyncio.wait_for up to Python 3.11).
     """
     tasks = tuple(tasks)
     left = {task for task in tasks if not task.done()}

@@ -1,5 +1,5 @@
-"""Plain data without I/O, shared by all packages: frozen dataclasses of the standard library. Only preset.py uses
-pydantic, because it parses files.
+"""Plain data without I/O, shared by all packages: frozen dataclasses of the standard library. Only
+preset.py uses pydantic, because it parses files.
 
 bench, metrics       a benchmark: workload, results, conditions and comparison; the table of its metrics
 conditions_table     the conditions of a result as text

@@ -1,5 +1,5 @@
-"""Reading of a server's API key from an environment variable, with a check that the key can be sent. The key is never
-shown, not even in part."""
+"""Reading of a server's API key from an environment variable, with a check that the key can be
+sent. The key is never shown, not even in part."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from workbench.model.errors import InputError
 
 
 def api_key(name: str, env: Mapping[str, str]) -> str:
-    """Return the API key in the environment variable `name` of `env`. Raises InputError if the variable is not set, is
-    empty, or contains characters that an HTTP header cannot carry."""
+    """Return the API key in the environment variable `name` of `env`. Raises InputError if the
+    variable is not set, is empty, or contains characters that an HTTP header cannot carry."""
     key = env.get(name)
     if key is None:
         raise InputError(
-            f"the environment variable {name} is not set", next_step=f"run `export {name}=…`, then try again"
+            f"the environment variable {name} is not set",
+            next_step=f"run `export {name}=…`, then try again",
         )
     if problem := _problem(key):
         raise InputError(

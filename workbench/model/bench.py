@@ -1,8 +1,8 @@
 """A benchmark: its workload, its results, and the conditions of the measurement.
 
-TTFT is the time to the first token, ITL the gap between content chunks, TPOT the time per output token after the first
-chunk, E2E the time of a whole request. The steady window is the part of a run in which all streams are in flight
-(bench/steady_window.py).
+TTFT is the time to the first token, ITL the gap between content chunks, TPOT the time per output
+token after the first chunk, E2E the time of a whole request. The steady window is the part of a run
+in which all streams are in flight (bench/steady_window.py).
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from typing import Any
 
 from workbench.model.plan import ModelFacts
 
-ENDPOINTS = ("chat", "completions", "embeddings")  # /v1/chat/completions, /v1/completions, /v1/embeddings
+# /v1/chat/completions, /v1/completions, /v1/embeddings
+ENDPOINTS = ("chat", "completions", "embeddings")
 
-CLIENTS = ("", "here", "host")  # where the load client runs; "": on the server's host if that can run it
+# where the load client runs; "": on the server's host if that can run it
+CLIENTS = ("", "here", "host")
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """The workload of one benchmark run. Without `rate`, each of `concurrency` streams sends its next request when the
-    previous one has ended; with `rate`, requests start at that rate. The worker process, which sends the requests,
-    reads the workload as JSON from stdin."""
+    """The workload of one benchmark run. Without `rate`, each of `concurrency` streams sends its
+    next request when the previous one has ended; with `rate`, requests start at that rate. The
+    worker process, which sends the requests, reads the workload as JSON from stdin."""
 
     url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
     model: str
@@ -36,35 +38,45 @@ class BenchSpec:
     temperature: float = 0.0
     ignore_eos: bool = True  # dropped with a note if the engine rejects it
     seed: int = 0
-    salt: str = ""  # marks every prompt, so that the prefix cache cannot answer; "" = generated per run
+    # marks every prompt, so that the prefix cache cannot answer; "" = generated per run
+    salt: str = ""
     shared_prefix: bool = False  # let prompts share a prefix, to measure with the prefix cache
     # Limits; None: derived from the server's speed (bench/time_limits.py).
     timeout_s: float | None = None  # for one request
     stall_s: float | None = None  # without a byte after the first content
-    deadline_s: float | None = None  # for the whole run: requests in flight at that time count as failed
-    api_key_env: str | None = None  # name of the variable that holds the key; the key itself is never stored
+    # for the whole run: requests in flight at that time count as failed
+    deadline_s: float | None = None
+    # name of the variable that holds the key; the key itself is never stored
+    api_key_env: str | None = None
     ca_file: str = ""  # PEM file of the CAs to trust at an https URL; "" = the machine's
     insecure: bool = False  # accept any certificate
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    rate: float | None = None  # requests per second on a schedule; `concurrency` then limits the requests in flight
+    # requests per second on a schedule; `concurrency` then limits the requests in flight
+    rate: float | None = None
     arrival: str = "poisson"  # of an open loop: "poisson" (from `seed`) or "constant"
     stream: bool = True  # False: one JSON answer per request, so neither TTFT nor ITL
-    seconds: float | None = None  # no request starts after this time; `requests` is then the maximum
+    # no request starts after this time; `requests` is then the maximum
+    seconds: float | None = None
     length_spread: float = 0.0  # output lengths are drawn from max_tokens * (1 ± this), from `seed`
-    # The user's own prompts from a file, used in turn; () = synthetic prompts. Each is JSON: a string, or messages.
+    # The user's own prompts from a file, used in turn; () = synthetic prompts. Each is JSON: a
+    # string, or messages.
     prompts: tuple[str, ...] = ()
     prompts_name: str = ""  # file name, count and digest of `prompts`, stored with the result
-    prompt_words: int | None = None  # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
-    command: tuple[str, ...] = ()  # the user's own command as the workload, with the endpoint in its environment
+    # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
+    prompt_words: int | None = None
+    # the user's own command as the workload, with the endpoint in its environment
+    command: tuple[str, ...] = ()
     client: str = ""  # one of CLIENTS
-    until_steady: bool = False  # warm up by at least `warmup` requests, until two windows agree within 3 %
+    # warm up by at least `warmup` requests, until two windows agree within 3 %
+    until_steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EngineDuring:
-    """The engine's own counters over one run, warm-up included, summed over all data-parallel replicas. A counter that
-    the engine does not report is None, and `absent` gives the reason by field name. `disagreements` lists the counts in
-    which the engine and the load generator differ."""
+    """The engine's own counters over one run, warm-up included, summed over all data-parallel
+    replicas. A counter that the engine does not report is None, and `absent` gives the reason by
+    field name. `disagreements` lists the counts in which the engine and the load generator differ.
+    """
 
     requests_finished: int | None = None
     prompt_tokens: int | None = None
@@ -85,8 +97,9 @@ class EngineDuring:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Statistics of one metric over `count` values. The unit is milliseconds unless the field that contains the
-    distribution names another unit. Percentiles are interpolated linearly, as numpy does by default."""
+    """Statistics of one metric over `count` values. The unit is milliseconds unless the field that
+    contains the distribution names another unit. Percentiles are interpolated linearly, as numpy
+    does by default."""
 
     mean: float
     p50: float
@@ -100,8 +113,8 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class GpuDuring:
-    """Readings of the server's GPUs during the measured window of a run, for each GPU and in total. A value that was
-    not read is None, and `absent` gives the reason by field name."""
+    """Readings of the server's GPUs during the measured window of a run, for each GPU and in total.
+    A value that was not read is None, and `absent` gives the reason by field name."""
 
     power_w: float | None  # mean over time, sum over the server's GPUs
     energy_j: float | None
@@ -109,7 +122,8 @@ class GpuDuring:
     memory_mhz: float | None
     temperature_c: float | None  # highest
     gpu_util_pct: float | None
-    event_reasons: Mapping[str, float] = field(default_factory=dict)  # name -> share of samples 0..1
+    # name -> share of samples 0..1
+    event_reasons: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
     absent: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[int, ...] = ()  # indices of the server's GPUs, in the order of the tuples below
@@ -117,19 +131,23 @@ class GpuDuring:
     energy_j_each: tuple[float | None, ...] = ()
     energy_counter_j: float | None = None  # of all GPUs, by the driver's counters
     energy_integrated_j: float | None = None  # of all GPUs, by integrating the power readings
-    sm_mhz_min: float | None = None  # of all samples of all GPUs; None in results of earlier versions
+    # of all samples of all GPUs; None in results of earlier versions
+    sm_mhz_min: float | None = None
     sm_mhz_max: float | None = None
     sm_mhz_sd: float | None = None  # standard deviation over samples, mean over GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSummary:
-    """The metrics of one run. A metric that was not measured is None, and `absent` gives the reason by field name."""
+    """The metrics of one run. A metric that was not measured is None, and `absent` gives the reason
+    by field name."""
 
     requests_ok: int
     requests_failed: int
-    errors: Mapping[str, int]  # by kind: "connect", "reset", "timeout", "http 503", "short", "malformed", …
-    prompt_tokens: int | None  # of successful requests, by the server's usage; None if it reported none
+    # by kind: "connect", "reset", "timeout", "http 503", "short", "malformed", …
+    errors: Mapping[str, int]
+    # of successful requests, by the server's usage; None if it reported none
+    prompt_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
     duration_s: float
@@ -137,7 +155,8 @@ class BenchSummary:
     request_s: float | None  # requests per second
     ttft_ms: Distribution | None
     itl_ms: Distribution | None  # gaps between content chunks
-    tpot_ms: Distribution | None  # (last - first) / (tokens - tokens in the first chunk), per request
+    # (last - first) / (tokens - tokens in the first chunk), per request
+    tpot_ms: Distribution | None
     e2e_ms: Distribution | None
     tokens_per_chunk: float | None
     per_stream_tok_s: float | None
@@ -148,42 +167,53 @@ class BenchSummary:
     client_cpu_pct: float | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    warmup_requests: int = 0  # successful requests of the warm-up; the engine's own counters include them
+    # successful requests of the warm-up; the engine's own counters include them
+    warmup_requests: int = 0
     warmup_prompt_tokens: int | None = None
     warmup_output_tokens: int | None = None
-    prompt_tok_s: float | None = None  # of an embedding run: prompt tokens per second over the window
-    window: str = "whole run"  # "steady" or "whole run": the part to which `output_tok_s`, `request_s`, power apply
+    # of an embedding run: prompt tokens per second over the window
+    prompt_tok_s: float | None = None
+    # "steady" or "whole run": the part to which `output_tok_s`, `request_s`, power apply
+    window: str = "whole run"
     window_s: float | None = None  # length of the window
     whole_run_tok_s: float | None = None
     window_output_tokens: float | None = None  # in the window, chunk by chunk
-    window_requests: float | None = None  # in the window; requests at its edges count by their share of time inside
+    # in the window; requests at its edges count by their share of time inside
+    window_requests: float | None = None
     queue_ms: Distribution | None = None  # open loop: from the scheduled time to the socket write
     ttft_from_schedule_ms: Distribution | None = None  # open loop: includes the wait in the client
     e2e_from_schedule_ms: Distribution | None = None
     in_flight_mean: float | None = None  # measured streams in flight, mean over the window
     in_flight_nominal: float | None = None
-    refused: tuple[str, ...] = ()  # why the result is invalid: the client was the limit, the cache answered, …
-    marked: tuple[str, ...] = ()  # why the valid result says less than it seems to: too short, its halves disagree, …
+    # why the result is invalid: the client was the limit, the cache answered, …
+    refused: tuple[str, ...] = ()
+    # why the valid result says less than it seems to: too short, its halves disagree, …
+    marked: tuple[str, ...] = ()
     idle_power_w: float | None = None
     net_tok_per_joule: float | None = None  # idle power subtracted
     energy_per_request_j: float | None = None
     engine: EngineDuring | None = None
     command_exit: int | None = None  # of a workload that is the user's own command
     command_output: tuple[str, ...] = ()  # the last lines of that command
-    # Parts of a distribution that an imported file does not contain completely: "ttft_ms" -> {"mean": 210, "p99": 890}
+    # Parts of a distribution that an imported file does not contain completely: "ttft_ms" ->
+    # {"mean": 210, "p99": 890}
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def latency(self, name: str, part: str) -> float | None:
-        """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms", "p50")`; None if it is
-        unknown. `name` is a field with a Distribution, `part` a field of Distribution such as "mean" or "p99"."""
+        """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms",
+        "p50")`; None if it is unknown. `name` is a field with a Distribution, `part` a field of
+        Distribution such as "mean" or "p99"."""
         whole = getattr(self, name)
-        value: float | None = self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
+        value: float | None = (
+            self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
+        )
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
-    """The state of a run that is in progress: finished requests, requests in flight, tokens so far, and the phase."""
+    """The state of a run that is in progress: finished requests, requests in flight, tokens so far,
+    and the phase."""
 
     done: int
     failed: int
@@ -200,8 +230,8 @@ class BenchProgress:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Everything that a result depends on, stored with the result. Two results are comparable only if their conditions
-    agree."""
+    """Everything that a result depends on, stored with the result. Two results are comparable only
+    if their conditions agree."""
 
     host: str
     engine: str | None
@@ -216,9 +246,10 @@ class Conditions:
     cuda_version: str | None = None
     gpus: tuple[Mapping[str, Any], ...] = ()  # name, uuid, power limit, locks, clocks max
     gpu_settings: Mapping[str, Any] = field(default_factory=dict)
-    in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce, of changed settings
-    # Where the load client ran: "local" (server and client on one machine, or a URL), "host" (a remote server's host),
-    # "tunnel" (here, through the link to that host).
+    # "gpu0.gpu_clocks" -> InForce, of changed settings
+    in_force: Mapping[str, str] = field(default_factory=dict)
+    # Where the load client ran: "local" (server and client on one machine, or a URL), "host" (a
+    # remote server's host), "tunnel" (here, through the link to that host).
     client: str = "local"
     workbench_version: str = ""
     simulated: bool = False
@@ -228,20 +259,35 @@ class Conditions:
     ceiling_total_bound: str = "memory"  # what sets that limit: "memory" or "compute"
     quantization: str = ""  # of the model's weights, as far as it is known
     server_started_unix_s: float | None = None
-    model_digest: str | None = None  # of the model's files on the host: names, sizes, first and last 64 KiB of each
+    # of the model's files on the host: names, sizes, first and last 64 KiB of each
+    model_digest: str | None = None
     model_bytes: str = ""  # how sure the digest is, or why there is none
     imported: str | None = None  # the tool that measured this, if not Workbench: "vllm bench serve"
-    findings: Mapping[str, str] = field(default_factory=dict)  # `in_force` in words: requested, measured, and why
+    # `in_force` in words: requested, measured, and why
+    findings: Mapping[str, str] = field(default_factory=dict)
     address: str = ""  # base URL of a server that Workbench did not start, as seen from its host
     model_facts: ModelFacts | None = None  # sizes of the weights that were served; None if unknown
     image: str | None = None  # of the server's container, with its digest; None: no container
-    run_as: str | None = None  # what ran the server on its host: a word of `start --as`; None: not known
-    known_workload: tuple[str, ...] = ()  # fields of the spec in an imported file; the other fields are meaningless
+    # what ran the server on its host: a word of `start --as`; None: not known
+    run_as: str | None = None
+    # fields of the spec in an imported file; the other fields are meaningless
+    known_workload: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 
 
-SEARCHED_CONDITIONS = (  # in which a search for results looks; host, engine and model have columns of their own
-    *("engine_version", "argv", "flags", "env", "preset_id", "run_id", "driver_version", "gpus", "gpu_settings"),
+# in which a search for results looks; host, engine and model have columns of their own
+SEARCHED_CONDITIONS = (
+    *(
+        "engine_version",
+        "argv",
+        "flags",
+        "env",
+        "preset_id",
+        "run_id",
+        "driver_version",
+        "gpus",
+        "gpu_settings",
+    ),
     *("imported", "model_digest"),
 )
 
@@ -264,8 +310,9 @@ class MetricChange:
     """The change of one metric from A to B: one line of a comparison.
 
     `verdict` is one of:
-      "better", "worse", "no difference shown": several runs of each side give an interval;
-      "hint only": the change looks better or worse, but may be chance, because the metric was not chosen before the
+      "better", "worse", "no difference shown": several runs of each side give an interval; "hint
+      only": the change looks better or worse, but may be chance, because the metric was not chosen
+      before the
           experiment, the runs are not comparable, or the experiment is not finished;
       "single pair": one run of each side gives no interval, so no verdict is possible;
       "not measured": a value is missing.
@@ -279,18 +326,21 @@ class MetricChange:
     interval_pct: float | None  # half width of the change's 95 % interval; None for a single pair
     higher_is_better: bool
     verdict: str
-    pairs: tuple[tuple[float | None, float | None], ...] = ()  # raw (A, B) in order, if runs were made in pairs
+    # raw (A, B) in order, if runs were made in pairs
+    pairs: tuple[tuple[float | None, float | None], ...] = ()
 
 
 def half_width(interval_pct: float, digits: int = 1) -> str:
-    """Return the half width of a 95 % confidence interval as text, for example "0.9" for ± 0.9 %. `interval_pct` is the
-    half width in percent. The text is ">999" if the runs scatter too much for a useful number."""
+    """Return the half width of a 95 % confidence interval as text, for example "0.9" for ± 0.9 %.
+    `interval_pct` is the half width in percent. The text is ">999" if the runs scatter too much for
+    a useful number."""
     return ">999" if interval_pct > 999 else f"{interval_pct:.{digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of result B with result A: differences of the configuration, then the change of each metric."""
+    """The comparison of result B with result A: differences of the configuration, then the change
+    of each metric."""
 
     a: int
     b: int
@@ -302,4 +352,5 @@ class Comparison:
     runs_a: int = 1
     runs_b: int = 1
     notes: tuple[str, ...] = ()  # what the metrics can and cannot show
-    machine: MetricChange | None = None  # the second of two twins (B) against the first (A), with one configuration
+    # the second of two twins (B) against the first (A), with one configuration
+    machine: MetricChange | None = None

@@ -14,14 +14,22 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchSpec)}
 
 
 def options(spec: BenchSpec) -> tuple[str, ...]:
-    """Return the options to append to `workbench bench RUN` so that it produces the workload `spec`, whatever a preset
-    or a profile suggests. A prompt file appears by its name only, because its path is not stored with the result."""
+    """Return the options to append to `workbench bench RUN` so that it produces the workload
+    `spec`, whatever a preset or a profile suggests. A prompt file appears by its name only, because
+    its path is not stored with the result."""
     words: list[str] = []
     for name in (*_ALWAYS, *_IF_NOT_DEFAULT):
         value = getattr(spec, name)
         if name in _ALWAYS or value != _DEFAULTS[name]:
-            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
-    for name, limit_s in (("timeout", spec.timeout_s), ("stall-timeout", spec.stall_s), ("deadline", spec.deadline_s)):
+            words += [
+                f"--{name.replace('_', '-')}",
+                f"{value:g}" if isinstance(value, float) else str(value),
+            ]
+    for name, limit_s in (
+        ("timeout", spec.timeout_s),
+        ("stall-timeout", spec.stall_s),
+        ("deadline", spec.deadline_s),
+    ):
         if limit_s is not None:
             words += [f"--{name}", f"{limit_s:g}"]
     flags = {

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClusterRank:
-    """One process of a server that spans several hosts, with the run that Workbench started for it. Its log lines begin
-    with `label`: "rank 0" for a rank of the engine, or "ray 1" for a Ray process."""
+    """One process of a server that spans several hosts, with the run that Workbench started for it.
+    Its log lines begin with `label`: "rank 0" for a rank of the engine, or "ray 1" for a Ray
+    process."""
 
     host: str  # as the cluster names its node
     run_id: str
@@ -17,13 +18,15 @@ class ClusterRank:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """All ranks of a server that spans several hosts. The record of each rank's run contains this list. The first rank
-    is the head: its run id, port, readiness and counters are those of the whole server."""
+    """All ranks of a server that spans several hosts. The record of each rank's run contains this
+    list. The first rank is the head: its run id, port, readiness and counters are those of the
+    whole server."""
 
     cluster: str
     label: str  # of the rank whose record this is
     ranks: tuple[ClusterRank, ...]
-    reserve_gib: float | None = None  # memory that the server leaves free on each node with unified memory
+    # memory that the server leaves free on each node with unified memory
+    reserve_gib: float | None = None
 
     @property
     def server_id(self) -> str:

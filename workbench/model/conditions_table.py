@@ -12,8 +12,8 @@ NA = "n/a"
 
 
 class Condition(NamedTuple):
-    """A condition of a result, shown on one line. The function `text` returns the value of the condition, or "" if the
-    line is left out."""
+    """A condition of a result, shown on one line. The function `text` returns the value of the
+    condition, or "" if the line is left out."""
 
     label: str  # 11 characters at most: the screen shows it in a column
     text: Callable[[Conditions], str]
@@ -31,7 +31,8 @@ def _gpus(conditions: Conditions) -> str:
 
 _CLIENTS = {"host": "the server's host", "tunnel": "this machine, through the ssh tunnel"}
 
-# The GPU settings, their effect and the command have several lines each; they are not in this table.
+# The GPU settings, their effect and the command have several lines each; they are not in this
+# table.
 CONDITIONS: tuple[Condition, ...] = (
     Condition("measured by", lambda c: c.imported or ""),
     Condition("host", lambda c: c.host),

@@ -1,8 +1,9 @@
-"""Settings of the CPU cores as text: one value for all cores ("powersave"), or each value with its cores
-("performance=0-3 powersave=4-7").
+"""Settings of the CPU cores as text: one value for all cores ("powersave"), or each value with its
+cores ("performance=0-3 powersave=4-7").
 
-A value of the C-states is "on" if the kernel may use every idle state of a core, "off" if none, or names the idle
-states that are off ("off:2-3"). Sent to hosts with the agent and the guard: standard library only, Python 3.8.
+A value of the C-states is "on" if the kernel may use every idle state of a core, "off" if none, or
+names the idle states that are off ("off:2-3"). Sent to hosts with the agent and the guard: standard
+library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ ON, OFF = "on", "off"
 
 
 def joined(by_core: Mapping[int, str]) -> str | None:
-    """Return the values of the cores as one text: "powersave" if all cores have it, "performance=0-3 powersave=4-7" if
-    they differ. None without cores."""
+    """Return the values of the cores as one text: "powersave" if all cores have it,
+    "performance=0-3 powersave=4-7" if they differ. None without cores."""
     cores: dict[str, list[int]] = {}
     for cpu in sorted(by_core):
         cores.setdefault(by_core[cpu], []).append(cpu)
@@ -24,20 +25,22 @@ def joined(by_core: Mapping[int, str]) -> str | None:
 
 
 def split(text: str) -> dict[str, tuple[int, ...]]:
-    """Parse a text such as "performance=0-3 powersave=4-7" into {value: cores}. A value without cores has (), which
-    means all cores. Raises ValueError if `text` is not such a text."""
+    """Parse a text such as "performance=0-3 powersave=4-7" into {value: cores}. A value without
+    cores has (), which means all cores. Raises ValueError if `text` is not such a text."""
     found: dict[str, tuple[int, ...]] = {}
     for word in str(text).split():
         value, _, cores = word.partition("=")
         found[value] = tuple(numbers(cores)) if cores else ()
     if not found or (len(found) > 1 and not all(found.values())):
-        raise ValueError(f"{text!r} is not a value for CPU cores, such as performance=0-3 powersave=4-7")
+        raise ValueError(
+            f"{text!r} is not a value for CPU cores, such as performance=0-3 powersave=4-7"
+        )
     return found
 
 
 def equal(found: str, value: str) -> bool:
-    """Return whether every core in the text `found` has the value that the text `value` gives it. Cores that `found`
-    does not mention are not compared."""
+    """Return whether every core in the text `found` has the value that the text `value` gives it.
+    Cores that `found` does not mention are not compared."""
     now, wanted = split(found), split(value)
     if len(now) == 1:
         return list(now) == list(wanted)  # all cores have it
@@ -48,8 +51,8 @@ def equal(found: str, value: str) -> bool:
 
 
 def c_states(disable: Sequence[str]) -> str | None:
-    """Return the C-states of one core; None if they are unknown. `disable` has the text of the file `disable` of each
-    idle state, in their order: "1" for a state that is off."""
+    """Return the C-states of one core; None if they are unknown. `disable` has the text of the file
+    `disable` of each idle state, in their order: "1" for a state that is off."""
     texts = [text.strip() for text in disable]
     if not texts or not {*texts} <= {"0", "1"}:
         return None
@@ -77,7 +80,8 @@ def ranges(found: Iterable[int]) -> str:
 
 
 def numbers(text: str) -> list[int]:
-    """Return the numbers of a text with ranges: "0-2,5" becomes [0, 1, 2, 5]. Raises ValueError for other texts."""
+    """Return the numbers of a text with ranges: "0-2,5" becomes [0, 1, 2, 5]. Raises ValueError for
+    other texts."""
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

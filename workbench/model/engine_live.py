@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LiveMetric:
-    """A live metric. `field` is its name in the host's history and in JSON. `counters` are the fields of EngineMetrics
-    from which it is computed: one field for a gauge or a rate, (numerator, denominator) for a share."""
+    """A live metric. `field` is its name in the host's history and in JSON. `counters` are the
+    fields of EngineMetrics from which it is computed: one field for a gauge or a rate, (numerator,
+    denominator) for a share."""
 
     field: str
     title: str
@@ -28,8 +29,15 @@ RATES = (
     LiveMetric("preemptions_s", "preemptions", "1/s", ("preemptions",)),
 )
 SHARES = (
-    LiveMetric("prefix_hit_pct", "prefix cache hits", "%", ("prefix_hit_tokens", "prefix_query_tokens")),
-    LiveMetric("spec_accepted_pct", "accepted draft tokens", "%", ("spec_accepted_tokens", "spec_draft_tokens")),
+    LiveMetric(
+        "prefix_hit_pct", "prefix cache hits", "%", ("prefix_hit_tokens", "prefix_query_tokens")
+    ),
+    LiveMetric(
+        "spec_accepted_pct",
+        "accepted draft tokens",
+        "%",
+        ("spec_accepted_tokens", "spec_draft_tokens"),
+    ),
 )
 LIVE_METRICS = (*RATES, *GAUGES, *SHARES)
 
@@ -38,8 +46,9 @@ LIVE_METRICS = (*RATES, *GAUGES, *SHARES)
 class EngineView:
     """The server whose engine is observed, and the newest value of each of its live metrics.
 
-    If a metric is missing in `values`, `absent` has the reason. A share, such as prefix cache hits, is also missing
-    while its denominator is 0. `problem` is the reason why no metric can be read; None if metrics can be read.
+    If a metric is missing in `values`, `absent` has the reason. A share, such as prefix cache hits,
+    is also missing while its denominator is 0. `problem` is the reason why no metric can be read;
+    None if metrics can be read.
     """
 
     server: str  # run id, or the URL of a server that Workbench did not start

@@ -24,8 +24,8 @@ from workbench.model.untrusted_text import clean
 class WorkbenchError(Exception):
     """The base class of all errors that are shown to the user without a traceback.
 
-    `message` says what happened, `host` on which host, `command` which command failed, and `next_step` what the user
-    can do. Secrets in these texts are masked.
+    `message` says what happened, `host` on which host, `command` which command failed, and
+    `next_step` what the user can do. Secrets in these texts are masked.
     """
 
     exit_code = 1
@@ -51,7 +51,8 @@ class WorkbenchError(Exception):
 
     def __str__(self) -> str:
         where = f"{self.host}: " if self.host else ""
-        quoted = self.message.replace("\n", "\n    ")  # a quoted line must not look like "command:" or "next:"
+        # a quoted line must not look like "command:" or "next:"
+        quoted = self.message.replace("\n", "\n    ")
         lines = [f"{where}{quoted}"]
         if self.command:
             lines.append(f"  command: {clean(self.command)}")
@@ -83,8 +84,8 @@ class PlanError(InputError):
 
 
 class NotTrusted(PlanError):
-    """Raised if a preset that does not come with Workbench would run more than its engine's usual program, and the user
-    has not agreed to trust it."""
+    """Raised if a preset that does not come with Workbench would run more than its engine's usual
+    program, and the user has not agreed to trust it."""
 
 
 class HostError(WorkbenchError):

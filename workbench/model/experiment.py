@@ -1,4 +1,5 @@
-"""An A/B experiment: two configurations, pairs of runs in a random order, and the comparison of the pairs."""
+"""An A/B experiment: two configurations, pairs of runs in a random order, and the comparison of the
+pairs."""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ from workbench.model.bench import Comparison
 from workbench.model.series_state import SeriesState
 from workbench.model.settings import GpuSettings
 
-SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference that they can show (docs/REFERENCE.md)
+# pairs -> the difference that they can show (docs/REFERENCE.md)
+SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}
 
 
 @dataclass(frozen=True, slots=True)
 class ArmTarget:
-    """What one side of an experiment is measured on. `name` is the preset id, run id or URL that the user entered. A
-    side without a target changes the plan that both sides share.
+    """What one side of an experiment is measured on. `name` is the preset id, run id or URL that
+    the user entered. A side without a target changes the plan that both sides share.
 
-    When `name` is looked up, one of three fields is set: `url`; `run_id` of a running server, which is measured
-    unchanged; or `plan`, the JSON of the server that is started for each run.
+    When `name` is looked up, one of three fields is set: `url`; `run_id` of a running server, which
+    is measured unchanged; or `plan`, the JSON of the server that is started for each run.
     """
 
     name: str
@@ -37,8 +39,8 @@ class ArmTarget:
 
     @property
     def words(self) -> str:
-        """What one side of an experiment is measured on, as text: the preset, run or URL, then its executable and host
-        if they are given."""
+        """What one side of an experiment is measured on, as text: the preset, run or URL, then its
+        executable and host if they are given."""
         words = self.name
         if self.executable:
             words += f" by {self.executable}"
@@ -49,9 +51,9 @@ class ArmTarget:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One side of an experiment: its changes to the plan that both sides share, or to the plan of its own target.
-    `sets` has assignments such as "max-num-seqs=64", `unsets` names of flags, and `envs` assignments such as
-    "NAME=value"."""
+    """One side of an experiment: its changes to the plan that both sides share, or to the plan of
+    its own target. `sets` has assignments such as "max-num-seqs=64", `unsets` names of flags, and
+    `envs` assignments such as "NAME=value"."""
 
     sets: tuple[str, ...] = ()
     unsets: tuple[str, ...] = ()
@@ -61,14 +63,14 @@ class Arm:
 
     @property
     def relaunches(self) -> bool:
-        """Whether this side of an experiment changes a flag or an environment variable, so that the server must be
-        started again."""
+        """Whether this side of an experiment changes a flag or an environment variable, so that the
+        server must be started again."""
         return bool(self.sets or self.unsets or self.envs)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What one side of an experiment is measured on and what it changes, as short texts such as "max-num-seqs=64",
-        "without enforce-eager" or "K=V"."""
+        """What one side of an experiment is measured on and what it changes, as short texts such as
+        "max-num-seqs=64", "without enforce-eager" or "K=V"."""
         target = [self.target.words] if self.target else []
         removed = (f"without {name}" for name in self.unsets)
         return (*target, *self.sets, *removed, *self.envs, *self.gpu.words)
@@ -76,8 +78,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class AdvisedChange:
-    """The finding of the advisor that an experiment tests: its code, its text and the gain that it expects. The finding
-    is about the result `result_id`, which was measured with `model`."""
+    """The finding of the advisor that an experiment tests: its code, its text and the gain that it
+    expects. The finding is about the result `result_id`, which was measured with `model`."""
 
     code: str
     text: str
@@ -90,9 +92,10 @@ class AdvisedChange:
 class ExperimentSpec:
     """The design of an experiment. `bench` contains values for fields of BenchSpec.
 
-    `plan` is the plan that both sides change, as JSON (model/plan.py) with secrets masked; it is empty if each side has
-    its own target. `pairs` is the number of pairs of runs. If `until_pct` is set, pairs are added until the half width
-    of the confidence interval of `metric` is at most that percentage, and `pairs` is the maximum.
+    `plan` is the plan that both sides change, as JSON (model/plan.py) with secrets masked; it is
+    empty if each side has its own target. `pairs` is the number of pairs of runs. If `until_pct` is
+    set, pairs are added until the half width of the confidence interval of `metric` is at most that
+    percentage, and `pairs` is the maximum.
     """
 
     a: Arm
@@ -104,21 +107,24 @@ class ExperimentSpec:
     until_pct: float | None = None
     metric: str = "output_tok_s"
     max_minutes: float | None = None
-    match_temperature_c: float | None = None  # start each run within this of the first run's start temperature
+    # start each run within this of the first run's start temperature
+    match_temperature_c: float | None = None
     seed: int = 0
-    # Runs made first and discarded. None: one, and one of each arm whose first start compiles; True: one of each arm;
-    # False: none.
+    # Runs made first and discarded. None: one, and one of each arm whose first start compiles;
+    # True: one of each arm; False: none.
     throw_away: bool | None = None
-    order_seed: int | None = None  # seed of the order inside the pairs; None: A B B A, as in older experiments
-    twins: tuple[str, ...] = ()  # two hosts between which A and B are swapped in half of the pairs; (): no twins
+    # seed of the order inside the pairs; None: A B B A, as in older experiments
+    order_seed: int | None = None
+    # two hosts between which A and B are swapped in half of the pairs; (): no twins
+    twins: tuple[str, ...] = ()
 
 
 WARM_UP = -1
 
 
 def side_of(arm: str, host: str | None) -> str:
-    """Return the name of one side of an experiment: "A", or for example "A on gpu-box-2" if the experiment runs on two
-    equal hosts. `host` is None if it runs on one host."""
+    """Return the name of one side of an experiment: "A", or for example "A on gpu-box-2" if the
+    experiment runs on two equal hosts. `host` is None if it runs on one host."""
     return arm if host is None else f"{arm} on {host}"
 
 
@@ -126,8 +132,9 @@ INTERRUPTED = "interrupted"
 
 
 class RunState(StrEnum):
-    """The state of one run of an experiment. DROPPED means that the pair of runs was repeated, because one of its two
-    runs failed or was interrupted. DISCARDED means that the run only warmed up the machine and is not counted."""
+    """The state of one run of an experiment. DROPPED means that the pair of runs was repeated,
+    because one of its two runs failed or was interrupted. DISCARDED means that the run only warmed
+    up the machine and is not counted."""
 
     PLANNED = "planned"
     STARTING = "starting"
@@ -140,7 +147,8 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """One run of one side of an experiment: its position in the order of the runs, its state and its result."""
+    """One run of one side of an experiment: its position in the order of the runs, its state and
+    its result."""
 
     place: int  # position from 0, in the order in which the runs are made
     pair: int  # WARM_UP for a run that belongs to no pair and is discarded
@@ -151,20 +159,21 @@ class ExperimentRun:
     took_s: float | None = None  # duration, including the server's start
     error: str | None = None
     run_id: str | None = None  # of the server
-    start_temperature_c: float | None = None  # hottest GPU of the server before the run; None if not read
+    # hottest GPU of the server before the run; None if not read
+    start_temperature_c: float | None = None
     host: str | None = None  # of an experiment on twins
 
     @property
     def side(self) -> str:
-        """The side of the experiment to which this run belongs: "A" or "B", or for example "B on gpu-box-2" if the
-        experiment runs on two equal hosts."""
+        """The side of the experiment to which this run belongs: "A" or "B", or for example "B on
+        gpu-box-2" if the experiment runs on two equal hosts."""
         return side_of(self.arm, self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment with its runs so far. `comparison` compares A and B over the complete pairs; None before the first
-    pair."""
+    """An experiment with its runs so far. `comparison` compares A and B over the complete pairs;
+    None before the first pair."""
 
     id: int
     unix_s: float
@@ -180,19 +189,23 @@ class Experiment:
     simulated: bool = False
     note: str = ""  # further facts for the reader, one sentence per line
     error: str | None = None
-    phase: str = ""  # current activity: "discarded run, B: starting", "pair 2, A: waiting for 45 °C", …
+    # current activity: "discarded run, B: starting", "pair 2, A: waiting for 45 °C", …
+    phase: str = ""
     extensions: int = 0  # how often more pairs were requested after the outcome had been seen
     server: str | None = None  # run that the experiment started; stopped at its end
     replaces: str | None = (
-        None  # run that is on the GPUs and the port of the experiment's servers; the first start ends it
+        # run that is on the GPUs and the port of the experiment's servers; the first start ends it
+        None
     )
     settings_on: bool = False  # GPU settings of an arm may be in force; reverted at the end
-    measured: str = ""  # change of the chosen metric with its interval: "+3.6 % ± 0.8"; "" before two pairs
+    # change of the chosen metric with its interval: "+3.6 % ± 0.8"; "" before two pairs
+    measured: str = ""
     advice: AdvisedChange | None = None  # what the experiment tests, if the advisor proposed it
 
     @property
     def order(self) -> str:
-        """The order in which an experiment runs its sides A and B, as text: "the order A B B A" or "a random order"."""
+        """The order in which an experiment runs its sides A and B, as text: "the order A B B A" or
+        "a random order"."""
         return "the order A B B A" if self.spec.order_seed is None else "a random order"
 
     @property

@@ -23,8 +23,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One change of a plan that a finding proposes: a new value of a flag or, with `env`, of an environment variable.
-    `value` None removes the flag or variable."""
+    """One change of a plan that a finding proposes: a new value of a flag or, with `env`, of an
+    environment variable. `value` None removes the flag or variable."""
 
     name: str
     value: FlagValue | None
@@ -32,11 +32,15 @@ class PlanChange:
 
     @property
     def text(self) -> str:
-        """This change of a plan as an option of `workbench start`, quoted for a shell: "--set name=value", "--env
-        NAME=value" or "--unset name"."""
+        """This change of a plan as an option of `workbench start`, quoted for a shell: "--set
+        name=value", "--env NAME=value" or "--unset name"."""
         if self.value is None:
             return f"--unset {self.name}"
-        plain = self.value if isinstance(self.value, str) else json.dumps(self.value, separators=(",", ":"))
+        plain = (
+            self.value
+            if isinstance(self.value, str)
+            else json.dumps(self.value, separators=(",", ":"))
+        )
         return f"--{'env' if self.env else 'set'} {shlex.quote(f'{self.name}={plain}')}"
 
 
@@ -44,11 +48,12 @@ class PlanChange:
 class Finding:
     """One statement about a plan, a preset, a host or a run.
 
-    `code` is a stable, dotted identifier ("flag.unknown", "memory.too-large") for tests and scripts. `flag` is the flag
-    (without dashes) or the environment variable concerned. `fix` is the next step as text for the user, and `changes`
-    are the plan changes that it describes. `settings` are proposed GPU settings, as arguments of `workbench gpu set`
-    ("power-limit=400"). A finding about a file has its place in `file`, `line` (from 1) and `field` (dotted).
-    `evidence` is the matching text of a log, or the measured or planned values behind advice. `expected_gain` is a
+    `code` is a stable, dotted identifier ("flag.unknown", "memory.too-large") for tests and
+    scripts. `flag` is the flag (without dashes) or the environment variable concerned. `fix` is the
+    next step as text for the user, and `changes` are the plan changes that it describes. `settings`
+    are proposed GPU settings, as arguments of `workbench gpu set` ("power-limit=400"). A finding
+    about a file has its place in `file`, `line` (from 1) and `field` (dotted). `evidence` is the
+    matching text of a log, or the measured or planned values behind advice. `expected_gain` is a
     range as text ("+3 to +5 % tok/s").
     """
 
@@ -68,8 +73,8 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """The file and line that this finding is about, such as "presets/x.toml:12". Without a line it is the file
-        only, and "" if the finding is not about a file."""
+        """The file and line that this finding is about, such as "presets/x.toml:12". Without a line
+        it is the file only, and "" if the finding is not about a file."""
         return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
 
     def as_json(self) -> dict[str, Any]:
@@ -77,7 +82,8 @@ class Finding:
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings sorted by severity, the most severe first. Findings of equal severity keep their order."""
+    """Return the findings sorted by severity, the most severe first. Findings of equal severity
+    keep their order."""
     order = list(Level)
     return tuple(sorted(findings, key=lambda finding: order.index(finding.level)))
 

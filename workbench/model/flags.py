@@ -1,7 +1,8 @@
 """Launch flags as data: the flags that an engine version knows, and the flags that a plan sets.
 
-The canonical name of a flag is the engine's long name without leading dashes ("max-num-seqs"). A value is plain JSON
-data: bool, int, float, str, list (of a flag with several values) or dict (of a flag that takes JSON).
+The canonical name of a flag is the engine's long name without leading dashes ("max-num-seqs"). A
+value is plain JSON data: bool, int, float, str, list (of a flag with several values) or dict (of a
+flag that takes JSON).
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ class FlagSpec:
     name: str
     kind: FlagKind
     aliases: tuple[str, ...] = ()  # other spellings with dashes, e.g. "-tp", "--tp"
-    negation: str | None = None  # e.g. "--no-enforce-eager" or "--disable-x"; None: cannot be negated
+    # e.g. "--no-enforce-eager" or "--disable-x"; None: cannot be negated
+    negation: str | None = None
     choices: tuple[str, ...] = ()
     default: FlagValue | None = None
     repeatable: bool = False  # can be given several times, or has several values
-    nargs: str | None = None  # "+", "*", "?", a count, or "," (a list joined by commas into one argument)
+    # "+", "*", "?", a count, or "," (a list joined by commas into one argument)
+    nargs: str | None = None
     minimum: float | None = None
     maximum: float | None = None
     human_readable_int: bool = False  # accepts 1k = 1000, 1K = 1024
@@ -54,9 +57,11 @@ class FlagSpec:
     required: bool = False
     env: str | None = None  # environment variable with the same effect
     value_takes_bool_word: bool = False  # TabbyAPI: booleans need True or False as a value
-    words: tuple[str, ...] = ()  # accepted beside numbers (INT, FLOAT); well-known values, others are accepted (STR)
+    # accepted beside numbers (INT, FLOAT); well-known values, others are accepted (STR)
+    words: tuple[str, ...] = ()
     multiple_of: int | None = None
-    default_note: str = ""  # where the default comes from if it is not a constant, e.g. "the model's own"
+    # where the default comes from if it is not a constant, e.g. "the model's own"
+    default_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,8 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class FlagCatalog:
-    """All flags and environment variables of one engine version. `version` is the engine version from which the data
-    was extracted."""
+    """All flags and environment variables of one engine version. `version` is the engine version
+    from which the data was extracted."""
 
     engine: str
     version: str
@@ -90,7 +95,8 @@ class FlagSetting:
 
 @dataclass(frozen=True, slots=True)
 class FlagRow:
-    """One line of the flag editor: a flag with its value, its default, its specification and the finding about it."""
+    """One line of the flag editor: a flag with its value, its default, its specification and the
+    finding about it."""
 
     name: str
     value: FlagValue | None
@@ -103,7 +109,8 @@ class FlagRow:
 
     @property
     def heading(self) -> str:
-        """The title of the section of the flag editor in which this flag is shown, such as "environment"."""
+        """The title of the section of the flag editor in which this flag is shown, such as
+        "environment"."""
         if self.is_env:
             return "environment"
         if self.spec is None:

@@ -9,10 +9,12 @@ T = TypeVar("T")
 
 
 def score(query: str, text: str) -> float | None:
-    """Return how well `text` matches `query`: a higher number is a better match, and None is no match.
+    """Return how well `text` matches `query`: a higher number is a better match, and None is no
+    match.
 
-    A text matches if it contains every word of the query, or all letters of the query in their order. Complete words,
-    initials ("mns" for max-num-seqs), starts of words and short spans score higher.
+    A text matches if it contains every word of the query, or all letters of the query in their
+    order. Complete words, initials ("mns" for max-num-seqs), starts of words and short spans score
+    higher.
     """
     query, text = query.lower().strip(), text.lower()
     if not query:
@@ -29,8 +31,8 @@ def score(query: str, text: str) -> float | None:
 
 
 def _span(letters: str, text: str, start: int) -> float | None:
-    """Return the score of `letters` in their order in `text`, with the first letter at `start`; None if a letter is
-    missing."""
+    """Return the score of `letters` in their order in `text`, with the first letter at `start`;
+    None if a letter is missing."""
     position, boundaries = start, int(start == 0 or not text[start - 1].isalnum())
     for letter in letters[1:]:
         position = text.find(letter, position + 1)
@@ -41,8 +43,8 @@ def _span(letters: str, text: str, start: int) -> float | None:
 
 
 def best(query: str, items: Sequence[T], text_of: Callable[[T], str]) -> list[T]:
-    """Return the items whose text, as `text_of` returns it, matches the query; the best match comes first. An empty
-    query returns all items in their order."""
+    """Return the items whose text, as `text_of` returns it, matches the query; the best match comes
+    first. An empty query returns all items in their order."""
     scored = [(score(query, text_of(item)), item) for item in items]
     kept = [(value, item) for value, item in scored if value is not None]
     return [item for _, item in sorted(kept, key=lambda pair: -pair[0])]

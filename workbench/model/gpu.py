@@ -1,7 +1,8 @@
 """Readings of GPUs and of their host, as the screen and the results use them.
 
-A missing value is None, never zero, and `absent` gives the reason under the field's name ("not supported", "no
-permission", "gpu is lost", …). Field names contain the unit; memory is in bytes, and shares are in percent (0..100).
+A missing value is None, never zero, and `absent` gives the reason under the field's name ("not
+supported", "no permission", "gpu is lost", …). Field names contain the unit; memory is in bytes,
+and shares are in percent (0..100).
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ class GpuState(StrEnum):
     LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15, XID 79): this GPU only, the others continue
     NO_PERMISSION = "no permission"
     ERROR = "error"
-    NOT_READ = "not read"  # another GPU's call has not returned, and the driver processes one call at a time
+    # another GPU's call has not returned, and the driver processes one call at a time
+    NOT_READ = "not read"
 
 
 def clocks_text(clocks: Sequence[int]) -> str:
-    """Return supported clocks in a short form: "405, 810, 14001 MHz" for few, "210-3090 MHz in steps of 15 (193
-    clocks)" for many. A step may vary by 1 MHz, because the driver rounds. "" for no clocks."""
+    """Return supported clocks in a short form: "405, 810, 14001 MHz" for few, "210-3090 MHz in
+    steps of 15 (193 clocks)" for many. A step may vary by 1 MHz, because the driver rounds. "" for
+    no clocks."""
     found = sorted(set(clocks))
     if len(found) <= FEW_CLOCKS:
         return f"{', '.join(map(str, found))} MHz" if found else ""
@@ -46,7 +49,10 @@ def clocks_text(clocks: Sequence[int]) -> str:
         if max(steps) - min(steps) > 1:
             runs.append([])
         runs[-1].append(mhz)
-    return f"{', '.join(map(_run_text, runs[:MOST_RUNS]))}{', …' if runs[MOST_RUNS:] else ''} ({len(found)} clocks)"
+    return (
+        f"{', '.join(map(_run_text, runs[:MOST_RUNS]))}{', …' if runs[MOST_RUNS:] else ''} "
+        f"({len(found)} clocks)"
+    )
 
 
 def _run_text(run: Sequence[int]) -> str:
@@ -62,19 +68,21 @@ class GpuProcess:
     memory_bytes: int | None
     name: str | None = None  # None if host PIDs cannot be resolved (containers)
     kind: str = "compute"
-    place: str = ""  # where it runs if not on this host itself: "docker:0123456789ab", or the host around a container
+    # where it runs if not on this host itself: "docker:0123456789ab", or the host around a
+    # container
+    place: str = ""
 
     @property
     def title(self) -> str:
-        """The name of a process that uses a GPU, followed by "in" and its container if it runs in one. The name is "?"
-        if it is unknown."""
+        """The name of a process that uses a GPU, followed by "in" and its container if it runs in
+        one. The name is "?" if it is unknown."""
         return f"{self.name or '?'} in {self.place}" if self.place else self.name or "?"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """Properties of a GPU that rarely change, such as its name and its limits. The telemetry agent on the host sends
-    them when it starts and when they have changed."""
+    """Properties of a GPU that rarely change, such as its name and its limits. The telemetry agent
+    on the host sends them when it starts and when they have changed."""
 
     index: int
     uuid: str
@@ -83,14 +91,16 @@ class GpuInfo:
     compute_capability: str | None = None
     sm_max_mhz: int | None = None
     memory_max_mhz: int | None = None
-    supported_sm_mhz: tuple[int, ...] = ()  # at the highest memory clock, ascending; () if the driver lists none
+    # at the highest memory clock, ascending; () if the driver lists none
+    supported_sm_mhz: tuple[int, ...] = ()
     supported_memory_mhz: tuple[int, ...] = ()
     power_default_w: float | None = None
     power_min_w: float | None = None
     power_max_w: float | None = None
     memory_total_bytes: int | None = None
     memory_reserved_bytes: int | None = None
-    unified_memory: bool = False  # the GPU uses the host's memory (GB10); values come from /proc/meminfo
+    # the GPU uses the host's memory (GB10); values come from /proc/meminfo
+    unified_memory: bool = False
     pcie_gen_max: int | None = None
     pcie_width_max: int | None = None
     memory_bus_bits: int | None = None
@@ -111,7 +121,8 @@ class GpuSample:
     message: str | None = None  # the driver's message if the state is not LIVE
     sm_mhz: int | None = None
     memory_mhz: int | None = None
-    power_w: float | None = None  # instantaneous (field 186) if available, otherwise the 1 s average
+    # instantaneous (field 186) if available, otherwise the 1 s average
+    power_w: float | None = None
     power_average_w: float | None = None
     power_limit_w: float | None = None  # requested (management) limit
     power_limit_enforced_w: float | None = None  # after all limiters
@@ -135,8 +146,9 @@ class GpuSample:
 
     @property
     def limit_w(self) -> float | None:
-        """The power limit of the GPU in watts that applies now. This is the limit that the driver enforces, or the
-        requested limit if the driver reports no enforced one. None if it reports neither."""
+        """The power limit of the GPU in watts that applies now. This is the limit that the driver
+        enforces, or the requested limit if the driver reports no enforced one. None if it reports
+        neither."""
         return self.power_limit_enforced_w or self.power_limit_w
 
     @property
@@ -144,7 +156,8 @@ class GpuSample:
         return self.state is GpuState.LIVE
 
 
-# Fields of GpuSample that are shown as a number with its unit, each with its label. The GPUs pane lists all of them.
+# Fields of GpuSample that are shown as a number with its unit, each with its label. The GPUs pane
+# lists all of them.
 READINGS: Mapping[str, tuple[str, str]] = {
     "gpu_util_pct": ("utilization", " %"),
     "memory_util_pct": ("memory util", " %"),
@@ -161,11 +174,13 @@ READINGS: Mapping[str, tuple[str, str]] = {
 class HostSample:
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
-    cpu_governor: str | None = None  # "performance", "powersave", "mixed: …"; None with a reason in absent
+    # "performance", "powersave", "mixed: …"; None with a reason in absent
+    cpu_governor: str | None = None
     load_1m: float | None = None
     cpu_count: int | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
-    cpu_c_states: str | None = None  # "on", "off", "off:2-3", "mixed: …"; None with a reason in absent
+    # "on", "off", "off:2-3", "mixed: …"; None with a reason in absent
+    cpu_c_states: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +199,8 @@ class DriverInfo:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """One reading of one host with all its GPUs. `t_s` is the monotonic clock of the telemetry agent on that host, in
-    seconds; `unix_s` is the host's wall clock."""
+    """One reading of one host with all its GPUs. `t_s` is the monotonic clock of the telemetry
+    agent on that host, in seconds; `unix_s` is the host's wall clock."""
 
     t_s: float
     unix_s: float

@@ -8,24 +8,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """A host in hosts.toml. `name` is the name of the host's table in the file, which commands use for the host."""
+    """A host in hosts.toml. `name` is the name of the host's table in the file, which commands use
+    for the host."""
 
     name: str
-    ssh: str | None = None  # alias of the ssh configuration or USER@HOST; "local": this machine; None: as `name`
+    # alias of the ssh configuration or USER@HOST; "local": this machine; None: as `name`
+    ssh: str | None = None
     container: str | None = None  # on that machine: KIND:NAME, such as "pct:101" or "podman:vllm"
     label: str = ""  # for display
-    engines: Mapping[str, str] = field(default_factory=dict)  # engine: the program that starts it, quoted as in a shell
+    # engine: the program that starts it, quoted as in a shell
+    engines: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)  # for servers that are started there
     run_as: str | None = None  # default of `start --as`, such as "slurm"
-    run_options: Mapping[str, str] = field(default_factory=dict)  # its options, such as {"partition": "gpu"}
+    # its options, such as {"partition": "gpu"}
+    run_options: Mapping[str, str] = field(default_factory=dict)
     models: tuple[str, ...] = ()  # directories with model files
     sudo: bool | None = None  # whether Workbench may use sudo there; None: if it is possible
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A host of a cluster. `address` and `interface` belong to the network that connects the nodes; None if Workbench
-    shall detect them."""
+    """A host of a cluster. `address` and `interface` belong to the network that connects the nodes;
+    None if Workbench shall detect them."""
 
     host: str
     address: str | None = None
@@ -40,7 +44,8 @@ class ClusterEntry:
     name: str
     nodes: tuple[ClusterNode, ...] = ()
     label: str = ""
-    reserve_gib: float | None = None  # memory that a server leaves free on each node with unified memory
+    # memory that a server leaves free on each node with unified memory
+    reserve_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The settings in the plan of a running server, compared with the values that the server really uses."""
+"""The settings in the plan of a running server, compared with the values that the server really
+uses."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ NOT_REPORTED = "not reported"
 
 @dataclass(frozen=True, slots=True)
 class InForceRow:
-    """One setting of a running server. `asked` is its value in the plan; None if the plan does not set it. `in_force`
-    is the value that the engine or its process uses; None if no source reports it. `where` names the source of
-    `in_force`. `differs` is true if both values are known and disagree."""
+    """One setting of a running server. `asked` is its value in the plan; None if the plan does not
+    set it. `in_force` is the value that the engine or its process uses; None if no source reports
+    it. `where` names the source of `in_force`. `differs` is true if both values are known and
+    disagree."""
 
     kind: str  # "engine", "flag", "env"
     name: str
@@ -24,8 +26,9 @@ class InForceRow:
 
 @dataclass(frozen=True, slots=True)
 class InForceReport:
-    """The settings of a running server: first the settings that the engine reports, then the other flags of the plan,
-    then environment variables. `notes` has one text for each source that could not be read, with the reason."""
+    """The settings of a running server: first the settings that the engine reports, then the other
+    flags of the plan, then environment variables. `notes` has one text for each source that could
+    not be read, with the reason."""
 
     run_id: str
     rows: tuple[InForceRow, ...]

@@ -1,7 +1,7 @@
 """The resources that a server requests from a scheduler, as command-line options of Slurm and PBS.
 
-Both the exported job scripts (recipes/exports) and the jobs that Workbench submits (server/launchers) use these
-options.
+Both the exported job scripts (recipes/exports) and the jobs that Workbench submits
+(server/launchers) use these options.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _QSUB = {"walltime": ("-l", "walltime="), "queue": ("-q", ""), "account": ("-A",
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The request for a job. `gpus` is the number of GPUs on each node. `options` are the run options of the launcher
-    `slurm` or `pbs`. The option "gpus" replaces `gpus`; its value 0 requests no GPUs."""
+    """The request for a job. `gpus` is the number of GPUs on each node. `options` are the run
+    options of the launcher `slurm` or `pbs`. The option "gpus" replaces `gpus`; its value 0
+    requests no GPUs."""
 
     name: str
     gpus: int
@@ -44,8 +45,9 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class PbsWords:
-    """The options of PBS's qsub. Two values of its option -l request the nodes' resources: `chunk` is for PBS Pro and
-    OpenPBS, `nodes` is for Torque. `others` are all other options, equal for every version of PBS."""
+    """The options of PBS's qsub. Two values of its option -l request the nodes' resources: `chunk`
+    is for PBS Pro and OpenPBS, `nodes` is for Torque. `others` are all other options, equal for
+    every version of PBS."""
 
     chunk: str
     nodes: str
@@ -53,8 +55,8 @@ class PbsWords:
 
 
 def job_name(text: str) -> str:
-    """Convert `text` to a job name that all schedulers accept: letters, digits, ".", "_" and "-", beginning with a
-    letter."""
+    """Convert `text` to a job name that all schedulers accept: letters, digits, ".", "_" and "-",
+    beginning with a letter."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
     return plain if plain[:1].isalpha() else f"server-{plain}"
 
@@ -64,13 +66,17 @@ def slurm_words(request: JobRequest) -> tuple[str, ...]:
     words = [f"--job-name={request.name}", f"--nodes={request.nodes}", "--ntasks-per-node=1"]
     if request.gpus_text != "0":
         words.append(f"--gres=gpu:{request.gpus_text}")
-    words += [f"--{word}={request.options[name]}" for name, word in _SBATCH.items() if name in request.options]
+    words += [
+        f"--{word}={request.options[name]}"
+        for name, word in _SBATCH.items()
+        if name in request.options
+    ]
     return (*words, *request.extra)
 
 
 def pbs_words(request: JobRequest) -> PbsWords:
-    """Return the options of qsub for `request`. The job name is cut to 15 characters, the limit that all versions of
-    PBS accept."""
+    """Return the options of qsub for `request`. The job name is cut to 15 characters, the limit
+    that all versions of PBS accept."""
     options = request.options
     node, cpus, memory = options.get("node"), options.get("cpus"), options.get("memory")
     gpus = "" if request.gpus_text == "0" else request.gpus_text
@@ -81,7 +87,11 @@ def pbs_words(request: JobRequest) -> PbsWords:
         if name in options:
             others += [word, f"{prefix}{options[name]}"]
     of_memory = "".join(f",{pair}" for pair in _pairs(mem=memory))
-    return PbsWords(f"select={':'.join(chunk)}", f"nodes={':'.join(nodes)}{of_memory}", (*others, *request.extra))
+    return PbsWords(
+        f"select={':'.join(chunk)}",
+        f"nodes={':'.join(nodes)}{of_memory}",
+        (*others, *request.extra),
+    )
 
 
 def _pairs(**values: str | None) -> list[str]:

@@ -1,6 +1,8 @@
-"""Conversion of dataclasses to JSON data and back, for everything that is stored or sent between processes.
+"""Conversion of dataclasses to JSON data and back, for everything that is stored or sent between
+processes.
 
-Reading drops unknown fields and gives missing fields their default, so that data of another version stays readable.
+Reading drops unknown fields and gives missing fields their default, so that data of another version
+stays readable.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ def to_json(record: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[Record], data: Any) -> Record:
-    """Return an instance of the dataclass `kind` from JSON data, with its fields checked and converted to their types.
+    """Return an instance of the dataclass `kind` from JSON data, with its fields checked and
+    converted to their types.
 
     Raises ValueError that names the invalid or missing field.
     """
@@ -32,6 +35,8 @@ def _from_its_json(kind: Any, data: Any) -> Any:
 
 
 def with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a dataclass's field values in which each list is a tuple, because frozen dataclasses use
-    tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    """Return a copy of a dataclass's field values in which each list is a tuple, because frozen
+    dataclasses use tuples."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }

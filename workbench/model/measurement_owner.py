@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class MeasurementOwner:
     """The Workbench that measures on a host, as described by itself in the host's lock file.
 
-    `machine` is the machine on which that Workbench runs, `pid` its process there, `since_unix_s` the start of the
-    measurement."""
+    `machine` is the machine on which that Workbench runs, `pid` its process there, `since_unix_s`
+    the start of the measurement."""
 
     what: str  # the measurement: "a benchmark", "experiment 7"
     user: str

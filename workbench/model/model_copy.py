@@ -1,4 +1,5 @@
-"""Copies of a model's files on a host: where they are, whether they are complete, and how two copies differ."""
+"""Copies of a model's files on a host: where they are, whether they are complete, and how two
+copies differ."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class ModelFile:
     blob: str | None = None  # the name of the file's bytes in the hub's cache
     whole_bytes: int | None = None  # the size that its own header says; None: not looked up
     real: str | None = (
-        None  # where its bytes are, if links lead to another place in the model's directory or repository
+        # where its bytes are, if links lead to another place in the model's directory or repository
+        None
     )
 
     @property
@@ -36,18 +38,24 @@ class ModelFile:
 
     @property
     def damaged(self) -> bool:
-        """Whether the file's bytes differ from the file on the Hugging Face hub, which names a large file by its
-        SHA-256. False if the bytes were not hashed."""
-        return bool(self.sha256 and self.blob and len(self.blob) == len(self.sha256) and self.blob != self.sha256)
+        """Whether the file's bytes differ from the file on the Hugging Face hub, which names a
+        large file by its SHA-256. False if the bytes were not hashed."""
+        return bool(
+            self.sha256
+            and self.blob
+            and len(self.blob) == len(self.sha256)
+            and self.blob != self.sha256
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCopy:
-    """One copy of a model on a host. `kind` is HUB (in the cache of the Hugging Face hub), DIRECTORY, or FILE (a GGUF
-    file with all its parts).
+    """One copy of a model on a host. `kind` is HUB (in the cache of the Hugging Face hub),
+    DIRECTORY, or FILE (a GGUF file with all its parts).
 
-    `listed` are the weight files that the model's index names, `broken` the symbolic links without a target, and
-    `outside` the files whose bytes lie outside the model's directory or, in the hub's cache, outside its repository.
+    `listed` are the weight files that the model's index names, `broken` the symbolic links without
+    a target, and `outside` the files whose bytes lie outside the model's directory or, in the hub's
+    cache, outside its repository.
     """
 
     host: str
@@ -73,8 +81,8 @@ class ModelCopy:
 
     @property
     def reference(self) -> str:
-        """The name of this copy of a model on its host: the model's id if the copy is in the cache of the Hugging Face
-        hub, otherwise the path."""
+        """The name of this copy of a model on its host: the model's id if the copy is in the cache
+        of the Hugging Face hub, otherwise the path."""
         return self.model if self.kind == HUB else self.path
 
     @property
@@ -83,24 +91,36 @@ class ModelCopy:
 
     @property
     def small_digest(self) -> str | None:
-        """A digest of all hashed files of a model copy that are not weights, such as the config.json. None if no such
-        file was hashed."""
-        lines = sorted(f"{file.name} {file.sha256}" for file in self.files if file.sha256 and not file.is_weights)
+        """A digest of all hashed files of a model copy that are not weights, such as the
+        config.json. None if no such file was hashed."""
+        lines = sorted(
+            f"{file.name} {file.sha256}"
+            for file in self.files
+            if file.sha256 and not file.is_weights
+        )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else None
 
     @property
     def text(self) -> str:
-        """A copy of a model as one line: model, size, number of files, whether it is complete, and where it is."""
+        """A copy of a model as one line: model, size, number of files, whether it is complete, and
+        where it is."""
         state = "complete" if self.complete else f"PARTIAL: {'; '.join(self.problems)}"
         revision = f"  commit {self.revision[:12]}" if self.revision else ""
         digest = f"  index and small files {self.small_digest}" if self.small_digest else ""
         files = count_of(len(self.files), "file")
-        return f"{self.model}  {size_text(self.size_bytes)}, {files}  {state}{revision}{digest}  {self.path}"
+        return (
+            f"{self.model}  {size_text(self.size_bytes)}, {files}  {state}{revision}{digest}  "
+            f"{self.path}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         files = [{name: getattr(file, name) for name in ModelFile.__slots__} for file in self.files]
         own = {name: getattr(self, name) for name in ModelCopy.__slots__ if name != "files"}
-        more = {"complete": self.complete, "size_bytes": self.size_bytes, "small_digest": self.small_digest}
+        more = {
+            "complete": self.complete,
+            "size_bytes": self.size_bytes,
+            "small_digest": self.small_digest,
+        }
         return {**own, **more, "files": files}
 
 
@@ -111,7 +131,10 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
     if copy.unfinished_bytes:
         found.append(f"a download is unfinished ({size_text(copy.unfinished_bytes)} so far)")
     if absent := [name for name in copy.listed if name not in there]:
-        found.append(f"{len(absent)} of {count_of(len(copy.listed), 'weight file')} missing: {names_text(absent)}")
+        found.append(
+            f"{len(absent)} of {count_of(len(copy.listed), 'weight file')} missing: "
+            f"{names_text(absent)}"
+        )
     if broken := [name for name in copy.broken if name not in absent]:
         found.append(f"links that lead nowhere: {names_text(broken)}")
     if not weights and not absent:
@@ -120,11 +143,18 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
         parts = sum(file.name.endswith(f"-of-{total:05}.gguf") for file in weights)
         if parts % total:
             found.append(f"{parts % total} of {total} parts of a GGUF file")
-    if cut := [file.name for file in copy.files if file.whole_bytes is not None and file.size_bytes < file.whole_bytes]:
+    if cut := [
+        file.name
+        for file in copy.files
+        if file.whole_bytes is not None and file.size_bytes < file.whole_bytes
+    ]:
         found.append(f"cut off: {names_text(cut)}")
     have = sum(file.size_bytes for file in weights if file.name in copy.listed)
     if copy.expected_bytes is not None and not absent and have < copy.expected_bytes:
-        found.append(f"the weights have {size_text(have)} of the {size_text(copy.expected_bytes)} that the index names")
+        found.append(
+            f"the weights have {size_text(have)} of the {size_text(copy.expected_bytes)} "
+            "that the index names"
+        )
     if any(file.name.endswith(".safetensors") for file in weights) and "config.json" not in there:
         found.append("no config.json")
     if damaged := [file.name for file in copy.files if file.damaged]:
@@ -133,7 +163,8 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
 
 
 def differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
-    """Return how copy `b` differs from copy `a`, as texts. Hashes are compared if both copies have them."""
+    """Return how copy `b` differs from copy `a`, as texts. Hashes are compared if both copies have
+    them."""
     ours, theirs = ({file.name: file for file in copy.files} for copy in (a, b))
     found = []
     if absent := [name for name in ours if name not in theirs]:
@@ -150,10 +181,12 @@ def differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
 
 
 def unhashed(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
-    """Return the names of the files in both copies whose bytes cannot be compared, because one of the copies has no
-    hash."""
+    """Return the names of the files in both copies whose bytes cannot be compared, because one of
+    the copies has no hash."""
     theirs: Mapping[str, ModelFile] = {file.name: file for file in b.files}
-    return [f.name for f in a.files if f.name in theirs and not (f.sha256 and theirs[f.name].sha256)]
+    return [
+        f.name for f in a.files if f.name in theirs and not (f.sha256 and theirs[f.name].sha256)
+    ]
 
 
 def names_text(names: Sequence[str]) -> str:
@@ -162,7 +195,8 @@ def names_text(names: Sequence[str]) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size with a decimal unit, as the Hugging Face hub shows it: "1.2 GB", "15 MB", "800 B"."""
+    """Return a size with a decimal unit, as the Hugging Face hub shows it: "1.2 GB", "15 MB", "800
+    B"."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= factor:
             digits = ".3g" if size_bytes < 999.5 * factor else ".0f"

@@ -1,4 +1,5 @@
-"""The shape of a decoder model: what its layers keep in the KV cache, and how many weights each part has."""
+"""The shape of a decoder model: what its layers keep in the KV cache, and how many weights each
+part has."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 class KvLayers:
     """A group of layers that store equally much in the KV cache.
 
-    Tensor parallelism divides the KV heads. A single head, as in latent attention (MLA), is copied to each GPU instead.
+    Tensor parallelism divides the KV heads. A single head, as in latent attention (MLA), is copied
+    to each GPU instead.
     """
 
     count: int
@@ -21,14 +23,15 @@ class KvLayers:
 
 @dataclass(frozen=True, slots=True)
 class WeightParts:
-    """The number of weights in each part of a model, such as the routed experts, the output matrix and the
-    embedding."""
+    """The number of weights in each part of a model, such as the routed experts, the output matrix
+    and the embedding."""
 
     dense: float  # read for each token: attention, feed-forward layers, shared experts, routers
     experts: float = 0.0  # routed experts, all of them
     expert_share: float = 1.0  # of the routed experts that one token uses, such as 8/128
     head: float = 0.0  # the output matrix; 0 if the embedding serves as one
-    embedding: float = 0.0  # one row is read for each token, or all of it if it serves as the output matrix
+    # one row is read for each token, or all of it if it serves as the output matrix
+    embedding: float = 0.0
     other: float = 0.0  # vision or audio encoder, read only for the prompt
 
     @property
@@ -42,8 +45,8 @@ class WeightParts:
 
     @property
     def output(self) -> float:
-        """The number of weights of the model's output matrix. If the model has no separate output matrix, the embedding
-        serves as one."""
+        """The number of weights of the model's output matrix. If the model has no separate output
+        matrix, the embedding serves as one."""
         return self.head or self.embedding
 
 

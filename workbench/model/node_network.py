@@ -1,4 +1,5 @@
-"""The network interfaces of a host, and the addresses at which the nodes of a cluster reach each other."""
+"""The network interfaces of a host, and the addresses at which the nodes of a cluster reach each
+other."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface of a host. `addresses` are written with their prefix length, "10.0.0.1/24". A value that the
-    kernel does not report is None."""
+    """A network interface of a host. `addresses` are written with their prefix length,
+    "10.0.0.1/24". A value that the kernel does not report is None."""
 
     name: str
     addresses: tuple[str, ...] = ()
@@ -35,7 +36,8 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """The network interfaces and RDMA devices that a host reports. `problem` is the reason why it reports none."""
+    """The network interfaces and RDMA devices that a host reports. `problem` is the reason why it
+    reports none."""
 
     interfaces: tuple[Interface, ...] = ()
     rdma: tuple[RdmaDevice, ...] = ()
@@ -45,14 +47,22 @@ class NodeNetwork:
         return next((i for i in self.interfaces if i.name == name), None)
 
     def with_address(self, address: str) -> Interface | None:
-        """Return the network interface of this host that has the address `address`. None if there is none."""
-        return next((i for i in self.interfaces if any(a.partition("/")[0] == address for a in i.addresses)), None)
+        """Return the network interface of this host that has the address `address`. None if there
+        is none."""
+        return next(
+            (
+                i
+                for i in self.interfaces
+                if any(a.partition("/")[0] == address for a in i.addresses)
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """A node of a cluster, with the address, interface and RDMA devices at which the other nodes reach it. `origins`
-    says by field name where each value comes from, such as "hosts.toml"."""
+    """A node of a cluster, with the address, interface and RDMA devices at which the other nodes
+    reach it. `origins` says by field name where each value comes from, such as "hosts.toml"."""
 
     host: str
     address: str | None = None

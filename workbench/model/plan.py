@@ -1,4 +1,5 @@
-"""A launch plan: everything that a start of a server needs, so that it can be shown before anything starts."""
+"""A launch plan: everything that a start of a server needs, so that it can be shown before anything
+starts."""
 
 from __future__ import annotations
 
@@ -15,16 +16,18 @@ PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parall
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One host's part of a server that spans several hosts: its rank, and the flags and environment variables that
-    apply only to this rank."""
+    """One host's part of a server that spans several hosts: its rank, and the flags and environment
+    variables that apply only to this rank."""
 
     name: str
     rank: int
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     role: str = ""  # "ray": not a rank of the engine, but the Ray on that host
-    origins: Mapping[str, str] = field(default_factory=dict)  # variable of `env`: where its value is from
-    executable: tuple[str, ...] | None = None  # in place of the plan's; (): the engine's own; None: that of the plan
+    # variable of `env`: where its value is from
+    origins: Mapping[str, str] = field(default_factory=dict)
+    # in place of the plan's; (): the engine's own; None: that of the plan
+    executable: tuple[str, ...] | None = None
 
     @property
     def title(self) -> str:
@@ -40,8 +43,8 @@ class Node:
 class ModelFacts:
     """Sizes of a model, from which Workbench estimates the speed limit and the memory need.
 
-    A size that is unknown is None, and `missing` says why. The sizes are valid for the model `id` started with `flags`,
-    which are those flags that change the weights.
+    A size that is unknown is None, and `missing` says why. The sizes are valid for the model `id`
+    started with `flags`, which are those flags that change the weights.
     """
 
     id: str
@@ -59,12 +62,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class VariableSource:
-    """The origin of the value of a preset's variable. `kind` is "given" (by the user), "cluster", "remembered" (from an
-    earlier run), "default" or "example".
+    """The origin of the value of a preset's variable. `kind` is "given" (by the user), "cluster",
+    "remembered" (from an earlier run), "default" or "example".
 
-    For a remembered value, `run_id` is the earlier run that used it successfully. For a default, `instead` is another
-    value that an earlier run used, and `run_id` is that run; both are None if there is none. A remembered value never
-    replaces a preset's default, so `instead` is only shown.
+    For a remembered value, `run_id` is the earlier run that used it successfully. For a default,
+    `instead` is another value that an earlier run used, and `run_id` is that run; both are None if
+    there is none. A remembered value never replaces a preset's default, so `instead` is only shown.
     """
 
     kind: str  # "given", "cluster", "remembered", "default", "example"
@@ -74,48 +77,59 @@ class VariableSource:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The engine, model, flags and environment of a server to start. `Engine.command` makes the command from a plan."""
+    """The engine, model, flags and environment of a server to start. `Engine.command` makes the
+    command from a plan."""
 
     engine: str  # one of engines.registry.names()
     model: str  # path or hub id as the engine is given it
     model_facts: ModelFacts | None = None
     flags: tuple[FlagSetting, ...] = ()  # in the order they appear on the command line
     env: tuple[FlagSetting, ...] = ()
-    executable: tuple[str, ...] = ()  # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
+    # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
+    executable: tuple[str, ...] = ()
     stranger: bool = False  # the preset is not a shipped one; see engines/preset_trust.py
-    executable_from: str = ""  # origin of `executable`: "preset", "config.toml", "hosts.toml", "given"; "": its own
+    # origin of `executable`: "preset", "config.toml", "hosts.toml", "given"; "": its own
+    executable_from: str = ""
     workdir: str | None = None
     image: str | None = None  # container image, for exports and for a start as a container
-    run_as: str = "process"  # what runs the server on its host: a word of `--as`, see server/launchers
-    run_options: Mapping[str, str] = field(default_factory=dict)  # of `run_as`, such as {"partition": "gpu"}
-    open_files: int | None = None  # that each process of the server may have open at least (RLIMIT_NOFILE)
+    # what runs the server on its host: a word of `--as`, see server/launchers
+    run_as: str = "process"
+    # of `run_as`, such as {"partition": "gpu"}
+    run_options: Mapping[str, str] = field(default_factory=dict)
+    # that each process of the server may have open at least (RLIMIT_NOFILE)
+    open_files: int | None = None
     engine_version: str | None = None  # of the catalog that the plan is checked against
-    engine_versions: str | None = None  # PEP 440 range that the preset is valid for, e.g. ">=0.14,<0.34"
+    # PEP 440 range that the preset is valid for, e.g. ">=0.14,<0.34"
+    engine_versions: str | None = None
     preset_id: str | None = None
     nodes: tuple[Node, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, VariableSource] = field(default_factory=dict)  # of the `variables`, by name
+    # of the `variables`, by name
+    sources: Mapping[str, VariableSource] = field(default_factory=dict)
 
     def uses(self, value: str) -> bool:
-        """Return whether the string `value` occurs in the plan: in the model, working directory, executable, flags,
-        environment or nodes. It tells whether a preset variable with this value still has an effect after the user's
-        changes."""
+        """Return whether the string `value` occurs in the plan: in the model, working directory,
+        executable, flags, environment or nodes. It tells whether a preset variable with this value
+        still has an effect after the user's changes."""
         settings = (s.value for s in (*self.flags, *self.env))
         nodes = (v for node in self.nodes for v in (*node.flags.values(), *node.env.values()))
-        return any(value in str(text) for text in (self.model, self.workdir, *self.executable, *settings, *nodes))
+        return any(
+            value in str(text)
+            for text in (self.model, self.workdir, *self.executable, *settings, *nodes)
+        )
 
     @property
     def gpu_count(self) -> int:
-        """The number of GPUs on all nodes together that the parallel sizes need; 1 if the plan sets no parallel
-        size."""
+        """The number of GPUs on all nodes together that the parallel sizes need; 1 if the plan sets
+        no parallel size."""
         count = 1
         for name in PARALLEL_SIZES:
             count *= self.parallel_size(name)
         return count
 
     def parallel_size(self, name: str) -> int:
-        """Return the parallel size that the flag `name` sets; 1 if the flag is missing or its value is not a valid
-        size."""
+        """Return the parallel size that the flag `name` sets; 1 if the flag is missing or its value
+        is not a valid size."""
         value = self.flag(name)
         return value if isinstance(value, int) and 0 < value < 10_000 else 1
 
@@ -123,7 +137,8 @@ class LaunchPlan:
         return next((f.value for f in self.flags if f.name == name), None)
 
     def with_flag(self, name: str, value: FlagValue, origin: Origin = Origin.EDITED) -> LaunchPlan:
-        """Return the plan with the flag `name` set: in its place if the plan has the flag, otherwise at the end."""
+        """Return the plan with the flag `name` set: in its place if the plan has the flag,
+        otherwise at the end."""
         new = FlagSetting(name, value, origin)
         if any(f.name == name for f in self.flags):
             return replace(self, flags=tuple(new if f.name == name else f for f in self.flags))
@@ -144,10 +159,11 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to run: argv (never a shell string), extra environment variables, and files to write before the start.
+    """A command to run: argv (never a shell string), extra environment variables, and files to
+    write before the start.
 
-    `files` maps names relative to the run directory to texts. When the process starts, `{run_dir}` in argv is replaced
-    by the run directory on the host.
+    `files` maps names relative to the run directory to texts. When the process starts, `{run_dir}`
+    in argv is replaced by the run directory on the host.
     """
 
     argv: tuple[str, ...]
@@ -159,7 +175,8 @@ class Command:
     port: int = 8000
 
     def shell(self) -> str:
-        """Return the command as one line to paste into a shell: environment, program and arguments, quoted."""
+        """Return the command as one line to paste into a shell: environment, program and arguments,
+        quoted."""
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
         line = " ".join([*env, *(shlex.quote(a) for a in self.argv)])
         line = f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
@@ -168,8 +185,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class PlanDifference:
-    """One difference between the plans a and b, with the value of both. `kind` is "flag", "env", "model", "engine",
-    "executable", "open files", "run as", "image", "run option" or "gpu"."""
+    """One difference between the plans a and b, with the value of both. `kind` is "flag", "env",
+    "model", "engine", "executable", "open files", "run as", "image", "run option" or "gpu"."""
 
     kind: str
     name: str
@@ -178,10 +195,13 @@ class PlanDifference:
 
 
 def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
-    """Return the differences between two plans: engine, model and executable first, then flags and environment in the
-    order of `b`."""
+    """Return the differences between two plans: engine, model and executable first, then flags and
+    environment in the order of `b`."""
     changes: list[PlanDifference] = []
-    named: list[tuple[str, Any, Any]] = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
+    named: list[tuple[str, Any, Any]] = [
+        ("engine", a.engine, b.engine),
+        ("model", a.model, b.model),
+    ]
     named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))
     named.append(("open files", a.open_files, b.open_files))
     named.append(("run as", a.run_as, b.run_as))
@@ -197,5 +217,7 @@ def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
                 changes.append(PlanDifference(kind, name, old.get(name), new.get(name)))
     for name in dict.fromkeys((*a.run_options, *b.run_options)):
         if a.run_options.get(name) != b.run_options.get(name):
-            changes.append(PlanDifference("run option", name, a.run_options.get(name), b.run_options.get(name)))
+            changes.append(
+                PlanDifference("run option", name, a.run_options.get(name), b.run_options.get(name))
+            )
     return tuple(changes)

@@ -1,8 +1,9 @@
-"""The schema of a preset file (TOML), as pydantic models. Presets may come from strangers, so loading a preset executes
-nothing.
+"""The schema of a preset file (TOML), as pydantic models. Presets may come from strangers, so
+loading a preset executes nothing.
 
-`${name}` in a string refers to a variable, whose value the user enters once. Types are strict: "8" is not a number.
-store/preset_check.py checks the rest, such as undefined variables and values that try to run a program.
+`${name}` in a string refers to a variable, whose value the user enters once. Types are strict: "8"
+is not a number. store/preset_check.py checks the rest, such as undefined variables and values that
+try to run a program.
 """
 
 from __future__ import annotations
@@ -21,31 +22,47 @@ from pydantic import (
 )
 
 from workbench.model.run_options import PROCESS
-from workbench.model.settings import SETTINGS, ClockSetting, GpuSettings, NumberSetting, Setting, SwitchSetting
+from workbench.model.settings import (
+    SETTINGS,
+    ClockSetting,
+    GpuSettings,
+    NumberSetting,
+    Setting,
+    SwitchSetting,
+)
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 _CLAUSE = r"(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*"
 VersionRange = Annotated[str, StringConstraints(pattern=rf"^{_CLAUSE}( ?, ?{_CLAUSE})*$")]
-MhzRange = Annotated[tuple[int, int], Strict(False)]  # TOML has arrays, not tuples; the numbers stay strict
+# TOML has arrays, not tuples; the numbers stay strict
+MhzRange = Annotated[tuple[int, int], Strict(False)]
 Status = Literal["documented", "corrected", "measured", "untested", "simulated-only"]
 Verdict = Literal["true", "false", "partly", "unproven"]
 Impact = Literal["high", "medium", "low"]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, str_strip_whitespace=True, strict=True, allow_inf_nan=False
+    )
 
 
 class Hardware(_Strict):
-    """The hardware that the preset was made for. Workbench compares it with the host's hardware, but never enforces
-    it."""
+    """The hardware that the preset was made for. Workbench compares it with the host's hardware,
+    but never enforces it."""
 
-    gpu_names: list[str] = Field(default_factory=list, description="names of suitable GPUs, as NVML reports them")
-    count: int = Field(1, ge=1, le=64, description="number of GPUs of the setup, on all nodes together")
+    gpu_names: list[str] = Field(
+        default_factory=list, description="names of suitable GPUs, as NVML reports them"
+    )
+    count: int = Field(
+        1, ge=1, le=64, description="number of GPUs of the setup, on all nodes together"
+    )
     memory_gib: float | None = Field(None, gt=0, description="memory of one GPU in GiB")
     platform: str | None = Field(
-        None, description='kind of machine: "bare metal", "esxi passthrough", "proxmox lxc", "dgx spark", …'
+        None,
+        description='kind of machine: "bare metal", "esxi passthrough", "proxmox lxc", "dgx '
+        'spark", …',
     )
     unified_memory: bool = False
     interconnect: str | None = None
@@ -56,52 +73,71 @@ IMAGE = "[A-Za-z0-9][A-Za-z0-9._/:@-]*"  # name of a container image, with its t
 
 class EngineRef(_Strict):
     name: str = Field(min_length=1, description="one of engines.registry.names()")
-    versions: VersionRange | None = Field(None, description='PEP 440 range that the setup is valid for: ">=0.14,<0.34"')
+    versions: VersionRange | None = Field(
+        None, description='PEP 440 range that the setup is valid for: ">=0.14,<0.34"'
+    )
     executable: list[str] | None = Field(
-        None, description="program and first arguments that start the engine, instead of the usual ones"
+        None,
+        description="program and first arguments that start the engine, instead of the usual ones",
     )
     workdir: str | None = None
     image: str | None = Field(
-        None, pattern=f"^{IMAGE}$", description="container image of the setup, for `--as docker` and `export`"
+        None,
+        pattern=f"^{IMAGE}$",
+        description="container image of the setup, for `--as docker` and `export`",
     )
     open_files: int | None = Field(
         None,
         ge=256,
         le=2**30,
-        description="smallest limit of open files for each process of the server (LimitNOFILE, RLIMIT_NOFILE)",
+        description="smallest limit of open files for each process of the server (LimitNOFILE, "
+        "RLIMIT_NOFILE)",
     )
 
 
 class LaunchEntry(_Strict):
     """The launcher that starts the server, such as systemd or docker, and the launcher's options."""
 
-    run_as: str = Field(PROCESS, description="what runs the server, as for `start --as`: process, systemd, docker, …")
+    run_as: str = Field(
+        PROCESS,
+        description="what runs the server, as for `start --as`: process, systemd, docker, …",
+    )
     run_options: dict[str, str | list[str]] = Field(
         default_factory=dict,
-        description="options of the launcher by name, as for `--run-option`; a list gives an option several times",
+        description="options of the launcher by name, as for `--run-option`; a list gives an "
+        "option several times",
     )
 
 
 class EndpointEntry(_Strict):
-    """The entry for this server in the endpoint file of the Python package verifiers. `workbench endpoint` writes the
-    entry."""
+    """The entry for this server in the endpoint file of the Python package verifiers. `workbench
+    endpoint` writes the entry."""
 
-    name: str = Field(min_length=1, description="name of the server in the endpoint file, for `vf-eval -m`")
+    name: str = Field(
+        min_length=1, description="name of the server in the endpoint file, for `vf-eval -m`"
+    )
     file: str = Field("configs/endpoints.py", description="path of the endpoint file on the host")
 
 
 class PresetModel(_Strict):
-    id: str = Field(min_length=1, description="hub id or path of the model, as passed to the engine")
+    id: str = Field(
+        min_length=1, description="hub id or path of the model, as passed to the engine"
+    )
     parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
     quantization: str | None = None
     bytes_per_token_gb: float | None = Field(
-        None, gt=0, description="GB (1e9 bytes) of weights that one decoded token reads from memory, at batch size 1"
+        None,
+        gt=0,
+        description="GB (1e9 bytes) of weights that one decoded token reads from "
+        "memory, at batch size 1",
     )
     weight_gb: float | None = Field(
         None, gt=0, description="GB (1e9 bytes) of weights that one replica keeps in GPU memory"
     )
     kv_bytes_per_token: float | None = Field(
-        None, gt=0, description="bytes of KV cache for each token of the context, with 16-bit values"
+        None,
+        gt=0,
+        description="bytes of KV cache for each token of the context, with 16-bit values",
     )
     layers: int | None = Field(None, gt=0)
     source: str | None = None
@@ -123,7 +159,8 @@ def _ordered_lengths(value: tuple[int, int]) -> tuple[int, int]:
 
 
 def _field_of(setting: Setting) -> Any:
-    """Return (type, default) of a setting's field in `[[gpu_settings]]`, for pydantic's `create_model`."""
+    """Return (type, default) of a setting's field in `[[gpu_settings]]`, for pydantic's
+    `create_model`."""
     if isinstance(setting, SwitchSetting):
         return bool | None, None
     if isinstance(setting, NumberSetting):
@@ -132,7 +169,9 @@ def _field_of(setting: Setting) -> Any:
         return Annotated[MhzRange, AfterValidator(_ordered)] | None, None
     pattern = f"^({'|'.join(setting.choices)})$" if setting.choices else "^[a-z_]{1,32}$"
     return str | None, Field(
-        None, pattern=pattern, description=f"{setting.help}; the setting applies to the host, whichever GPU is named"
+        None,
+        pattern=pattern,
+        description=f"{setting.help}; the setting applies to the host, whichever GPU is named",
     )
 
 
@@ -142,8 +181,8 @@ _SettingsFields: Any = create_model(
 
 
 class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
-    """One `[[gpu_settings]]` entry: settings that a preset suggests for one GPU or for all. Loading a preset never
-    applies them."""
+    """One `[[gpu_settings]]` entry: settings that a preset suggests for one GPU or for all. Loading
+    a preset never applies them."""
 
     gpu: int | Literal["all"] = "all"
     reason: str | None = None
@@ -151,15 +190,20 @@ class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
     @property
     def settings(self) -> GpuSettings:
         given = {s: getattr(self, s.preset_field) for s in SETTINGS}
-        return GpuSettings({s.key: s.from_stored(value) for s, value in given.items() if value is not None})
+        return GpuSettings(
+            {s.key: s.from_stored(value) for s, value in given.items() if value is not None}
+        )
 
 
 class WarmUp(_Strict):
-    """Warm-up requests that Workbench sends once, after the server is READY and the GPU settings are applied, so that
-    kernels of all sizes are compiled. The prompt lengths rise evenly from the shortest to the longest."""
+    """Warm-up requests that Workbench sends once, after the server is READY and the GPU settings
+    are applied, so that kernels of all sizes are compiled. The prompt lengths rise evenly from the
+    shortest to the longest."""
 
     requests: int = Field(10, ge=1, le=1000)
-    input_tokens: Annotated[tuple[PromptTokens, PromptTokens], Strict(False), AfterValidator(_ordered_lengths)] = (
+    input_tokens: Annotated[
+        tuple[PromptTokens, PromptTokens], Strict(False), AfterValidator(_ordered_lengths)
+    ] = (
         16,
         512,
     )
@@ -175,8 +219,8 @@ class HostSetting(_Strict):
 
 
 class NodeEntry(_Strict):
-    """One node of a server that spans several hosts, with the flags and environment that apply only to this node. Ranks
-    start at 0 (the head node) and have no gaps."""
+    """One node of a server that spans several hosts, with the flags and environment that apply only
+    to this node. Ranks start at 0 (the head node) and have no gaps."""
 
     name: str
     rank: int = Field(ge=0)
@@ -185,10 +229,11 @@ class NodeEntry(_Strict):
 
 
 class Variable(_Strict):
-    """A value that the user enters once per host. Workbench stores the value when a server that uses it has become
-    READY.
+    """A value that the user enters once per host. Workbench stores the value when a server that
+    uses it has become READY.
 
-    The value of a variable of the kind "secret-env" is the name of an environment variable, never the secret itself.
+    The value of a variable of the kind "secret-env" is the name of an environment variable, never
+    the secret itself.
     """
 
     description: str
@@ -199,7 +244,9 @@ class Variable(_Strict):
 
 class Benchmark(_Strict):
     profile: str = "quick"
-    concurrency: list[Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: [1], min_length=1)
+    concurrency: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=lambda: [1], min_length=1
+    )
     requests: int = Field(32, ge=1)
     input_tokens: int = Field(128, ge=1)
     max_tokens: int = Field(128, ge=1)
@@ -208,12 +255,15 @@ class Benchmark(_Strict):
     timeout_s: float | None = Field(
         None,
         gt=0,
-        description="time limit of one request; if absent, Workbench derives it from the speed of the server",
+        description="time limit of one request; if absent, Workbench derives it from the speed of "
+        "the server",
     )
     stall_s: float | None = Field(
         None, gt=0, description="longest time without data from the server after the first token"
     )
-    deadline_s: float | None = Field(None, gt=0, description="time limit of the whole benchmark run")
+    deadline_s: float | None = Field(
+        None, gt=0, description="time limit of the whole benchmark run"
+    )
 
 
 class ReferenceResult(_Strict):
@@ -222,22 +272,28 @@ class ReferenceResult(_Strict):
     unit: str
     conditions: str
     status: str = Field(
-        description='kind of source: "claimed by the document", "third party", "vendor", "arithmetic", …'
+        description='kind of source: "claimed by the document", "third party", "vendor", '
+        '"arithmetic", …'
     )
     source: str
     ceiling: float | None = Field(
-        None, gt=0, description="the highest value of the metric that the memory bandwidth allows, in the same unit"
+        None,
+        gt=0,
+        description="the highest value of the metric that the memory bandwidth allows, "
+        "in the same unit",
     )
 
 
 class DocumentClaim(_Strict):
-    """A statement in the write-up on which the preset is based, with a verdict whether the statement is true."""
+    """A statement in the write-up on which the preset is based, with a verdict whether the
+    statement is true."""
 
     text: str
     verdict: Verdict
     correct: str = Field(description="the correct statement")
     basis: str = Field(
-        description='basis of the verdict: "arithmetic", "verified in a source", "checked by running it", …'
+        description='basis of the verdict: "arithmetic", "verified in a source", "checked by '
+        'running it", …'
     )
     lines: str | None = Field(None, description="lines of the document that contain the statement")
     document: str | None = Field(
@@ -247,8 +303,8 @@ class DocumentClaim(_Strict):
 
 
 class SourceDocument(_Strict):
-    """A write-up about one or more setups, with verdicts on its statements. Several presets can name the write-up in
-    `documents`, so a correction is needed in one file only."""
+    """A write-up about one or more setups, with verdicts on its statements. Several presets can
+    name the write-up in `documents`, so a correction is needed in one file only."""
 
     document_schema: Literal[1] = Field(1, alias="schema")
     id: Id
@@ -257,7 +313,8 @@ class SourceDocument(_Strict):
 
 
 class Provenance(_Strict):
-    """The origin of the preset: the write-up on which it is based, how far it is verified, and a date."""
+    """The origin of the preset: the write-up on which it is based, how far it is verified, and a
+    date."""
 
     document: str
     status: Status
@@ -266,8 +323,8 @@ class Provenance(_Strict):
 
 
 class Preset(_Strict):
-    """One documented setup: engine, model, flags and GPU settings, the sources of its numbers, and its known
-    problems."""
+    """One documented setup: engine, model, flags and GPU settings, the sources of its numbers, and
+    its known problems."""
 
     preset_schema: Literal[1] = Field(1, alias="schema")
     id: Id
@@ -278,7 +335,9 @@ class Preset(_Strict):
     launch: LaunchEntry = Field(default_factory=lambda: LaunchEntry.model_validate({}))
     endpoint: EndpointEntry | None = None
     model: PresetModel
-    flags: dict[str, Any] = Field(default_factory=dict, description="flags by their long names, without leading dashes")
+    flags: dict[str, Any] = Field(
+        default_factory=dict, description="flags by their long names, without leading dashes"
+    )
     env: dict[str, str] = Field(default_factory=dict)
     gpu_settings: list[GpuSettingsEntry] = Field(default_factory=list)
     warm_up: WarmUp | None = None
@@ -288,7 +347,8 @@ class Preset(_Strict):
     benchmark: Benchmark = Field(default_factory=lambda: Benchmark.model_validate({}))
     baseline: Id | None = None
     documents: list[Id] = Field(
-        default_factory=list, description="shipped write-ups about this setup, whose claims are shown with the preset"
+        default_factory=list,
+        description="shipped write-ups about this setup, whose claims are shown with the preset",
     )
     references: list[ReferenceResult] = Field(default_factory=list)
     claims: list[DocumentClaim] = Field(default_factory=list)
@@ -303,9 +363,12 @@ class Preset(_Strict):
         return value
 
     def filled(self, text: str) -> str:
-        """Return `text` with each `${name}` replaced by the variable's default. Without a default, the replacement is
-        the variable's example or name, marked "asked for", because the user will be asked for the value."""
+        """Return `text` with each `${name}` replaced by the variable's default. Without a default,
+        the replacement is the variable's example or name, marked "asked for", because the user will
+        be asked for the value."""
         for name, variable in self.variables.items():
-            known = variable.default or (f"{variable.example} (asked for)" if variable.example else None)
+            known = variable.default or (
+                f"{variable.example} (asked for)" if variable.example else None
+            )
             text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")
         return text

@@ -1,8 +1,8 @@
 """The container that a process runs in, from the control groups of the process.
 
-Sent to the host with the telemetry agent: standard library only, Python 3.8. The names of the groups are those that the
-runtimes give: docker-ID.scope or /docker/ID (moby), libpod-ID (podman), lxc.payload.NAME or /lxc/NAME (LXC, Proxmox),
-cri-containerd-ID and crio-ID (Kubernetes).
+Sent to the host with the telemetry agent: standard library only, Python 3.8. The names of the
+groups are those that the runtimes give: docker-ID.scope or /docker/ID (moby), libpod-ID (podman),
+lxc.payload.NAME or /lxc/NAME (LXC, Proxmox), cri-containerd-ID and crio-ID (Kubernetes).
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ _GROUPS = (
 
 
 def container_of(groups: str) -> str:
-    """Return the container of a process as "docker:0123456789ab", given the content of /proc/PID/cgroup as read on the
-    host. "" for a process outside containers. For nested containers, return the outermost."""
+    """Return the container of a process as "docker:0123456789ab", given the content of
+    /proc/PID/cgroup as read on the host. "" for a process outside containers. For nested
+    containers, return the outermost."""
     found = [
-        (match.start(), kind, match[1]) for pattern, kind in _GROUPS for match in [pattern.search(groups)] if match
+        (match.start(), kind, match[1])
+        for pattern, kind in _GROUPS
+        for match in [pattern.search(groups)]
+        if match
     ]
     if not found:
         return ""

@@ -1,7 +1,8 @@
-"""Masking of keys and tokens, which must not be shown, stored or logged. A secret is recognized by its name or its
-form.
+"""Masking of keys and tokens, which must not be shown, stored or logged. A secret is recognized by
+its name or its form.
 
-All code that shows or stores a command, a plan, a log line, an error or a result uses these functions.
+All code that shows or stores a command, a plan, a log line, an error or a result uses these
+functions.
 """
 
 from __future__ import annotations
@@ -17,32 +18,37 @@ from workbench.model.flags import FlagRow, FlagSetting
 from workbench.model.plan import Command, LaunchPlan
 
 MASK = "***"
-SERVER_KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # passes the key of Workbench's own server to the load client
+# passes the key of Workbench's own server to the load client
+SERVER_KEY_VARIABLE = "WORKBENCH_SERVER_KEY"
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of "api-key", "HF_TOKEN", "apiKey"
 _NAME = re.compile(r"-{0,2}[\w.-]+")
 # The last word of a secret's name -> preceding words with which the name is not a secret's.
 _SECRET_WORDS: dict[str, str] = {
     **dict.fromkeys(("secret", "secrets", "password", "passwords", "passwd", "passphrase"), ""),
-    **dict.fromkeys(("apikey", "apikeys", "accesskey", "secretkey", "authtoken", "authorization"), ""),
+    **dict.fromkeys(
+        ("apikey", "apikeys", "accesskey", "secretkey", "authtoken", "authorization"), ""
+    ),
     **dict.fromkeys(("key", "keys"), "public cache sort primary"),
     "token": "start end first per pad eos bos unk mask sep cls stop image audio video special",
     **dict.fromkeys(("credential", "credentials"), "allow cors"),
     "auth": "no disable enable require use skip",
 }
 _SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # "PGPASSWORD"
-# Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, bearer headers.
+# Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, bearer
+# headers.
 _SECRET_SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
     r"|\beyJ[\w-]{8,4096}+\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
 )
-# The word after `-k` or `token=` is a key if it is long and made of letters and digits; curl's `-k URL` stays.
-# Lengths are limited here and below, so that the time for a long line does not grow with its square.
+# The word after `-k` or `token=` is a key if it is long and made of letters and digits; curl's `-k
+# URL` stays. Lengths are limited here and below, so that the time for a long line does not grow
+# with its square.
 _KEY_LIKE = r"(?=[\w+=-]{0,999}[0-9])(?=[\w+=-]{0,999}[A-Za-z])[\w+=-]{16,1000}+(?![\w+=.:/-])"
 _SHORT = re.compile(rf"((?:(?<![^\s'\"])-k|\btoken)(?:=|\s+)['\"]?){_KEY_LIKE}")
-# "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". In lower case only names that always mean secrets: "token" is
-# too common in logs.
+# "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". In lower case only names that always mean
+# secrets: "token" is too common in logs.
 _SECRET_PAIR = re.compile(
     r"""((?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|(?i:api[-_]?key|admin[-_]?key|access[-_]key|secret[-_]key|hf[-_]token
         |hub[-_]token|auth[-_]token|(?:proxy-)?authorization|(?<!\w)\w*(?:password|passwd|passphrase)))
@@ -52,7 +58,8 @@ _SECRET_PAIR = re.compile(
 )
 # "--api-key abc" inside a line.
 _ARGUMENT = re.compile(r"(--(?P<name>[A-Za-z][\w.-]{0,99})(?:=|\s+)['\"]?)(?!-)[^\s'\"]+")
-# In a URL: the password, a token in place of the user (for HTTP; for ssh it is a name), and the query's parameters.
+# In a URL: the password, a token in place of the user (for HTTP; for ssh it is a name), and the
+# query's parameters.
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 _URL_TOKEN = re.compile(r"(https?://)[^/\s:@?#]+(?=@)", re.IGNORECASE)
 _URL_QUERY = re.compile(r"([?&](?P<name>[\w.%-]+)=)(?!\*\*\*)[^\s&#'\"<>]+")
@@ -67,8 +74,8 @@ _seen: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a flag or variable of this name contains a secret, for example "api-key", "HF_TOKEN" or
-    "AWS_SECRET_ACCESS_KEY"."""
+    """Return whether a flag or variable of this name contains a secret, for example "api-key",
+    "HF_TOKEN" or "AWS_SECRET_ACCESS_KEY"."""
     words: list[str] = ["", "", *_WORD.findall(name)]
     before, last = (word.lower() for word in words[-2:])
     if last in _SECRET_WORDS:
@@ -77,13 +84,14 @@ def is_secret_name(name: str) -> bool:
 
 
 def seen_secrets() -> tuple[str, ...]:
-    """Return the secrets of all commands that this process has masked so far, longest first. They serve to mask texts
-    that may quote a secret, such as tracebacks."""
+    """Return the secrets of all commands that this process has masked so far, longest first. They
+    serve to mask texts that may quote a secret, such as tracebacks."""
     return tuple(sorted(_seen, key=len, reverse=True))
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` with each of `secrets`, and everything that looks like a key, replaced by "***"."""
+    """Return `text` with each of `secrets`, and everything that looks like a key, replaced by
+    "***"."""
     for value in secrets:
         text = text.replace(value, MASK)
     if not _may_have_secrets(text):
@@ -93,47 +101,60 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def mask_lines(lines: Sequence[str], secrets: Collection[str] = ()) -> list[str]:
-    """Return the lines, each with its secrets masked as by `mask_text`. To be fast on long logs, lines that differ only
-    in their digits are searched for hints of a secret only once."""
+    """Return the lines, each with its secrets masked as by `mask_text`. To be fast on long logs,
+    lines that differ only in their digits are searched for hints of a secret only once."""
     text = "\n".join(lines)
     if any(value in text for value in secrets):
         return [mask_text(line, secrets) for line in lines]
-    forms = text.translate(_DIGITS).split("\n") if text.isascii() else lines  # ASCII is translated 30 times faster
+    # ASCII is translated 30 times faster
+    forms = text.translate(_DIGITS).split("\n") if text.isascii() else lines
     suspect = {form for form in set(forms) if _may_have_secrets(form)}
     if not suspect:
         return list(lines)
-    return [mask_text(line) if form in suspect else line for line, form in zip(lines, forms, strict=True)]
+    return [
+        mask_text(line) if form in suspect else line
+        for line, form in zip(lines, forms, strict=True)
+    ]
 
 
 def _may_have_secrets(text: str) -> bool:
-    """Return whether `text` contains one of the words that occur in every form of secret that Workbench recognizes.
-    This quick test spares most log lines the full search for secrets."""
-    # "tokens" never names a secret, and is in every second line of an engine's log. Its "s" may begin another hint.
+    """Return whether `text` contains one of the words that occur in every form of secret that
+    Workbench recognizes. This quick test spares most log lines the full search for secrets."""
+    # "tokens" never names a secret, and is in every second line of an engine's log. Its "s" may
+    # begin another hint.
     lower = text.lower().replace("tokens", "s")
     return any(hint in lower for hint in _HINTS)
 
 
 def mask_urls(text: str) -> str:
-    """Return `text` with the passwords, tokens and secret query parameters of its URLs replaced by "***"."""
+    """Return `text` with the passwords, tokens and secret query parameters of its URLs replaced by
+    "***"."""
     text = _URL_TOKEN.sub(rf"\1{MASK}", _URL_PASSWORD.sub(rf"\1{MASK}", text))
     return _URL_QUERY.sub(_masked_value, text)
 
 
 def _masked_value(found: re.Match[str]) -> str:
     name = found["name"]
-    return f"{found[1]}{MASK}" if is_secret_name(name) or name.lower().endswith(_SIGNATURES) else found[0]
+    return (
+        f"{found[1]}{MASK}"
+        if is_secret_name(name) or name.lower().endswith(_SIGNATURES)
+        else found[0]
+    )
 
 
 def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return `argv` with secrets replaced by "***": the value of each secret flag, each of `secrets`, and everything
-    that looks like a key."""
+    """Return `argv` with secrets replaced by "***": the value of each secret flag, each of
+    `secrets`, and everything that looks like a key."""
     values = tuple(secrets)
-    return tuple(MASK if under_secret else _mask_word(arg, values) for arg, under_secret in _after_secret_flag(argv))
+    return tuple(
+        MASK if under_secret else _mask_word(arg, values)
+        for arg, under_secret in _after_secret_flag(argv)
+    )
 
 
 def _after_secret_flag(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
-    """Yield (argument, whether it is a secret) for each argument. An argument is a secret if it follows a flag such as
-    "--api-key"."""
+    """Yield (argument, whether it is a secret) for each argument. An argument is a secret if it
+    follows a flag such as "--api-key"."""
     under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):
@@ -146,8 +167,8 @@ def _after_secret_flag(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
 
 
 def _mask_word(word: str, secrets: Iterable[str]) -> str:
-    """Return one argument with its secrets masked. The argument can be "--api-key=K", "HF_TOKEN=K", JSON, or any
-    text."""
+    """Return one argument with its secrets masked. The argument can be "--api-key=K", "HF_TOKEN=K",
+    JSON, or any text."""
     name, equals, value = word.partition("=")
     if equals and value and _NAME.fullmatch(name) and is_secret_name(name):
         return f"{name}={MASK}"
@@ -166,8 +187,9 @@ def mask_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, s
 
 
 def mask_data(data: Any, name: str = "") -> Any:
-    """Return a copy of JSON data with its secrets masked: values under a secret name, values after a secret flag in a
-    list, and texts that look like a key. `name` is the name under which `data` was found."""
+    """Return a copy of JSON data with its secrets masked: values under a secret name, values after
+    a secret flag in a list, and texts that look like a key. `name` is the name under which `data`
+    was found."""
     if isinstance(data, Mapping):
         return {k: mask_data(v, str(k)) for k, v in data.items()}
     if isinstance(data, (list, tuple)):
@@ -184,13 +206,17 @@ def mask_data(data: Any, name: str = "") -> Any:
 
 
 def mask_plan(plan: LaunchPlan) -> LaunchPlan:
-    """Return a copy of the plan with its secrets masked, to show or to store. The user must enter a masked key again
-    before the plan can start."""
+    """Return a copy of the plan with its secrets masked, to show or to store. The user must enter a
+    masked key again before the plan can start."""
 
     def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
         return tuple(replace(s, value=_mask_setting(s.name, s.value)) for s in settings)
 
-    nodes = (FlagSetting(n, v) for node in plan.nodes for n, v in (*node.flags.items(), *node.env.items()))
+    nodes = (
+        FlagSetting(n, v)
+        for node in plan.nodes
+        for n, v in (*node.flags.items(), *node.env.items())
+    )
     settings = (*plan.flags, *plan.env, *nodes)
     secrets = {str(s.value) for s in settings if _mask_setting(s.name, s.value) == MASK}
     variables = {n: MASK if v in secrets else mask_data(v) for n, v in plan.variables.items()}
@@ -205,12 +231,14 @@ def mask_row(row: FlagRow) -> FlagRow:
 def _mask_setting(name: str, value: Any) -> Any:
     if isinstance(value, (bool, int, float)) and not is_secret_name(name):
         return value
-    return MASK if is_secret_name(name) and value not in (None, "", True, False) else mask_data(value)
+    return (
+        MASK if is_secret_name(name) and value not in (None, "", True, False) else mask_data(value)
+    )
 
 
 def mask_command(command: Command) -> Command:
-    """Return a copy of the command with its secrets masked, to show or to store. The secrets are remembered for
-    `seen_secrets`."""
+    """Return a copy of the command with its secrets masked, to show or to store. The secrets are
+    remembered for `seen_secrets`."""
     values = secret_values(command)
     _seen.update(v for v in values if len(v) >= _LEAST_SEEN)
     return replace(
@@ -222,8 +250,8 @@ def mask_command(command: Command) -> Command:
 
 
 def secret_values(command: Command) -> tuple[str, ...]:
-    """Return the values of the secret flags ("--api-key K", "--api-key=K") and of the secret environment variables of a
-    command, longest first."""
+    """Return the values of the secret flags ("--api-key K", "--api-key=K") and of the secret
+    environment variables of a command, longest first."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
     found |= {arg for arg, under_secret in _after_secret_flag(command.argv) if under_secret}

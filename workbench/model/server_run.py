@@ -21,7 +21,8 @@ class ServerState(StrEnum):
     FAILED = "failed"  # ended by itself before it was ready, or was not ready in time
     CRASHED = "crashed"  # ended by itself after it was ready
     UNRESPONSIVE = "unresponsive"  # alive after it was ready, but its endpoints no longer answer
-    UNKNOWN = "unknown"  # the host cannot be queried (link lost); the reason has the last state and its time
+    # the host cannot be queried (link lost); the reason has the last state and its time
+    UNKNOWN = "unknown"
 
     @property
     def ended(self) -> bool:
@@ -30,13 +31,14 @@ class ServerState(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """Whether the state means that the server is starting, serving or stopping. False for the state UNKNOWN."""
+        """Whether the state means that the server is starting, serving or stopping. False for the
+        state UNKNOWN."""
         return not self.ended and self is not ServerState.UNKNOWN
 
 
 def run_and_time(run_id: str) -> str:
-    """Return a run id with its start in local time: "run 20261121-… on 2026-11-21 03:15". The start is read from the
-    id; the text is "run ID" if the id contains no time."""
+    """Return a run id with its start in local time: "run 20261121-… on 2026-11-21 03:15". The start
+    is read from the id; the text is "run ID" if the id contains no time."""
     try:
         started = datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -46,8 +48,8 @@ def run_and_time(run_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The current state of one server run. Times are Unix seconds by the host's clock. A run id looks like
-    "20261121-031502-vllm-3f2a"."""
+    """The current state of one server run. Times are Unix seconds by the host's clock. A run id
+    looks like "20261121-031502-vllm-3f2a"."""
 
     run_id: str
     engine: str
@@ -63,7 +65,8 @@ class ServerStatus:
     ready_unix_s: float | None = None
     ended_unix_s: float | None = None
     ready_after_s: float | None = None
-    phase: str | None = None  # while starting: "loading weights 40 %", "capturing graphs", from the log
+    # while starting: "loading weights 40 %", "capturing graphs", from the log
+    phase: str | None = None
     exit_code: int | None = None
     exit_signal: str | None = None
     reason: str | None = None  # first error line of the log, or why the run failed
@@ -72,9 +75,11 @@ class ServerStatus:
     served_model: str | None = None
     engine_version: str | None = None
     adopted: bool = False  # another Workbench or command started the run
-    others: bool = False  # somebody else started the server through a launcher: a stop only ends following it
+    # somebody else started the server through a launcher: a stop only ends following it
+    others: bool = False
     simulated: bool = False
-    alive: bool = False  # the process is alive; that of a FAILED run may be, if it was only not ready in time
+    # the process is alive; that of a FAILED run may be, if it was only not ready in time
+    alive: bool = False
     run_as: str = PROCESS  # what runs the server on its host, see server/launchers
     handle: str | None = None  # of a launcher: the unit, the container or the job id
     launcher_state: str | None = None  # in the launcher's words, such as "PENDING (Resources)"
@@ -82,8 +87,10 @@ class ServerStatus:
     restarts: int | None = None  # by the launcher, since the run began
     ends_unix_s: float | None = None  # when the launcher ends the server (walltime)
     image: str | None = None  # of a container, with its digest
-    gpus: tuple[str, ...] = ()  # indices or UUIDs of those that the launcher gave to the server; (): it named none
-    outlived: int = 0  # processes that are alive although the server's own has ended; they may occupy GPU memory
+    # indices or UUIDs of those that the launcher gave to the server; (): it named none
+    gpus: tuple[str, ...] = ()
+    # processes that are alive although the server's own has ended; they may occupy GPU memory
+    outlived: int = 0
     ranks: tuple[RankStatus, ...] = ()  # of a server that spans several hosts
 
     @property
@@ -93,13 +100,16 @@ class ServerStatus:
 
 
 def living_text(servers: Iterable[ServerStatus]) -> str:
-    """Return a short list of the servers that may still have processes: "ready vllm :8000", or "no server"."""
-    return ", ".join(f"{s.state} {s.engine} :{s.port}" for s in servers if s.may_live) or "no server"
+    """Return a short list of the servers that may still have processes: "ready vllm :8000", or "no
+    server"."""
+    return (
+        ", ".join(f"{s.state} {s.engine} :{s.port}" for s in servers if s.may_live) or "no server"
+    )
 
 
 def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
-    """Return the launcher of a server with its state, such as "systemd workbench-….service, active (running), restarted
-    2 times, 3 h 10 min left"; "" for a server that runs without a launcher."""
+    """Return the launcher of a server with its state, such as "systemd workbench-….service, active
+    (running), restarted 2 times, 3 h 10 min left"; "" for a server that runs without a launcher."""
     if status.run_as == PROCESS:
         return ""
     parts = [f"{status.run_as} {status.handle or ''}".rstrip()]
@@ -115,7 +125,8 @@ def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """New complete lines of a run's log, in order. `offset` is the position in bytes after the last of these lines."""
+    """New complete lines of a run's log, in order. `offset` is the position in bytes after the last
+    of these lines."""
 
     run_id: str
     lines: tuple[str, ...]
@@ -125,8 +136,8 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """The engine's own counters at one moment, summed over all data-parallel replicas. Totals count from the engine's
-    start.
+    """The engine's own counters at one moment, summed over all data-parallel replicas. Totals count
+    from the engine's start.
 
     A counter that the engine does not report is None, and `absent` gives the reason by field name.
     """

@@ -1,12 +1,14 @@
-"""The settings as programs on a GPU host use them: for each setting the commands that change it, the check and
-comparison of its values, and their text for the user.
+"""The settings as programs on a GPU host use them: for each setting the commands that change it,
+the check and comparison of its values, and their text for the user.
 
-Workbench imports this module and also sends it to hosts, with the guard and the register. So it uses only the standard
-library and Python 3.8. model/settings.py has the full table, with options and forms; a test compares the two.
+Workbench imports this module and also sends it to hosts, with the guard and the register. So it
+uses only the standard library and Python 3.8. model/settings.py has the full table, with options
+and forms; a test compares the two.
 
-Functions accept values as objects of model/settings.py or as JSON stores them; `str` gives equal text for both. A value
-is True or False, a number, "MIN,MAX" in MHz, "default" (no clock lock) or "unknown" (a lock of another program). The
-values of CPU-core settings are described in core_values.py.
+Functions accept values as objects of model/settings.py or as JSON stores them; `str` gives equal
+text for both. A value is True or False, a number, "MIN,MAX" in MHz, "default" (no clock lock) or
+"unknown" (a lock of another program). The values of CPU-core settings are described in
+core_values.py.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ SYSFS = "/sys"
 GOVERNOR_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
 C_STATE_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpuidle/state{state}/disable"
 FAILED = re.compile(
-    r"treating as warning|not supported|insufficient permissions|does not have permission|terminating early|"
-    r"unable to|failed|invalid|is not a valid|gpu is lost|unknown error|no devices were found|password is required|"
+    r"treating as warning|not supported|insufficient permissions|does not have "
+    r"permission|terminating early|"
+    r"unable to|failed|invalid|is not a valid|gpu is lost|unknown error|no devices were "
+    r"found|password is required|"
     r"incorrect password|not allowed to",
     re.IGNORECASE,
 )
@@ -45,8 +49,8 @@ _MOST_STATES = 100
 
 
 class SettingStep(NamedTuple):
-    """One command, without sudo, that changes a setting. `value` is the value that the command sets, and `stdin` the
-    command's input."""
+    """One command, without sudo, that changes a setting. `value` is the value that the command
+    sets, and `stdin` the command's input."""
 
     argv: tuple[str, ...]
     value: Any
@@ -57,29 +61,32 @@ class SettingStep(NamedTuple):
 
 
 class RemoteSetting:
-    """One setting: how nvidia-smi sets it, and which values are valid. `query` is the field of nvidia-smi's --query-gpu
-    that reads the value back; "" if there is none."""
+    """One setting: how nvidia-smi sets it, and which values are valid. `query` is the field of
+    nvidia-smi's --query-gpu that reads the value back; "" if there is none."""
 
     label = query = ""
     readable = True
     cools = False  # a low value can keep the GPU cooler
-    easily_forged = False  # a claim may be of a user without the right to set it, and the value does not show it
+    # a claim may be of a user without the right to set it, and the value does not show it
+    easily_forged = False
 
     def argv(self, value: Any) -> tuple[str, ...]:
         """Return nvidia-smi's arguments after `-i UUID` that set `value`."""
         raise KeyError(self.label)
 
     def sudoers_patterns(self) -> Iterator[str]:
-        """Yield a pattern for sudoers(5) for each form that `argv` can have. The patterns match nothing else."""
+        """Yield a pattern for sudoers(5) for each form that `argv` can have. The patterns match
+        nothing else."""
         return iter(())
 
     def valid(self, value: Any) -> bool:
-        """Return whether `value` is a valid value of this setting, as a journal of Workbench contains it."""
+        """Return whether `value` is a valid value of this setting, as a journal of Workbench
+        contains it."""
         raise KeyError(self.label)
 
     def answer(self, text: str) -> Any:
-        """Parse the text that nvidia-smi prints for the field `query` to the setting's value; None if the text is not a
-        value."""
+        """Parse the text that nvidia-smi prints for the field `query` to the setting's value; None
+        if the text is not a value."""
         return None
 
     def equal(self, found: Any, value: Any) -> bool:
@@ -89,8 +96,8 @@ class RemoteSetting:
         return str(value)
 
     def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
-        """Return whether the value `now` of this setting can make a GPU hotter than the value `back` does.
-        `highest_mhz` is the GPU's highest clock."""
+        """Return whether the value `now` of this setting can make a GPU hotter than the value
+        `back` does. `highest_mhz` is the GPU's highest clock."""
         return False
 
 
@@ -99,9 +106,12 @@ class _ClockLock(RemoteSetting):
     easily_forged = True
     cools = True
 
-    def __init__(self, label: str, which: str, low_digits: Sequence[int], high_digits: Sequence[int]) -> None:
+    def __init__(
+        self, label: str, which: str, low_digits: Sequence[int], high_digits: Sequence[int]
+    ) -> None:
         self.label, self.which = label, which
-        self.digits = [(low, high) for low in low_digits for high in high_digits]  # of a lock's numbers
+        # of a lock's numbers
+        self.digits = [(low, high) for low in low_digits for high in high_digits]
 
     def argv(self, value: Any) -> tuple[str, ...]:
         if value == DEFAULT:
@@ -128,7 +138,11 @@ class _ClockLock(RemoteSetting):
 
     def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
         low, comma, high = str(lock).partition(",")
-        return (min(float(high), highest_mhz), min(float(low), highest_mhz)) if comma else (highest_mhz, 0.0)
+        return (
+            (min(float(high), highest_mhz), min(float(low), highest_mhz))
+            if comma
+            else (highest_mhz, 0.0)
+        )
 
 
 class _PowerLimit(RemoteSetting):
@@ -186,8 +200,8 @@ class _Persistence(RemoteSetting):
 
 
 class _CoreSetting(RemoteSetting):
-    """A setting of the CPU cores. It is set by writing to files of sysfs with `tee`, not by nvidia-smi. The cores of a
-    host are given as {core: number of its idle states}."""
+    """A setting of the CPU cores. It is set by writing to files of sysfs with `tee`, not by
+    nvidia-smi. The cores of a host are given as {core: number of its idle states}."""
 
     word = _GOVERNOR  # one value, with or without its cores
 
@@ -199,27 +213,32 @@ class _CoreSetting(RemoteSetting):
     def equal(self, found: Any, value: Any) -> bool:
         try:
             return core_values.equal(str(found), str(value))
-        except ValueError:  # "mixed: powersave 30, performance 2", as the agent counts values that differ
+        except (
+            ValueError
+        ):  # "mixed: powersave 30, performance 2", as the agent counts values that differ
             return str(found) == str(value)
 
     def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         """Return all files of sysfs that hold the setting."""
         raise KeyError(self.label)
 
-    def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield (value, text, files) for each command that is needed to set the CPU cores to `value`. The command
-        writes `text` to these files in sysfs. The first element is the part of `value` that this command sets, such as
-        "powersave=0-3"."""
+    def writes(
+        self, value: str, cores: Mapping[int, int], sysfs: str
+    ) -> Iterator[tuple[str, str, list[str]]]:
+        """Yield (value, text, files) for each command that is needed to set the CPU cores to
+        `value`. The command writes `text` to these files in sysfs. The first element is the part of
+        `value` that this command sets, such as "powersave=0-3"."""
         raise KeyError(self.label)
 
     def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
-        """Yield (text, files) for each shell command that the user can enter to set `value` on `cores`: `echo text |
-        sudo tee files`. `cores` are core numbers, or "*" for all cores; `root` is the directory of sysfs."""
+        """Yield (text, files) for each shell command that the user can enter to set `value` on
+        `cores`: `echo text | sudo tee files`. `cores` are core numbers, or "*" for all cores;
+        `root` is the directory of sysfs."""
         raise KeyError(self.label)
 
     def between(self, found: str, one: str, other: str) -> bool:
-        """Return whether a core can have the value `found` in the middle of a change of this setting from the value
-        `one` to the value `other`."""
+        """Return whether a core can have the value `found` in the middle of a change of this
+        setting from the value `one` to the value `other`."""
         return found in (one, other)
 
 
@@ -229,7 +248,9 @@ class _Governor(_CoreSetting):
     def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         return [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in cores]
 
-    def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
+    def writes(
+        self, value: str, cores: Mapping[int, int], sysfs: str
+    ) -> Iterator[tuple[str, str, list[str]]]:
         for name, named in core_values.split(value).items():
             part = f"{name}={core_values.ranges(named)}" if named else name
             yield part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs)
@@ -250,7 +271,9 @@ class _CStates(_CoreSetting):
             for state in range(count)
         ]
 
-    def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
+    def writes(
+        self, value: str, cores: Mapping[int, int], sysfs: str
+    ) -> Iterator[tuple[str, str, list[str]]]:
         by_text: dict[str, list[str]] = {"0": [], "1": []}
         for name, named in core_values.split(value).items():
             for cpu in named or cores:
@@ -260,22 +283,33 @@ class _CStates(_CoreSetting):
         yield from written or [(value, "1" if value == core_values.OFF else "0", [])]
 
     def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
-        some: Sequence[object] = core_values.numbers(value.partition(":")[2]) if ":" in value else ()
+        some: Sequence[object] = (
+            core_values.numbers(value.partition(":")[2]) if ":" in value else ()
+        )
         if value != core_values.OFF:
-            yield "0", " ".join(C_STATE_FILES.format(root=root, cpu=cpu, state="*") for cpu in cores)
+            yield (
+                "0",
+                " ".join(C_STATE_FILES.format(root=root, cpu=cpu, state="*") for cpu in cores),
+            )
         if value != core_values.ON:
             pairs = [(cpu, state) for cpu in cores for state in some or "*"]
-            yield "1", " ".join(C_STATE_FILES.format(root=root, cpu=cpu, state=state) for cpu, state in pairs)
+            yield (
+                "1",
+                " ".join(
+                    C_STATE_FILES.format(root=root, cpu=cpu, state=state) for cpu, state in pairs
+                ),
+            )
 
     def between(self, found: str, one: str, other: str) -> bool:
         return all(
-            core_values.is_off(found, state) in (core_values.is_off(one, state), core_values.is_off(other, state))
+            core_values.is_off(found, state)
+            in (core_values.is_off(one, state), core_values.is_off(other, state))
             for state in range(_MOST_STATES)
         )
 
 
-# In the order of reverting. Locks first and persistence after them, so that persistence still keeps the driver loaded
-# while the locks matter; the host's own settings last.
+# In the order of reverting. Locks first and persistence after them, so that persistence still keeps
+# the driver loaded while the locks matter; the host's own settings last.
 SETTINGS: dict[str, RemoteSetting] = {
     "gpu_clocks": _ClockLock("GPU clocks", "gpu", (1, 3, 4), (3, 4)),
     "memory_clocks": _ClockLock("memory clocks", "memory", (1, 3, 4, 5), (3, 4, 5)),
@@ -295,8 +329,8 @@ def is_lock(key: str) -> bool:
 
 
 def equal(key: str, found: Any, value: Any) -> bool:
-    """Return whether the host's value `found` equals `value`. False if `found` is None. Cores that no longer have a
-    governor are ignored."""
+    """Return whether the host's value `found` equals `value`. False if `found` is None. Cores that
+    no longer have a governor are ignored."""
     return found is not None and SETTINGS[key].equal(found, value)
 
 
@@ -329,8 +363,8 @@ def steps(
 ) -> tuple[SettingStep, ...]:
     """Return the commands that set one value: one command, or several if the cores differ.
 
-    The GPU is named by its UUID, because indices change. `cores` are the cores that have the setting, each with the
-    number of its idle states.
+    The GPU is named by its UUID, because indices change. `cores` are the cores that have the
+    setting, each with the number of its idle states.
     """
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting):
@@ -340,20 +374,22 @@ def steps(
 
 
 def core_files(key: str, cores: Mapping[int, int], sysfs: str = SYSFS) -> list[str]:
-    """Return all files of sysfs that hold a setting of the CPU cores; an empty list for a setting of a GPU."""
+    """Return all files of sysfs that hold a setting of the CPU cores; an empty list for a setting
+    of a GPU."""
     setting = SETTINGS[key]
     return setting.files(cores, sysfs) if isinstance(setting, _CoreSetting) else []
 
 
 def value_to_restore(before: Any) -> Any:
-    """Return the value that a revert sets: `before`, or the driver's default if `before` is a clock lock of unknown
-    value."""
+    """Return the value that a revert sets: `before`, or the driver's default if `before` is a clock
+    lock of unknown value."""
     return type(before)(DEFAULT) if before == UNKNOWN else before
 
 
 def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
-    """Return why a command failed; None if it succeeded. `said` is the command's output, which is checked too, because
-    nvidia-smi exits 0 for a setting that is not supported ("Treating as warning and moving on")."""
+    """Return why a command failed; None if it succeeded. `said` is the command's output, which is
+    checked too, because nvidia-smi exits 0 for a setting that is not supported ("Treating as
+    warning and moving on")."""
     said = " ".join(said.split())
     if returncode != 0:
         return said or f"{program} ended with {returncode}"
@@ -361,16 +397,18 @@ def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | No
 
 
 def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
-    """Return (whether a revert has restored a setting, message for the user). `before` is the value to restore, and
-    `found` the host's value after the revert; `found` is None for a clock lock and if the host did not answer. `failed`
-    is the error of the command; None if it succeeded."""
+    """Return (whether a revert has restored a setting, message for the user). `before` is the value
+    to restore, and `found` the host's value after the revert; `found` is None for a clock lock and
+    if the host did not answer. `failed` is the error of the command; None if it succeeded."""
     value = value_to_restore(before)
     if failed and not equal(key, found, value):
         return False, failed
     if is_lock(key):
         message = "reset to the driver's default" if value == DEFAULT else "locked again as before"
         if before == UNKNOWN:
-            message += ": the previous lock is unknown, since another program's lock cannot be read back"
+            message += (
+                ": the previous lock is unknown, since another program's lock cannot be read back"
+            )
         return True, message
     if not equal(key, found, value):
         return False, no_effect(key, value, found)
@@ -378,7 +416,8 @@ def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[boo
 
 
 def no_effect(key: str, value: Any, found: Any) -> str:
-    """Return the message for a command that reported success although the host reports another value."""
+    """Return the message for a command that reported success although the host reports another
+    value."""
     says = "nothing" if found is None else shown(key, found)
     if key in OF_CORES:
         return f"the write was accepted, but the cores report {says}, not {shown(key, value)}"
@@ -389,8 +428,8 @@ def no_effect(key: str, value: Any, found: Any) -> str:
 
 
 def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
-    """Return the shell command that the user can enter to set `value`. For the value "unknown", the command sets the
-    driver's default."""
+    """Return the shell command that the user can enter to set `value`. For the value "unknown", the
+    command sets the driver's default."""
     setting, value = SETTINGS[key], value_to_restore(value)
     if not isinstance(setting, _CoreSetting):
         return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps(uuid, key, value))
@@ -402,21 +441,24 @@ def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
 
 
 def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
-    """Return whether the value `now` of a setting can make a GPU hotter than the value `back` does. If so, a change
-    from `now` to `back` cools the GPU.
+    """Return whether the value `now` of a setting can make a GPU hotter than the value `back` does.
+    If so, a change from `now` to `back` cools the GPU.
 
-    `highest_mhz` is the highest SM clock for a lock of the SM clock, and the highest memory clock for a lock of that
-    clock. If it is None, the driver's default counts as higher than any lock.
+    `highest_mhz` is the highest SM clock for a lock of the SM clock, and the highest memory clock
+    for a lock of that clock. If it is None, the driver's default counts as higher than any lock.
     """
-    return SETTINGS[key].heats(now, value_to_restore(back), math.inf if highest_mhz is None else highest_mhz)
+    return SETTINGS[key].heats(
+        now, value_to_restore(back), math.inf if highest_mhz is None else highest_mhz
+    )
 
 
 def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
-    """Return why a setting in the journal has no effect any more: "the host was restarted" or "the driver was
-    reloaded". None if it may still have its effect.
+    """Return why a setting in the journal has no effect any more: "the host was restarted" or "the
+    driver was reloaded". None if it may still have its effect.
 
-    `energy_j` is the GPU's energy counter now, None if unknown. A reload of the driver resets the counter to 0. So the
-    driver counts as reloaded if the counter is below half of the value in the journal.
+    `energy_j` is the GPU's energy counter now, None if unknown. A reload of the driver resets the
+    counter to 0. So the driver counts as reloaded if the counter is below half of the value in the
+    journal.
     """
     if entry["boot_id"] != boot_id:
         return "the host was restarted"
@@ -430,17 +472,31 @@ def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = No
 
 
 def unfit(entry: Any) -> str | None:
-    """Return a description of the first invalid part of a journal entry; None if the entry is valid. Workbench never
-    reverts an invalid entry, because the guard may run as root and other programs can write the journal."""
+    """Return a description of the first invalid part of a journal entry; None if the entry is
+    valid. Workbench never reverts an invalid entry, because the guard may run as root and other
+    programs can write the journal."""
     try:
-        setting, uuid, owner, watch = entry["setting"], entry["gpu_uuid"], entry["owner"], entry.get("watch") or {}
-        if setting not in SETTINGS or not (uuid == HOST if setting in OF_CORES else _UUID.fullmatch(uuid)):
+        setting, uuid, owner, watch = (
+            entry["setting"],
+            entry["gpu_uuid"],
+            entry["owner"],
+            entry.get("watch") or {},
+        )
+        if setting not in SETTINGS or not (
+            uuid == HOST if setting in OF_CORES else _UUID.fullmatch(uuid)
+        ):
             return f"{setting!r} of {uuid!r}"
-        if wrong := [value for value in (entry["before"], entry["now"]) if not SETTINGS[setting].valid(value)]:
+        if wrong := [
+            value for value in (entry["before"], entry["now"]) if not SETTINGS[setting].valid(value)
+        ]:
             return f"{setting} {wrong[0]!r}"
-        if not all(_OWNER.fullmatch(str(owner.get(part, ""))) for part in ("boot_id", "pid", "start")):
+        if not all(
+            _OWNER.fullmatch(str(owner.get(part, ""))) for part in ("boot_id", "pid", "start")
+        ):
             return f"owner {owner!r}"
-        if wrong := [value for value in entry.get("over") or () if not SETTINGS[setting].valid(value)]:
+        if wrong := [
+            value for value in entry.get("over") or () if not SETTINGS[setting].valid(value)
+        ]:
             return f"over {wrong[0]!r}"
         if entry.get("set_unix_s") is not None and not is_number(entry["set_unix_s"]):
             return "set_unix_s"
@@ -448,7 +504,9 @@ def unfit(entry: Any) -> str | None:
             return "gpu_index or boot_id"
         trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
         seconds += [watch["trial_s"]] if trial else []
-        if not isinstance(trial, (str, type(None))) or not all(s is None or (is_number(s) and s > 0) for s in seconds):
+        if not isinstance(trial, (str, type(None))) or not all(
+            s is None or (is_number(s) and s > 0) for s in seconds
+        ):
             return f"watch {watch!r}"
         back = watch.get("back")
         return unfit({**entry, **back, "state": back["state"]}) if back else None
@@ -458,13 +516,17 @@ def unfit(entry: Any) -> str | None:
 
 def is_number(value: Any) -> bool:
     """Return whether `value` is a finite number, and not an integer too large for a float."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 def plain(data: Any) -> bool:
-    """Return whether every number in the guard's state file is below 1e12. Times, process ids and measured values are,
-    but other programs of the user could write larger numbers to the file. The field `journal` is not checked, because
-    it is only compared."""
+    """Return whether every number in the guard's state file is below 1e12. Times, process ids and
+    measured values are, but other programs of the user could write larger numbers to the file. The
+    field `journal` is not checked, because it is only compared."""
     if isinstance(data, dict):
         return all(plain(value) for name, value in data.items() if name != "journal")
     if isinstance(data, list):
@@ -476,20 +538,26 @@ def plain(data: Any) -> bool:
 
 
 def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
-    """Return whether a change of a CPU-core setting from `before` to `now`, or its revert, stopped before it reached
-    all cores. `found` is the setting's present value. The result is False for a setting of a GPU, and if a core has a
-    value that such a change cannot leave behind."""
+    """Return whether a change of a CPU-core setting from `before` to `now`, or its revert, stopped
+    before it reached all cores. `found` is the setting's present value. The result is False for a
+    setting of a GPU, and if a core has a value that such a change cannot leave behind."""
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting) or found is None:
         return False
     try:
-        by_core = {cpu: value for value, cores in core_values.split(str(found)).items() for cpu in cores}
+        by_core = {
+            cpu: value for value, cores in core_values.split(str(found)).items() for cpu in cores
+        }
     except ValueError:
         return False
     ends = [core_values.split(str(value)) for value in (now, before)]
-    return bool(by_core) and all(_on_the_way(setting, cpu, value, ends) for cpu, value in by_core.items())
+    return bool(by_core) and all(
+        _on_the_way(setting, cpu, value, ends) for cpu, value in by_core.items()
+    )
 
 
-def _on_the_way(setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]) -> bool:
+def _on_the_way(
+    setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]
+) -> bool:
     one, other = ([v for v, cores in end.items() if not cores or cpu in cores] for end in ends)
     return any(setting.between(value, a, b) for a in one or other for b in other or one)

@@ -1,5 +1,5 @@
-"""Records of changes of GPU settings: the commands of a change, their outcomes, the guard, and the settings that are
-altered now."""
+"""Records of changes of GPU settings: the commands of a change, their outcomes, the guard, and the
+settings that are altered now."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs:
 
 def braced(files: Sequence[str]) -> str | None:
     """Return the paths of `files`, which set CPU cores, as one shell word with braces, such as
-    "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None if there are fewer than three files, or if their paths cannot
-    be written in this form."""
+    "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None if there are fewer than three files, or if
+    their paths cannot be written in this form."""
     found = [_CORE_FILE.fullmatch(file) for file in files]
     parts = [match.groups() for match in found if match is not None]
     around = {(head, middle, tail) for head, _, middle, _, tail in parts}
     cores, states = (tuple(dict.fromkeys(part[at] for part in parts)) for at in (1, 3))
-    if len(around) != 1 or len(parts) < 3 or not len(files) == len(parts) == len(cores) * len(states):
+    if (
+        len(around) != 1
+        or len(parts) < 3
+        or not len(files) == len(parts) == len(cores) * len(states)
+    ):
         return None
     ((head, middle, tail),) = around
     return f"{shlex.quote(head)}{_brace(cores)}{middle}{_brace(states)}{tail}"
@@ -40,9 +44,9 @@ def _brace(numbers: Sequence[str]) -> str:
 class InForce(StrEnum):
     """Whether a setting has its effect on the GPU.
 
-    NVML cannot read a clock lock back. So a lock is NOT_CHECKED until the clocks were read under load, and CONSISTENT
-    if these clocks obey the lock but might be the same without it. CAPPED: another limit is lower. CHANGED: the driver
-    reports a value that Workbench did not set.
+    NVML cannot read a clock lock back. So a lock is NOT_CHECKED until the clocks were read under
+    load, and CONSISTENT if these clocks obey the lock but might be the same without it. CAPPED:
+    another limit is lower. CHANGED: the driver reports a value that Workbench did not set.
     """
 
     YES = "yes"
@@ -55,8 +59,9 @@ class InForce(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingCommand:
-    """One command that sets one setting of one GPU, or of the host (`gpu_index` -1, `gpu_uuid` HOST). `value` is the
-    value that `argv` sets. If the user may not run the command, `right` names the missing right."""
+    """One command that sets one setting of one GPU, or of the host (`gpu_index` -1, `gpu_uuid`
+    HOST). `value` is the value that `argv` sets. If the user may not run the command, `right` names
+    the missing right."""
 
     gpu_index: int
     gpu_uuid: str
@@ -65,17 +70,22 @@ class SettingCommand:
     right: str | None = None
     value: SettingValue | None = None
     stdin: str | None = None  # input of the command (tee into sysfs); never a password
-    note: str = ""  # a warning before the run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
+    # a warning before the run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
+    note: str = ""
 
     @property
     def shell_line(self) -> str:
-        """Return the command as the user would enter it in a shell. If it writes to the files of many CPU cores, their
-        paths are one word with braces, which bash and zsh expand."""
+        """Return the command as the user would enter it in a shell. If it writes to the files of
+        many CPU cores, their paths are one word with braces, which bash and zsh expand."""
         if self.stdin is None:
             return shlex.join(self.argv)
-        first = next((n for n, word in enumerate(self.argv) if word.startswith("/") and "/cpu/" in word), 0)
+        first = next(
+            (n for n, word in enumerate(self.argv) if word.startswith("/") and "/cpu/" in word), 0
+        )
         files = braced(self.argv[first:])
-        line = shlex.join(self.argv) if files is None else f"{shlex.join(self.argv[:first])} {files}"
+        line = (
+            shlex.join(self.argv) if files is None else (f"{shlex.join(self.argv[:first])} {files}")
+        )
         return f"echo {shlex.quote(self.stdin.strip())} | {line}"
 
     @property
@@ -86,8 +96,8 @@ class SettingCommand:
 
 @dataclass(frozen=True, slots=True)
 class SettingOutcome:
-    """The result of one command that sets a setting. `before` is UNKNOWN for a clock lock that another program
-    had set."""
+    """The result of one command that sets a setting. `before` is UNKNOWN for a clock lock that
+    another program had set."""
 
     command: SettingCommand
     ok: bool
@@ -96,26 +106,28 @@ class SettingOutcome:
     read_back: SettingValue | None = None
     in_force: InForce = InForce.NOT_CHECKED
     message: str = ""  # the answer of nvidia-smi, or why the command failed, and the next step
-    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default" (reset), "unknown",
-    # "claim" (another user's Workbench)
+    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default"
+    # (reset), "unknown", "claim" (another user's Workbench)
     before_known: str = ""
     foreign: bool = False  # another program changed the value since: the user must choose
 
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """The state of a host's guard, a process on that host that reverts settings without Workbench. Times are Unix
-    seconds by that host's clock. `problem` says why no guard runs or what the running guard cannot do; None if there is
-    no problem."""
+    """The state of a host's guard, a process on that host that reverts settings without Workbench.
+    Times are Unix seconds by that host's clock. `problem` says why no guard runs or what the
+    running guard cannot do; None if there is no problem."""
 
     running: bool
     pid: int | None = None
     since_unix_s: float | None = None
-    heartbeat_s: float | None = None  # the guard reverts after this time without a heartbeat; None: no heartbeat is due
+    # the guard reverts after this time without a heartbeat; None: no heartbeat is due
+    heartbeat_s: float | None = None
     heartbeat_age_s: float | None = None
     trial_left_s: float | None = None  # None if no trial runs
     temperature_limits_c: Mapping[str, float] = field(default_factory=dict)  # by GPU UUID
-    did: str | None = None  # the guard's last act: "reverted GPU0 power limit: no heartbeat for 60 s"
+    # the guard's last act: "reverted GPU0 power limit: no heartbeat for 60 s"
+    did: str | None = None
     did_unix_s: float | None = None
     log: str | None = None  # path on the host
     note: str | None = None  # the settings that the guard keeps on a GPU that is too hot, and why
@@ -124,13 +136,14 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True)
 class SettingsReport:
-    """The result of applying or reverting settings. `journal` is the path of the host's journal, the file with the
-    values from before the change."""
+    """The result of applying or reverting settings. `journal` is the path of the host's journal,
+    the file with the values from before the change."""
 
     outcomes: tuple[SettingOutcome, ...] = ()
     journal: str | None = None
     dry_run: bool = False
-    rolled_back: tuple[SettingOutcome, ...] = ()  # reverted because a later command of the plan failed
+    # reverted because a later command of the plan failed
+    rolled_back: tuple[SettingOutcome, ...] = ()
     guard: GuardView | None = None  # the guard that watches over this change
 
     @property
@@ -140,9 +153,9 @@ class SettingsReport:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A setting that Workbench changed and that still differs from its value before the change. `by` is the user who
-    made the change, "" for the user of this Workbench. For changes of other users, the fields from `set_unix_s` on have
-    no values."""
+    """A setting that Workbench changed and that still differs from its value before the change.
+    `by` is the user who made the change, "" for the user of this Workbench. For changes of other
+    users, the fields from `set_unix_s` on have no values."""
 
     gpu_index: int
     gpu_uuid: str
@@ -159,11 +172,15 @@ class Alteration:
     origin: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return this change of a setting as JSON data. The GPU, the setting, its values and the time since when it
-        differs are at the top level. All other fields that are not empty are under the key "extra"."""
+        """Return this change of a setting as JSON data. The GPU, the setting, its values and the
+        time since when it differs are at the top level. All other fields that are not empty are
+        under the key "extra"."""
         head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
         data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
-        return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}
+        return {
+            **{name: data.pop(name) for name in head},
+            "extra": {k: v for k, v in data.items() if v},
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """GPU settings: the table of all settings, and the Python types of their values.
 
-`SETTINGS` is the list of settings; command-line options, forms, sweeps and checks iterate over it. The command, the
-label, the text and the comparison of each setting are in setting_commands.py, which programs on a host use too.
+`SETTINGS` is the list of settings; command-line options, forms, sweeps and checks iterate over it.
+The command, the label, the text and the comparison of each setting are in setting_commands.py,
+which programs on a host use too.
 
-A setting has three names: the user enters `name` ("power-limit") and reads `label` ("power limit"). Files and results
-contain `key`, with the unit ("power_limit_w").
+A setting has three names: the user enters `name` ("power-limit") and reads `label` ("power limit").
+Files and results contain `key`, with the unit ("power_limit_w").
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ HOST = setting_commands.HOST  # `gpu_uuid` of a setting of the host itself
 HOST_INDEX = -1
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRange:
-    """A clock lock in MHz. `str` gives "210,2400", the form that nvidia-smi, the journal and the results use."""
+    """A clock lock in MHz. `str` gives "210,2400", the form that nvidia-smi, the journal and the
+    results use."""
 
     min_mhz: int
     max_mhz: int
@@ -39,8 +41,8 @@ class ClockRange:
 
 
 class SpecialValue(StrEnum):
-    """A value that is not a number: DEFAULT is the driver's default, UNKNOWN a clock lock of another program, whose
-    clocks cannot be read."""
+    """A value that is not a number: DEFAULT is the driver's default, UNKNOWN a clock lock of
+    another program, whose clocks cannot be read."""
 
     DEFAULT = setting_commands.DEFAULT
     UNKNOWN = setting_commands.UNKNOWN
@@ -53,21 +55,23 @@ SettingValue: TypeAlias = bool | Watts | ClockRange | CoreValue | SpecialValue
 
 
 def stored(value: SettingValue | None) -> Any:
-    """Return a setting's value in the form in which Workbench writes it to files: as a bool, a number, a string or
-    None."""
+    """Return a setting's value in the form in which Workbench writes it to files: as a bool, a
+    number, a string or None."""
     return str(value) if isinstance(value, ClockRange | SpecialValue) else value
 
 
-# -- the table -------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
-    """One GPU setting: its names and texts, and how its value is parsed, read and checked under load.
+    """One GPU setting: its names and texts, and how its value is parsed, read and checked under
+    load.
 
-    `reading` is the field of GpuSample (of HostSample if `of_host`) with the current value; None if the driver cannot
-    report it. `proof` says which reading shows that the setting has its effect: "power" or "clock" under load, or
-    "reading", the current value itself. `preset_field` is its name in a preset's `[[gpu_settings]]`.
+    `reading` is the field of GpuSample (of HostSample if `of_host`) with the current value; None if
+    the driver cannot report it. `proof` says which reading shows that the setting has its effect:
+    "power" or "clock" under load, or "reading", the current value itself. `preset_field` is its
+    name in a preset's `[[gpu_settings]]`.
     """
 
     name: str
@@ -77,14 +81,17 @@ class Setting(ABC):
     unit: str = ""
     choices: tuple[str, ...] = ()  # all values that the user can type, if there are few
     aliases: tuple[str, ...] = ()  # further names of the option
-    former: tuple[str, ...] = ()  # names in earlier versions, still accepted in an experiment's arms
-    reset_name: str = ""  # option that resets the setting to the driver's default; "" if there is none
+    # names in earlier versions, still accepted in an experiment's arms
+    former: tuple[str, ...] = ()
+    # option that resets the setting to the driver's default; "" if there is none
+    reset_name: str = ""
     of_host: bool = False
     reading: str | None = None
     proof: Literal["power", "clock", "reading"] = "reading"
     preset_field: str = ""
     sweep_values: str = ""  # suggested values of a sweep; "" if the setting cannot be swept
-    needs_persistence: bool = False  # lost when the last program that uses the GPU ends, without persistence mode
+    # lost when the last program that uses the GPU ends, without persistence mode
+    needs_persistence: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,31 +102,33 @@ class Setting(ABC):
         return setting_commands.label(self.key)
 
     def parse(self, text: str) -> SettingValue:
-        """Parse a value that the user entered. "reset" gives DEFAULT if the setting can be reset. Raises InputError if
-        `text` is not a value of this setting."""
+        """Parse a value that the user entered. "reset" gives DEFAULT if the setting can be reset.
+        Raises InputError if `text` is not a value of this setting."""
         if self.reset_name and text.strip().lower() in ("reset", DEFAULT):
             return DEFAULT
         return self.parse_value(text)
 
     @abstractmethod
     def parse_value(self, text: str) -> SettingValue:
-        """Parse a value that the user entered, other than "reset". Raises InputError if `text` is not a value of this
-        setting."""
+        """Parse a value that the user entered, other than "reset". Raises InputError if `text` is
+        not a value of this setting."""
 
     def from_stored(self, value: Any) -> SettingValue:
-        """Convert a value from a journal, result or preset to its Python type, such as ClockRange. Raises ValueError or
-        TypeError if it is not a value of this setting."""
+        """Convert a value from a journal, result or preset to its Python type, such as ClockRange.
+        Raises ValueError or TypeError if it is not a value of this setting."""
         if self.reset_name and value in (DEFAULT, UNKNOWN):
             return SpecialValue(value)
         return self.value_from_stored(value)
 
     @abstractmethod
     def value_from_stored(self, value: Any) -> SettingValue:
-        """Convert a value from a journal, result or preset, other than "default" and "unknown", to its Python type,
-        such as ClockRange. Raises ValueError or TypeError if it is not a value of this setting."""
+        """Convert a value from a journal, result or preset, other than "default" and "unknown", to
+        its Python type, such as ClockRange. Raises ValueError or TypeError if it is not a value of
+        this setting."""
 
     def format(self, value: SettingValue | None) -> str:
-        """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none" for None."""
+        """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none"
+        for None."""
         return "none" if value is None else setting_commands.shown(self.key, value)
 
     def input_text(self, value: SettingValue) -> str:
@@ -127,17 +136,19 @@ class Setting(ABC):
         return "reset" if isinstance(value, SpecialValue) else str(value)
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
-        """Return the values of this setting that all these GPUs accept, such as "300..600 W". None if no GPU reports
-        them."""
+        """Return the values of this setting that all these GPUs accept, such as "300..600 W". None
+        if no GPU reports them."""
         return self.metavar
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
-        """Return the driver's default for this setting on one GPU. None if the driver does not report it."""
+        """Return the driver's default for this setting on one GPU. None if the driver does not
+        report it."""
         return DEFAULT
 
     def read(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
-        """Return the current value of this setting on the GPU whose UUID is `uuid`. For a setting of the host, return
-        the host's value. None if the value cannot be read, as for a clock lock."""
+        """Return the current value of this setting on the GPU whose UUID is `uuid`. For a setting
+        of the host, return the host's value. None if the value cannot be read, as for a clock lock.
+        """
         if self.reading is None:
             return None
         source: object = telemetry.host if self.of_host else live_sample(telemetry, uuid)
@@ -145,8 +156,8 @@ class Setting(ABC):
         return found
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the value of this setting that applies on a GPU now. None if it cannot be read, as for a clock
-        lock."""
+        """Return the value of this setting that applies on a GPU now. None if it cannot be read, as
+        for a clock lock."""
         found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
         return found
 
@@ -192,8 +203,8 @@ class SwitchSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberSetting(Setting):
-    """A setting whose value is a number. `lowest`, `highest` and `initial` are the fields of GpuInfo with the driver's
-    minimum, maximum and default."""
+    """A setting whose value is a number. `lowest`, `highest` and `initial` are the fields of
+    GpuInfo with the driver's minimum, maximum and default."""
 
     unit_name: str  # "watts"
     most: float
@@ -218,13 +229,16 @@ class NumberSetting(Setting):
         return f"{value:g}" if isinstance(value, int | float) else Setting.input_text(self, value)
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the value of this setting that the driver enforces on a GPU, which can be lower than the requested
-        value. If the driver reports no enforced value, return the requested one."""
-        return getattr(sample, self.enforced or "", None) or getattr(sample, self.reading or "", None)
+        """Return the value of this setting that the driver enforces on a GPU, which can be lower
+        than the requested value. If the driver reports no enforced value, return the requested one.
+        """
+        return getattr(sample, self.enforced or "", None) or getattr(
+            sample, self.reading or "", None
+        )
 
     def limits(self, info: GpuInfo) -> tuple[float, float] | None:
-        """Return (lowest, highest) value of this setting that the driver accepts on a GPU. None if the GPU lacks the
-        setting."""
+        """Return (lowest, highest) value of this setting that the driver accepts on a GPU. None if
+        the GPU lacks the setting."""
         low, high = getattr(info, self.lowest), getattr(info, self.highest)
         return None if low is None or high is None else (low, high)
 
@@ -233,7 +247,10 @@ class NumberSetting(Setting):
         if not known:
             return None
         reset = ", reset" if self.reset_name else ""
-        return f"{max(low for low, _ in known):.0f}..{min(high for _, high in known):.0f} {self.unit}{reset}"
+        return (
+            f"{max(low for low, _ in known):.0f}..{min(high for _, high in known):.0f} "
+            f"{self.unit}{reset}"
+        )
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
         return None if info is None else getattr(info, self.initial)
@@ -241,8 +258,9 @@ class NumberSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSetting(Setting):
-    """A setting that locks a clock. `clock` names the field of GpuSample with the locked clock. `highest` and
-    `supported` name the fields of GpuInfo with the highest clock and with all supported clocks."""
+    """A setting that locks a clock. `clock` names the field of GpuSample with the locked clock.
+    `highest` and `supported` name the fields of GpuInfo with the highest clock and with all
+    supported clocks."""
 
     clock: str
     clock_name: str  # "SM"
@@ -255,7 +273,8 @@ class ClockSetting(Setting):
     needs_persistence: bool = True
 
     def parse_value(self, text: str) -> ClockRange:
-        """Parse a clock lock in MHz: "1500", "210-2400" or "210,2400". Raises InputError for other texts."""
+        """Parse a clock lock in MHz: "1500", "210-2400" or "210,2400". Raises InputError for other
+        texts."""
         bare = text.strip().lower().replace("mhz", "").strip()
         found = re.fullmatch(r"(\d{1,5})(?:\s*[-,]\s*(\d{1,5}))?", bare, re.ASCII)
         if found is None:
@@ -286,14 +305,15 @@ class ClockSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSetting(Setting):
-    """A setting of all CPU cores. It applies to the whole host, whichever GPU the user names. A host can report values
-    that a user cannot enter, for example a different value for each core (core_values.py)."""
+    """A setting of all CPU cores. It applies to the whole host, whichever GPU the user names. A
+    host can report values that a user cannot enter, for example a different value for each core
+    (core_values.py)."""
 
     of_host: bool = True
 
     def parse_value(self, text: str) -> CoreValue:
-        """Parse a value that the user entered: one of `choices`, or if there are no choices, a word of lower-case
-        letters. Raises InputError for other texts."""
+        """Parse a value that the user entered: one of `choices`, or if there are no choices, a word
+        of lower-case letters. Raises InputError for other texts."""
         value = text.strip()
         if self.choices and value not in self.choices:
             raise self.error(text, f"expected {' or '.join(self.choices)}")
@@ -326,7 +346,8 @@ GOVERNOR = CoreSetting(
 C_STATES = CoreSetting(
     name="c-states",
     key="c_states",
-    help="idle states of all CPU cores: off keeps the cores awake, as `cpupower idle-set -D 0` does",
+    help="idle states of all CPU cores: off keeps the cores awake, as `cpupower idle-set -D 0` "
+    "does",
     metavar="on|off",
     choices=(core_values.ON, core_values.OFF),
     reading="cpu_c_states",
@@ -402,13 +423,14 @@ _BY_NAME = {name: s for s in SETTINGS for name in s.names}
 
 
 def setting_of(key: str) -> Setting:
-    """Return the setting with this key, for example "power_limit_w". Raises KeyError if there is none."""
+    """Return the setting with this key, for example "power_limit_w". Raises KeyError if there is
+    none."""
     return _BY_KEY[key]
 
 
 def parse_word(word: str) -> GpuSettings:
-    """Parse one argument such as "power-limit=400", "gpu-clocks=210-2400" or "reset-gpu-clocks" to a GpuSettings with
-    one setting. Raises InputError if the argument is invalid."""
+    """Parse one argument such as "power-limit=400", "gpu-clocks=210-2400" or "reset-gpu-clocks" to
+    a GpuSettings with one setting. Raises InputError if the argument is invalid."""
     name, _, text = word.strip().lstrip("-").partition("=")
     if name in _BY_NAME:
         return GpuSettings({_BY_NAME[name].key: _BY_NAME[name].parse(text)})
@@ -420,31 +442,33 @@ def parse_word(word: str) -> GpuSettings:
 
 
 def value_from(key: str, value: Any) -> Any:
-    """Convert a value of the setting `key` from a journal, result or preset to its Python type, such as ClockRange.
-    None and values of unknown keys are returned unchanged."""
+    """Convert a value of the setting `key` from a journal, result or preset to its Python type,
+    such as ClockRange. None and values of unknown keys are returned unchanged."""
     return value if value is None or key not in _BY_KEY else _BY_KEY[key].from_stored(value)
 
 
 def label_of(key: str) -> str:
-    """Return the label of the setting with this key, for example "power limit"; the key itself if it is unknown."""
+    """Return the label of the setting with this key, for example "power limit"; the key itself if
+    it is unknown."""
     return _BY_KEY[key].label if key in _BY_KEY else key
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Split a setting's key in a result into (GPU or "host", key without it): "gpu0.power_limit_w" gives ("GPU0",
-    "power_limit_w"). For a key without a GPU, the first element is ""."""
+    """Split a setting's key in a result into (GPU or "host", key without it): "gpu0.power_limit_w"
+    gives ("GPU0", "power_limit_w"). For a key without a GPU, the first element is ""."""
     place, dot, setting = key.partition(".")
     return (HOST if place == HOST else place.upper(), setting) if dot else ("", key)
 
 
 def text_of(key: str, value: SettingValue | None) -> str:
-    """Return a value of the setting `key` as text for the user, for example "400 W", "210-2400 MHz" or "on"."""
+    """Return a value of the setting `key` as text for the user, for example "400 W", "210-2400 MHz"
+    or "on"."""
     return _BY_KEY[key].format(value) if key in _BY_KEY else str(value)
 
 
 def stored_text(key: str, value: Any) -> str:
-    """Return a value of the setting `key` from a journal, result or preset as text for the user. A value that this
-    version cannot parse is converted by `str`."""
+    """Return a value of the setting `key` from a journal, result or preset as text for the user. A
+    value that this version cannot parse is converted by `str`."""
     try:
         return text_of(key, value_from(key, value))
     except (TypeError, ValueError):
@@ -462,8 +486,8 @@ def live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
 
 
 class GpuSettings(dict[str, Any]):
-    """The values to set on one GPU, by key. A setting without a value here stays unchanged. An instance is never
-    modified."""
+    """The values to set on one GPU, by key. A setting without a value here stays unchanged. An
+    instance is never modified."""
 
     def __init__(
         self,
@@ -474,14 +498,15 @@ class GpuSettings(dict[str, Any]):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The settings as arguments of the command `workbench gpu set`, for example ("power-limit=400",). The command
-        `experiment` accepts the same words."""
+        """The settings as arguments of the command `workbench gpu set`, for example
+        ("power-limit=400",). The command `experiment` accepts the same words."""
         return tuple(f"{s.name}={s.input_text(self[s.key])}" for s in SETTINGS if s.key in self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GpuSettings:
-        """Return the settings in JSON data from a file or result. Unknown keys are ignored. Also accepted is the form
-        of older versions: null for a setting that stays unchanged, and "reset_gpu_clocks": true for a reset."""
+        """Return the settings in JSON data from a file or result. Unknown keys are ignored. Also
+        accepted is the form of older versions: null for a setting that stays unchanged, and
+        "reset_gpu_clocks": true for a reset."""
         found = {s.key: value_from(s.key, data.get(s.key)) for s in SETTINGS}
         reset = {s.key: DEFAULT for s in LOCKS if data.get(f"reset_{s.key}")}
         return cls({**found, **reset})

@@ -1,4 +1,5 @@
-"""A sweep: one benchmark for each of several values of a GPU setting, of the concurrency, or of a flag."""
+"""A sweep: one benchmark for each of several values of a GPU setting, of the concurrency, or of a
+flag."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One value of a sweep, with its results. `x` is the value as a number, or None if the value is text. A metric that
-    was not measured is None."""
+    """One value of a sweep, with its results. `x` is the value as a number, or None if the value is
+    text. A metric that was not measured is None."""
 
     label: str  # "400 W", "c=16", "max-num-seqs=512 kv-cache-dtype=fp8"
     x: float | None
@@ -46,14 +47,15 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepSpec:
-    """The design of a sweep. It is stored before the first measurement, with secrets masked, so that the sweep can be
-    resumed."""
+    """The design of a sweep. It is stored before the first measurement, with secrets masked, so
+    that the sweep can be resumed."""
 
     values: tuple[str, ...]  # as typed: "400", "210-1500"; of flags "name=value"
     bench: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchSpec
     runs: int = 1
     pairs: int = 0
-    measured: Mapping[str, str] = field(default_factory=dict)  # GPUs, driver, engine, model: must not change meanwhile
+    # GPUs, driver, engine, model: must not change meanwhile
+    measured: Mapping[str, str] = field(default_factory=dict)
     # For a GPU setting:
     run_id: str | None = None
     url: str | None = None
@@ -69,8 +71,8 @@ class SweepSpec:
 class Sweep:
     """A sweep and its points. `kind` is the key of a GPU setting, "concurrency" or "flag".
 
-    `knee` is the index of the point beyond which a higher value gains little, or None if no knee was found. `knee_text`
-    states the rule by which the knee was found.
+    `knee` is the index of the point beyond which a higher value gains little, or None if no knee
+    was found. `knee_text` states the rule by which the knee was found.
     """
 
     id: int
@@ -87,19 +89,22 @@ class Sweep:
     left_s: float | None = None
     notes: tuple[str, ...] = ()
     error: str | None = None
-    experiment_id: int | None = None  # the A/B experiment that compared the best value of a flag with the baseline
+    # the A/B experiment that compared the best value of a flag with the baseline
+    experiment_id: int | None = None
     server: str | None = None  # run that the sweep started and that is running now
-    confirmed: bool | None = None  # whether pairs against the baseline confirmed the best value; None: not compared
-    spec: SweepSpec | None = None  # None: made by an older Workbench, or a kind that cannot be resumed
+    # whether pairs against the baseline confirmed the best value; None: not compared
+    confirmed: bool | None = None
+    # None: made by an older Workbench, or a kind that cannot be resumed
+    spec: SweepSpec | None = None
     before: str | None = None  # run that was stopped for the sweep and is started again after it
-    # Set while a GPU setting of the sweep may be in force: "owners", the processes that ran the sweep
-    # (gpu/settings/owners.py), and "gpus", the previous settings of each GPU by UUID.
+    # Set while a GPU setting of the sweep may be in force: "owners", the processes that ran the
+    # sweep (gpu/settings/owners.py), and "gpus", the previous settings of each GPU by UUID.
     start: Mapping[str, Any] | None = None
 
     @property
     def resumable(self) -> bool:
-        """Whether the sweep can be resumed: its design is stored, it is not running, and at least one value is not yet
-        measured."""
+        """Whether the sweep can be resumed: its design is stored, it is not running, and at least
+        one value is not yet measured."""
         left = self.state in (SeriesState.STOPPED, SeriesState.FAILED) or any(
             p.state != PointState.DONE for p in self.points
         )
@@ -111,11 +116,21 @@ class Sweep:
 
 
 def resumed(sweep: Sweep) -> Sweep:
-    """Return the sweep ready for a new start: measured points keep their results and notes, and all other points are in
-    the state "planned" again."""
-    points = tuple(p if p.state == PointState.DONE else SweepPoint(p.label, p.x) for p in sweep.points)
+    """Return the sweep ready for a new start: measured points keep their results and notes, and all
+    other points are in the state "planned" again."""
+    points = tuple(
+        p if p.state == PointState.DONE else SweepPoint(p.label, p.x) for p in sweep.points
+    )
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))
     notes += (f"resumed: {sweep.values_done} of {len(points)} values had been measured before",)
-    fresh = replace(sweep, state=SeriesState.RUNNING, knee=None, knee_text="", left_s=None, error=None, confirmed=None)
+    fresh = replace(
+        sweep,
+        state=SeriesState.RUNNING,
+        knee=None,
+        knee_text="",
+        left_s=None,
+        error=None,
+        confirmed=None,
+    )
     return replace(fresh, points=points, notes=notes)

@@ -4,8 +4,11 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
 def escaped(text: str) -> str:
-    """Return `text` with escapes for special characters, for use between double quotes in a unit file."""
-    return "".join(_ESCAPES.get(char) or (char if char.isprintable() else _hexadecimal(char)) for char in text)
+    """Return `text` with escapes for special characters, for use between double quotes in a unit
+    file."""
+    return "".join(
+        _ESCAPES.get(char) or (char if char.isprintable() else _hexadecimal(char)) for char in text
+    )
 
 
 def _hexadecimal(char: str) -> str:
@@ -18,6 +21,6 @@ def quoted(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return `text` with each "$" doubled for a command line in ExecStart, because systemd expands $NAME and turns "$$"
-    into "$"."""
+    """Return `text` with each "$" doubled for a command line in ExecStart, because systemd expands
+    $NAME and turns "$$" into "$"."""
     return text.replace("$", "$$")

@@ -1,8 +1,8 @@
 """The history of a host: one value per metric and second, and the events that explain them.
 
-All times are Unix seconds by the clock of the machine that runs Workbench. A chart draws cells of equal length, each
-the mean over its seconds. A cell begins at a multiple of its length, so the cells of all metrics are aligned and a
-drawn cell no longer changes when its time is over.
+All times are Unix seconds by the clock of the machine that runs Workbench. A chart draws cells of
+equal length, each the mean over its seconds. A cell begins at a multiple of its length, so the
+cells of all metrics are aligned and a drawn cell no longer changes when its time is over.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _MOST_COUNTED = 65_535
 
 Key = tuple[int, str]  # GPU index or ENGINE, and the metric's field name, such as (0, "power_w")
 
-CLIENT_TOK_S: Key = (ENGINE, "client_tok_s")  # output tokens per second that the benchmark's client received
+# output tokens per second that the benchmark's client received
+CLIENT_TOK_S: Key = (ENGINE, "client_tok_s")
 OWN_BENCHMARK = "benchmark of "  # begins the text of an event of this Workbench's benchmark
 
-# Reasons for lower clocks that say nothing about a problem: the GPU is idle, or the user set the clocks.
+# Reasons for lower clocks that say nothing about a problem: the GPU is idle, or the user set the
+# clocks.
 QUIET_REASONS = frozenset({"GPU idle", "idle", "applications clocks setting", "none"})
 
 
@@ -50,8 +52,8 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A moment that explains a change of the metrics, such as the start of a server. `text` is the sentence for the
-    user."""
+    """A moment that explains a change of the metrics, such as the start of a server. `text` is the
+    sentence for the user."""
 
     unix_s: float
     kind: EventKind
@@ -60,18 +62,18 @@ class Event:
     result_id: int | None = None  # of a benchmark's end
 
     def repeats(self, other: Event) -> bool:
-        """Return whether both events are one event that was reported twice: equal kind, text and GPU within 5
-        seconds."""
+        """Return whether both events are one event that was reported twice: equal kind, text and
+        GPU within 5 seconds."""
         same = (self.kind, self.text, self.gpu_index) == (other.kind, other.text, other.gpu_index)
         return same and abs(self.unix_s - other.unix_s) <= SAME_EVENT_S
 
 
 class _Ring:
-    """The newest `slots` time slots of a metric, each `slot_s` seconds long. A newer slot overwrites the oldest one.
-    Each slot stores the sum and the number of its values.
+    """The newest `slots` time slots of a metric, each `slot_s` seconds long. A newer slot
+    overwrites the oldest one. Each slot stores the sum and the number of its values.
 
-    To save memory, the arrays are short at first and grow as slots are added. `origin` is the slot at their first
-    position.
+    To save memory, the arrays are short at first and grow as slots are added. `origin` is the slot
+    at their first position.
     """
 
     __slots__ = ("counts", "last", "origin", "slot_s", "slots", "sums")
@@ -99,8 +101,8 @@ class _Ring:
             self.counts[at] += 1
 
     def _advance(self, slot: int) -> None:
-        """Make `slot` the newest time slot. Remove old values from it and from the slots between it and the previous
-        newest one."""
+        """Make `slot` the newest time slot. Remove old values from it and from the slots between it
+        and the previous newest one."""
         if self.last < 0 or slot - self.last >= self.slots:
             self.origin = slot
             del self.sums[:], self.counts[:]
@@ -122,9 +124,10 @@ class _Ring:
         return self.last >= 0 and unix_s // self.slot_s > self.last - self.slots
 
     def means(self, start: int, cell_s: int, count: int) -> list[float | None]:
-        """Return the means of the metric in `count` consecutive cells of `cell_s` seconds, the first beginning at the
-        Unix second `start`. `cell_s` and `start` must be multiples of `slot_s`, and the slots from `start` on must
-        still be stored. A cell without a value is None."""
+        """Return the means of the metric in `count` consecutive cells of `cell_s` seconds, the
+        first beginning at the Unix second `start`. `cell_s` and `start` must be multiples of
+        `slot_s`, and the slots from `start` on must still be stored. A cell without a value is
+        None."""
         first, each = start // self.slot_s, cell_s // self.slot_s
         end = first + count * each
         known, until = first, min(end, self.last + 1)
@@ -141,12 +144,15 @@ class _Ring:
             return [None] * (known - first) + values + [None] * (end - until)
         lead = [0] * (known - first)
         totals, numbers = [*lead, *sums], [*lead, *counts]
-        parts = ((sum(totals[i : i + each]), sum(numbers[i : i + each])) for i in range(0, count * each, each))
+        parts = (
+            (sum(totals[i : i + each]), sum(numbers[i : i + each]))
+            for i in range(0, count * each, each)
+        )
         return [total / n if n else None for total, n in parts]
 
     def mean(self, start: int, cell_s: int) -> float | None:
-        """Return the mean of all values of the metric in the time slots that overlap the `cell_s` seconds from the Unix
-        second `start` on. None if these slots have no value."""
+        """Return the mean of all values of the metric in the time slots that overlap the `cell_s`
+        seconds from the Unix second `start` on. None if these slots have no value."""
         total, count = 0.0, 0
         first = max(start // self.slot_s, self.last - self.slots + 1)
         for slot in range(first, min((start + cell_s - 1) // self.slot_s, self.last) + 1):
@@ -158,8 +164,8 @@ class _Ring:
 
 
 class Series:
-    """The values of one metric in three resolutions: each second of the last hour, means of ten seconds for eight
-    hours, and means of one minute for a day. It takes at most 48 KB."""
+    """The values of one metric in three resolutions: each second of the last hour, means of ten
+    seconds for eight hours, and means of one minute for a day. It takes at most 48 KB."""
 
     __slots__ = ("_rings",)
 
@@ -171,19 +177,22 @@ class Series:
             ring.add(unix_s, value)
 
     def load(self, unix_s: float, value: float, step_s: int) -> None:
-        """Add a mean from a file: `value` is the mean of the `step_s` seconds that begin at `unix_s`. If `step_s` is
-        below ten, it is added as a value of a second, otherwise to the means of ten seconds and of a minute."""
+        """Add a mean from a file: `value` is the mean of the `step_s` seconds that begin at
+        `unix_s`. If `step_s` is below ten, it is added as a value of a second, otherwise to the
+        means of ten seconds and of a minute."""
         for ring in self._rings[:1] if step_s < self._rings[1].slot_s else self._rings[1:]:
             ring.add(unix_s, value)
 
     def append(self, newer: Series) -> None:
-        """Add the values of a later series of the same metric, second by second. That series spans at most an hour."""
+        """Add the values of a later series of the same metric, second by second. That series spans
+        at most an hour."""
         for second, value in newer._rings[0].values():
             self.add(second, value)
 
     def cells(self, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
-        """Return the means of the metric in `count` consecutive cells of `cell_s` seconds, oldest first. The last cell
-        contains the Unix second `end_unix_s`. A cell without a value is None."""
+        """Return the means of the metric in `count` consecutive cells of `cell_s` seconds, oldest
+        first. The last cell contains the Unix second `end_unix_s`. A cell without a value is None.
+        """
         end = (int(end_unix_s // cell_s) + 1) * cell_s
         start = end - cell_s * count
         ring = next(r for r in reversed(self._rings) if cell_s % r.slot_s == 0)
@@ -192,29 +201,33 @@ class Series:
         return [self._mean(cell, cell_s) for cell in range(start, end, cell_s)]
 
     def at(self, unix_s: float) -> float | None:
-        """Return the value of the metric in the second that contains the Unix time `unix_s`. None if there is no
-        value."""
+        """Return the value of the metric in the second that contains the Unix time `unix_s`. None
+        if there is no value."""
         return self._mean(int(unix_s), 1)
 
     def _mean(self, start: int, cell_s: int) -> float | None:
-        """Return the mean of the metric in the `cell_s` seconds from the Unix second `start` on; None without a value.
-        It is computed from the coarsest resolution that is not coarser than `cell_s` and reaches back to `start`,
-        otherwise from the finest coarser one."""
+        """Return the mean of the metric in the `cell_s` seconds from the Unix second `start` on;
+        None without a value. It is computed from the coarsest resolution that is not coarser than
+        `cell_s` and reaches back to `start`, otherwise from the finest coarser one."""
         fitting = [r for r in self._rings if r.slot_s <= cell_s]
-        covering = [r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers(start)]
+        covering = [
+            r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers(start)
+        ]
         return covering[0].mean(start, cell_s) if covering else None
 
 
 class Pace:
-    """The intervals between readings of a host, used to store a reading for each second. Readings can come a little
-    more than a second apart. A reading then also counts for the second before it, so that the history has no gap."""
+    """The intervals between readings of a host, used to store a reading for each second. Readings
+    can come a little more than a second apart. A reading then also counts for the second before it,
+    so that the history has no gap."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
 
     def seconds(self, unix_s: float, interval_s: float) -> range:
-        """Return the Unix seconds for which a new reading counts: its own second, and the seconds since the previous
-        reading. If the previous reading is older than 1.75 times `interval_s`, only the reading's own second counts."""
+        """Return the Unix seconds for which a new reading counts: its own second, and the seconds
+        since the previous reading. If the previous reading is older than 1.75 times `interval_s`,
+        only the reading's own second counts."""
         first, last = int(unix_s), self._last_s
         if last is not None and last < unix_s <= last + 1.75 * max(interval_s, 1.0):
             first = min(first, int(last) + 1)
@@ -223,8 +236,9 @@ class Pace:
 
 
 class History:
-    """The series of all metrics of a host, and its events in time order. `clock` returns the present Unix time: that of
-    this machine, or while a recording is replayed, the time in the recording."""
+    """The series of all metrics of a host, and its events in time order. `clock` returns the
+    present Unix time: that of this machine, or while a recording is replayed, the time in the
+    recording."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
@@ -232,7 +246,8 @@ class History:
         self.events: list[Event] = []
 
     def add(self, key: Key, unix_s: float, value: float | None) -> None:
-        """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in the history."""
+        """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in
+        the history."""
         if value is not None:
             series = self._series.get(key)
             if series is None:
@@ -240,22 +255,23 @@ class History:
             series.add(unix_s, value)
 
     def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
-        """Add the values of one reading, given by metric, to each of the Unix seconds in `seconds`. A value of None is
-        left out."""
+        """Add the values of one reading, given by metric, to each of the Unix seconds in `seconds`.
+        A value of None is left out."""
         for key, value in values.items():
             for second in seconds:
                 self.add(key, second, value)
 
     def load(self, key: Key, unix_s: float, value: float, step_s: int) -> None:
-        """Add a stored mean of a metric: `value` is the mean of the `step_s` seconds that begin at `unix_s`."""
+        """Add a stored mean of a metric: `value` is the mean of the `step_s` seconds that begin at
+        `unix_s`."""
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series()
         series.load(unix_s, value, step_s)
 
     def put_under(self, older: History) -> None:
-        """Add the values and events of `older`, a history that ends before this one begins. Do not use `older`
-        afterwards."""
+        """Add the values and events of `older`, a history that ends before this one begins. Do not
+        use `older` afterwards."""
         for key, series in self._series.items():
             if key in older:
                 older._series[key].append(series)
@@ -266,8 +282,8 @@ class History:
             self.add_event(event)
 
     def add_event(self, event: Event) -> bool:
-        """Insert an event in time order, and drop the oldest event if there are more than 2,000. Return False if the
-        event is already in the history."""
+        """Insert an event in time order, and drop the oldest event if there are more than 2,000.
+        Return False if the event is already in the history."""
         near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time)
         at = bisect_right(self.events, event.unix_s, key=_time)
         until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_time)
@@ -278,8 +294,8 @@ class History:
         return True
 
     def cells(self, key: Key, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
-        """Return the means of a metric in `count` cells of `cell_s` seconds, oldest first. The last cell contains
-        `end_unix_s`. A cell without a value is None."""
+        """Return the means of a metric in `count` cells of `cell_s` seconds, oldest first. The last
+        cell contains `end_unix_s`. A cell without a value is None."""
         series = self._series.get(key)
         return series.cells(end_unix_s, cell_s, count) if series else [None] * count
 

@@ -1,8 +1,9 @@
-"""Cleaning of text from other programs: names from drivers and servers, error messages, logs, files, arguments.
+"""Cleaning of text from other programs: names from drivers and servers, error messages, logs,
+files, arguments.
 
-A terminal obeys escape sequences, a forged line break forges a row of a table, and bidirectional marks reorder text.
-`clean` removes all of these when the text enters Workbench. Output code calls `clean` again, because older versions
-stored text as it was.
+A terminal obeys escape sequences, a forged line break forges a row of a table, and bidirectional
+marks reorder text. `clean` removes all of these when the text enters Workbench. Output code calls
+`clean` again, because older versions stored text as it was.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import re
 from typing import Any
 
 NAME_CHARS = 300  # longest name of a GPU, process or model
-LINE_CHARS = 8_192  # longest message or log line; vLLM's and SGLang's configuration lines reach 10,000
+# longest message or log line; vLLM's and SGLang's configuration lines reach 10,000
+LINE_CHARS = 8_192
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor
@@ -22,19 +24,21 @@ _ESCAPE = re.compile(
 )
 _BREAK = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _LINE_BREAK = re.compile(r"\r\n|[\v\f\r\x85\u2028\u2029]")
-# C0 and C1 controls, marks that reorder or hide text, tags. In Python strings, surrogates are single characters.
+# C0 and C1 controls, marks that reorder or hide text, tags. In Python strings, surrogates are
+# single characters.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\[bfnrtu]")  # of JSON: a character that cannot be typed into it as it is
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # of the environment, as a shell accepts it
-UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")  # characters that `clean` removes, besides line breaks
+# characters that `clean` removes, besides line breaks
+UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")
 
 
 def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> str:
-    """Return `text` without escape sequences, control characters and invisible marks, cut to `limit` characters. Line
-    breaks become spaces unless `lines` is true.
+    """Return `text` without escape sequences, control characters and invisible marks, cut to
+    `limit` characters. Line breaks become spaces unless `lines` is true.
 
     Markup stays as it is, so code that writes HTML or Markdown must escape it.
     """
@@ -59,12 +63,17 @@ def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> An
 
 
 def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Parse a JSON document and remove escape sequences, control characters and invisible marks from all its texts and
-    field names. Raises ValueError if the document is not valid JSON or is nested too deeply."""
+    """Parse a JSON document and remove escape sequences, control characters and invisible marks
+    from all its texts and field names. Raises ValueError if the document is not valid JSON or is
+    nested too deeply."""
     try:
         data = json.loads(text)
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        if plain.isprintable() and not _ESCAPED.search(plain) and max(map(len, plain.split('"'))) <= limit:
+        if (
+            plain.isprintable()
+            and not _ESCAPED.search(plain)
+            and max(map(len, plain.split('"'))) <= limit
+        ):
             return data  # nothing in it needs cleaning, which takes ten times as long as reading it
         return clean_data(data, limit, lines=lines)
     except RecursionError:
@@ -72,8 +81,9 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
 
 
 def whole_number(text: str | None, digits: int = 18) -> int | None:
-    """Return the number in `text` if that has only ASCII digits; None for any other text. A text with more than
-    `digits` digits gives None, because Python raises an error for thousands of them."""
+    """Return the number in `text` if that has only ASCII digits; None for any other text. A text
+    with more than `digits` digits gives None, because Python raises an error for thousands of them.
+    """
     plain = text is not None and len(text) <= digits and text.isascii() and text.isdecimal()
     return int(text) if plain and text else None
 

@@ -1,5 +1,5 @@
-"""Recipes: descriptions of a server start in the formats of other tools, read and written. Nothing that a recipe
-contains is run.
+"""Recipes: descriptions of a server start in the formats of other tools, read and written. Nothing
+that a recipe contains is run.
 
 registry.py           all formats that Workbench reads or writes; the command line and the screen list them from here
 recipe.py             what Workbench understood of a recipe, with findings about the rest

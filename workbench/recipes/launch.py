@@ -1,6 +1,7 @@
 """The data that an export writes: command line, environment, image and GPUs of a server.
 
-An export contains no secret. In its place it has the name of an environment variable that the user must set.
+An export contains no secret. In its place it has the name of an environment variable that the user
+must set.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _MARK = "\ue001"  # around the name of a variable, in place of its secret value
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """An argument of a command line that consists of `prefix` and a secret, which is the value of the environment
-    variable `variable`."""
+    """An argument of a command line that consists of `prefix` and a secret, which is the value of
+    the environment variable `variable`."""
 
     variable: str
     prefix: str = ""
@@ -36,8 +37,9 @@ Word = str | Secret
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server to start, in the form that all exports use. `argv` is its command line on a host, `in_image` its command
-    line in a container of `image`. For a server that spans several hosts, `nodes` has each node with its own Launch."""
+    """A server to start, in the form that all exports use. `argv` is its command line on a host,
+    `in_image` its command line in a container of `image`. For a server that spans several hosts,
+    `nodes` has each node with its own Launch."""
 
     name: str
     title: str
@@ -59,20 +61,29 @@ class Launch:
         return self.plan.workdir
 
 
-def launch_of(plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None) -> Launch:
-    """Return what an export of the plan needs, as a Launch, with a further Launch for each node of the plan. `gpus` is
-    the number of GPUs of all nodes together, or None to take it from the plan. Raises PlanError for a plan that cannot
-    be started, and InputError if a single node has a secret."""
+def launch_of(
+    plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None
+) -> Launch:
+    """Return what an export of the plan needs, as a Launch, with a further Launch for each node of
+    the plan. `gpus` is the number of GPUs of all nodes together, or None to take it from the plan.
+    Raises PlanError for a plan that cannot be started, and InputError if a single node has a
+    secret."""
     engine = registry.get(plan.engine)
     plan, secrets = _without_secrets(plan, engine, notes)
     count = max(1, (gpus or plan.gpu_count) // max(1, len(plan.nodes)))
     whole = _of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
-    nodes = tuple((node, _of_node(plan, node, engine, secrets, (name, title, count))) for node in plan.nodes)
+    nodes = tuple(
+        (node, _of_node(plan, node, engine, secrets, (name, title, count))) for node in plan.nodes
+    )
     return replace(whole, nodes=nodes)
 
 
 def _of_node(
-    plan: LaunchPlan, node: Node | None, engine: Engine, secrets: tuple[str, ...], known: tuple[str, str, int]
+    plan: LaunchPlan,
+    node: Node | None,
+    engine: Engine,
+    secrets: tuple[str, ...],
+    known: tuple[str, str, int],
 ) -> Launch:
     name, title, gpus = known
     command = engine.command(plan, node)
@@ -94,9 +105,11 @@ def _of_node(
     )
 
 
-def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[LaunchPlan, tuple[str, ...]]:
-    """Return (the plan with a placeholder for each secret, the names of the environment variables that must contain the
-    secrets)."""
+def _without_secrets(
+    plan: LaunchPlan, engine: Engine, notes: Notes
+) -> tuple[LaunchPlan, tuple[str, ...]]:
+    """Return (the plan with a placeholder for each secret, the names of the environment variables
+    that must contain the secrets)."""
     secrets: list[str] = []
     masked = mask_plan(plan)
     flags: list[FlagSetting] = []
@@ -111,7 +124,11 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
             flags.append(shown)
             continue
         by_env = flag.name == "api-key" and engine.api_key_env is not None
-        secrets.append(engine.api_key_env if by_env and engine.api_key_env else re.sub(r"\W", "_", flag.name).upper())
+        secrets.append(
+            engine.api_key_env
+            if by_env and engine.api_key_env
+            else re.sub(r"\W", "_", flag.name).upper()
+        )
         if not by_env:
             flags.append(replace(flag, value=f"{_MARK}{secrets[-1]}{_MARK}"))
     env: list[FlagSetting] = []
@@ -120,20 +137,25 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
             secrets.append(variable.name)
         else:
             if shown.value != variable.value:
-                text = f"the secret in the variable {variable.name} is masked: replace *** by the secret"
+                text = (
+                    f"the secret in the variable {variable.name} is masked: replace *** by "
+                    "the secret"
+                )
                 notes.add(Level.WARN, "masked", text)
             env.append(shown)
     for node in plan.nodes:
         for name in (*node.flags, *node.env):
             if is_secret_name(name):
                 raise InputError(
-                    f"the plan sets the secret {name} for the node {node.name} alone, which an export cannot express",
+                    f"the plan sets the secret {name} for the node {node.name} alone, which an "
+                    "export cannot express",
                     next_step="set the secret for the whole plan, not for one node",
                 )
     return replace(plan, flags=tuple(flags), env=tuple(env)), tuple(dict.fromkeys(secrets))
 
 
 def word_of(word: str) -> Word:
-    """Return `word`, an argument of a command line, as it is, or as a Secret if it contains the placeholder of one."""
+    """Return `word`, an argument of a command line, as it is, or as a Secret if it contains the
+    placeholder of one."""
     found = re.fullmatch(rf"(.*){_MARK}(\w+){_MARK}", word, re.DOTALL)
     return Secret(found[2], found[1]) if found else word

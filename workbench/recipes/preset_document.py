@@ -12,7 +12,8 @@ from workbench.recipes.recipe import Recipe
 
 
 def preset_id_of(recipe: Recipe) -> str:
-    """Return a preset id for a recipe, made of its name, or of its engine and model if it has no name."""
+    """Return a preset id for a recipe, made of its name, or of its engine and model if it has no
+    name."""
     plan = recipe.plan
     model = plan.model.rstrip("/").rpartition("/")[2] if plan is not None else ""
     text = recipe.name or (f"{plan.engine}-{model}" if plan is not None else "recipe")
@@ -20,20 +21,26 @@ def preset_id_of(recipe: Recipe) -> str:
 
 
 def name_of(text: str) -> str:
-    """Return `text` in lower case, with only the characters that ids of presets, containers and services may have. At
-    most 64 characters."""
-    plain = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\$\{(\w+)\}", r"\1", text).lower()).strip("-.")[:64].strip("-.")
+    """Return `text` in lower case, with only the characters that ids of presets, containers and
+    services may have. At most 64 characters."""
+    plain = (
+        re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\$\{(\w+)\}", r"\1", text).lower())
+        .strip("-.")[:64]
+        .strip("-.")
+    )
     return plain if len(plain) > 1 else "recipe"
 
 
 def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
-    """Return the content of the preset file for a recipe. `source` is where the recipe comes from, as text. Raises
-    InputError if the recipe has no server."""
+    """Return the content of the preset file for a recipe. `source` is where the recipe comes from,
+    as text. Raises InputError if the recipe has no server."""
     plan = recipe.plan
     if plan is None:
         text = recipe.findings[0].text if recipe.findings else f"the {recipe.form} starts no server"
         raise InputError(text, next_step=recipe.findings[0].fix if recipe.findings else None)
-    title = recipe.title or f"{plan.model.rpartition('/')[2] or plan.model}, {registry.get(plan.engine).title}"
+    title = recipe.title or (
+        f"{plan.model.rpartition('/')[2] or plan.model}, {registry.get(plan.engine).title}"
+    )
     document = {
         "schema": 1,
         "id": preset_id,
@@ -62,8 +69,8 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
 
 
 def _note(findings: tuple[Finding, ...]) -> str | None:
-    """Return a text that lists the parts of a recipe that its preset does not contain; None if it contains all of
-    them."""
+    """Return a text that lists the parts of a recipe that its preset does not contain; None if it
+    contains all of them."""
     missing = [f.text for f in findings if f.level in ("error", "warn")]
     return _line(f"Not taken over: {'; '.join(missing)}", 2000) if missing else None
 

@@ -1,8 +1,8 @@
-"""A recipe of another tool, as far as Workbench understands it: a plan, further properties such as title and GPUs, and
-findings about the parts that a plan cannot contain.
+"""A recipe of another tool, as far as Workbench understands it: a plan, further properties such as
+title and GPUs, and findings about the parts that a plan cannot contain.
 
-`Notes` collects the findings while a recipe is read. `finished` removes secrets and values that only a shell could
-compute, so that neither is written into a preset.
+`Notes` collects the findings while a recipe is read. `finished` removes secrets and values that
+only a shell could compute, so that neither is written into a preset.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from workbench.model.preset import IMAGE
 from workbench.model.secrets import mask_plan, mask_text
 
 COMPUTED = "\ue000"  # stands in a word for a part that only a shell could compute
-# A word that a template leaves for somebody to replace: VLLM_MODEL_PLACEHOLDER, <model>, {{ model }}.
+# A word that a template leaves for somebody to replace: VLLM_MODEL_PLACEHOLDER, <model>, {{ model
+# }}.
 _PLACEHOLDER = re.compile(
-    r"(?P<name>[A-Z][A-Z0-9_]*?)_?PLACEHOLDER|<(?P<named>[A-Za-z][\w -]*)>|\{\{ *(?P<inner>\w+) *\}\}"
+    r"(?P<name>[A-Z][A-Z0-9_]*?)_?PLACEHOLDER|<(?P<named>[A-Za-z][\w -]*)>|\{\{ *(?P<inner>\w+) "
+    r"*\}\}"
 )
 _MOST_SHOWN = 200  # characters of a foreign text in a finding
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe of another tool as Workbench understood it. `plan` is None if the recipe starts no server. `form` is the
-    recipe's format, and `variables` are the values that the user must supply, as {name: description}."""
+    """A recipe of another tool as Workbench understood it. `plan` is None if the recipe starts no
+    server. `form` is the recipe's format, and `variables` are the values that the user must supply,
+    as {name: description}."""
 
     plan: LaunchPlan | None
     form: str  # "sparkrun recipe"
@@ -46,13 +49,15 @@ class Recipe:
 
 @dataclass(slots=True)
 class Notes:
-    """Collects the findings about a recipe while it is read, and the variables of the preset into which it is
-    converted, as {name: description}."""
+    """Collects the findings about a recipe while it is read, and the variables of the preset into
+    which it is converted, as {name: description}."""
 
     findings: list[Finding] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
 
-    def add(self, level: Level, code: str, text: str, flag: str | None = None, fix: str | None = None) -> None:
+    def add(
+        self, level: Level, code: str, text: str, flag: str | None = None, fix: str | None = None
+    ) -> None:
         finding = Finding(level, f"recipe.{code}", mask_text(text), flag=flag, fix=fix)
         if finding not in self.findings:
             self.findings.append(finding)
@@ -62,8 +67,8 @@ class Notes:
         self.add(Level.WARN, "not-understood", f"{what} is not understood and left out{shown}")
 
     def refused(self, what: str, code: Any) -> None:
-        """Add a warning that a part of the recipe, which is a program or a script, is not run. `what` names the part,
-        and `code` is its text."""
+        """Add a warning that a part of the recipe, which is a program or a script, is not run.
+        `what` names the part, and `code` is its text."""
         fix = "read this part of the recipe, and run it yourself on the host if the server needs it"
         self.add(Level.WARN, "refused", f"{what} is not run: {short(code)}", fix=fix)
 
@@ -71,23 +76,23 @@ class Notes:
         self.add(Level.INFO, "left-out", f"{what} is left out: {why}")
 
     def variable(self, name: str, where: str) -> str:
-        """Add a variable to the preset for the recipe's variable `name`, whose value is unknown, and return the
-        reference "${…}" to it. `where` names the format of the recipe."""
+        """Add a variable to the preset for the recipe's variable `name`, whose value is unknown,
+        and return the reference "${…}" to it. `where` names the format of the recipe."""
         own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
         self.variables.setdefault(own, f"value of {name} in the {where}")
         return f"${{{own}}}"
 
 
 def short(value: Any) -> str:
-    """Return a value from a recipe as one line of at most _MOST_SHOWN characters, for a finding. Secrets are masked
-    before the text is cut, because a cut secret would not be recognized."""
+    """Return a value from a recipe as one line of at most _MOST_SHOWN characters, for a finding.
+    Secrets are masked before the text is cut, because a cut secret would not be recognized."""
     text = mask_text(" ".join(str(value).split()).replace(COMPUTED, "$(…)"))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def finished(recipe: Recipe, notes: Notes) -> Recipe:
-    """Return the recipe without values that a preset must not contain: secrets, and values that only a shell could
-    compute. There is a finding for each removed value that the plan needs."""
+    """Return the recipe without values that a preset must not contain: secrets, and values that
+    only a shell could compute. There is a finding for each removed value that the plan needs."""
     plan = recipe.plan
     if plan is not None:
         masked = mask_plan(plan)
@@ -95,7 +100,11 @@ def finished(recipe: Recipe, notes: Notes) -> Recipe:
         env = _kept(plan.env, masked.env, notes, "")
         executable = plan.executable
         if any(COMPUTED in word or mask_text(word) != word for word in executable):
-            notes.add(Level.WARN, "refused", "the program is computed by a shell; the engine's usual one is used")
+            notes.add(
+                Level.WARN,
+                "refused",
+                "the program is computed by a shell; the engine's usual one is used",
+            )
             executable = ()
         workdir = None if COMPUTED in (plan.workdir or "") else plan.workdir
         image = plan.image
@@ -105,15 +114,31 @@ def finished(recipe: Recipe, notes: Notes) -> Recipe:
         model = plan.model
         if (name := _placeholder(model)) is not None:
             model = notes.variable(name, recipe.form)
-            notes.add(Level.WARN, "placeholder", f"the model is a placeholder ({plan.model}); the preset asks for it")
+            notes.add(
+                Level.WARN,
+                "placeholder",
+                f"the model is a placeholder ({plan.model}); the preset asks for it",
+            )
         if COMPUTED in model or mask_text(model) != model:
-            notes.add(Level.ERROR, "no-model", "the model's name is a secret or computed by a shell")
+            notes.add(
+                Level.ERROR, "no-model", "the model's name is a secret or computed by a shell"
+            )
             model = ""
         if not model:
             model = notes.variable("model", recipe.form)
             notes.add(Level.WARN, "no-model", "no model is named; the preset asks for it")
-        plan = replace(plan, flags=flags, env=env, executable=executable, workdir=workdir, model=model, image=image)
-        notes.variables = {name: text for name, text in notes.variables.items() if plan.uses(f"${{{name}}}")}
+        plan = replace(
+            plan,
+            flags=flags,
+            env=env,
+            executable=executable,
+            workdir=workdir,
+            model=model,
+            image=image,
+        )
+        notes.variables = {
+            name: text for name, text in notes.variables.items() if plan.uses(f"${{{name}}}")
+        }
     return replace(
         recipe,
         plan=plan,
@@ -123,7 +148,9 @@ def finished(recipe: Recipe, notes: Notes) -> Recipe:
         gpu_names=tuple(map(mask_text, recipe.gpu_names)),
         caveats=tuple(map(mask_text, recipe.caveats)),
         variables=dict(notes.variables),
-        findings=tuple(replace(finding, text=mask_text(finding.text)) for finding in notes.findings),
+        findings=tuple(
+            replace(finding, text=mask_text(finding.text)) for finding in notes.findings
+        ),
     )
 
 
@@ -134,14 +161,29 @@ def _kept(
     for setting, shown in zip(settings, masked, strict=True):
         name, option = f"{dashes}{setting.name}", "--set " if dashes else "--env "
         if COMPUTED in str(setting.value):
-            notes.add(Level.WARN, "computed", f"{name} is left out: only a shell could compute its value", setting.name)
+            notes.add(
+                Level.WARN,
+                "computed",
+                f"{name} is left out: only a shell could compute its value",
+                setting.name,
+            )
         elif _placeholder(setting.value) is not None:
             text = f"{name} is left out: {setting.value} is a placeholder"
-            notes.add(Level.WARN, "placeholder", text, setting.name, f"set it at the start: {option}{setting.name}=…")
+            notes.add(
+                Level.WARN,
+                "placeholder",
+                text,
+                setting.name,
+                f"set it at the start: {option}{setting.name}=…",
+            )
         elif shown.value != setting.value:
             fix = f"set it when you start the server: {option}{setting.name}=…"
             notes.add(
-                Level.WARN, "secret", f"a secret is left out, because no preset stores one: {name}", setting.name, fix
+                Level.WARN,
+                "secret",
+                f"a secret is left out, because no preset stores one: {name}",
+                setting.name,
+                fix,
             )
         else:
             kept.append(setting)
@@ -149,7 +191,7 @@ def _kept(
 
 
 def _placeholder(value: Any) -> str | None:
-    """Return the name in a placeholder such as "<model>", "{{ model }}" or "MODEL_PLACEHOLDER"; None if `value` is not
-    a placeholder."""
+    """Return the name in a placeholder such as "<model>", "{{ model }}" or "MODEL_PLACEHOLDER";
+    None if `value` is not a placeholder."""
     found = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
     return next((text for text in found.groups() if text is not None), "value") if found else None

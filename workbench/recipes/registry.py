@@ -1,7 +1,8 @@
 """The registry of recipe formats: those that Workbench reads and those that it writes.
 
-For a new format, write one module and add an entry here. A module that reads a format has `recognizes(document)` and
-`read(document, notes, entry)`. Modules are imported when their format is first used.
+For a new format, write one module and add an entry here. A module that reads a format has
+`recognizes(document)` and `read(document, notes, entry)`. Modules are imported when their format is
+first used.
 """
 
 from __future__ import annotations
@@ -21,22 +22,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImportForm:
-    """A format of recipes in YAML or JSON that Workbench reads. `module` is the name of its module in the package
-    `recipes.imports`."""
+    """A format of recipes in YAML or JSON that Workbench reads. `module` is the name of its module
+    in the package `recipes.imports`."""
 
     title: str
     module: str
 
     def recognizes(self, document: Mapping[str, Any]) -> bool:
-        recognized: bool = import_module(f"workbench.recipes.imports.{self.module}").recognizes(document)
+        recognized: bool = import_module(f"workbench.recipes.imports.{self.module}").recognizes(
+            document
+        )
         return recognized
 
     def read(self, document: Mapping[str, Any], notes: Notes, entry: str | None) -> Recipe:
-        recipe: Recipe = import_module(f"workbench.recipes.imports.{self.module}").read(document, notes, entry)
+        recipe: Recipe = import_module(f"workbench.recipes.imports.{self.module}").read(
+            document, notes, entry
+        )
         return recipe
 
 
-IMPORT_FORMS = (  # in the order in which they are tried; any other text is a command line or a script
+# in the order in which they are tried; any other text is a command line or a script
+IMPORT_FORMS = (
     ImportForm("compose files", "compose"),
     ImportForm("vLLM recipes", "vllm_recipe"),
     ImportForm("club presets", "club_preset"),
@@ -48,9 +54,10 @@ IMPORT_FORMS = (  # in the order in which they are tried; any other text is a co
 
 @dataclass(frozen=True, slots=True)
 class ExportForm:
-    """A format in which Workbench writes the start of a server. Users type `name`, and menus show `title`. `function`
-    of `module`, in the package `recipes.exports`, returns the text. `for_nodes` says whether the text can start a
-    server on several nodes, and `with_files` whether it can write files that the server needs."""
+    """A format in which Workbench writes the start of a server. Users type `name`, and menus show
+    `title`. `function` of `module`, in the package `recipes.exports`, returns the text. `for_nodes`
+    says whether the text can start a server on several nodes, and `with_files` whether it can write
+    files that the server needs."""
 
     name: str
     title: str
@@ -60,7 +67,8 @@ class ExportForm:
     with_files: bool = False
 
     def render(self, launch: Launch, notes: Notes) -> str:
-        """Return the start of the server as text in this format. Raises InputError if this format cannot express it."""
+        """Return the start of the server as text in this format. Raises InputError if this format
+        cannot express it."""
         if launch.nodes and not self.for_nodes:
             names = ", ".join(node.name for node, _ in launch.nodes)
             raise InputError(
@@ -71,9 +79,12 @@ class ExportForm:
             names = ", ".join(launch.files)
             raise InputError(
                 f"the server needs the file {names}, which a {self.title} cannot write",
-                next_step=f"export as one of {', '.join(form.name for form in EXPORT_FORMS if form.with_files)}",
+                next_step="export as one of "
+                f"{', '.join(form.name for form in EXPORT_FORMS if form.with_files)}",
             )
-        text: str = getattr(import_module(f"workbench.recipes.exports.{self.module}"), self.function)(launch, notes)
+        text: str = getattr(
+            import_module(f"workbench.recipes.exports.{self.module}"), self.function
+        )(launch, notes)
         return text
 
 
@@ -92,7 +103,8 @@ EXPORT_FORMS = (
 
 
 def export_form(name: str) -> ExportForm:
-    """Return the export format called `name`. If there is none, raises InputError with a list of the names."""
+    """Return the export format called `name`. If there is none, raises InputError with a list of
+    the names."""
     found = next((form for form in EXPORT_FORMS if form.name == name), None)
     if found is None:
         raise InputError(
@@ -103,9 +115,9 @@ def export_form(name: str) -> ExportForm:
 
 
 def read_text(text: str, entry: str | None = None) -> Recipe:
-    """Return the recipe in a text: a document in one of IMPORT_FORMS, or else a command line or shell script. `entry`
-    chooses one of several servers in the text. Nothing in the text is run. Raises InputError if the text cannot be
-    read."""
+    """Return the recipe in a text: a document in one of IMPORT_FORMS, or else a command line or
+    shell script. `entry` chooses one of several servers in the text. Nothing in the text is run.
+    Raises InputError if the text cannot be read."""
     text = clean(text, len(text), lines=True).replace(COMPUTED, "")
     document = _document(text)
     notes = Notes()
@@ -121,14 +133,16 @@ def read_text(text: str, entry: str | None = None) -> Recipe:
                 raise InputError("a value of the recipe is nested too deeply") from None
     known = ", ".join(form.title for form in IMPORT_FORMS)
     raise InputError(
-        f"the document has no recipe format that Workbench knows; its fields: {', '.join(document)[:200]}",
-        next_step=f"use one of the formats that Workbench reads: {known}, scripts and command lines",
+        "the document has no recipe format that Workbench knows; its fields: "
+        f"{', '.join(document)[:200]}",
+        next_step=f"use one of the formats that Workbench reads: {known}, scripts and command "
+        "lines",
     )
 
 
 def _document(text: str) -> Mapping[str, Any] | None:
-    """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a script. Raises
-    InputError if the text is not valid or contains no mapping."""
+    """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a
+    script. Raises InputError if the text is not valid or contains no mapping."""
     from workbench.recipes import yaml_text
 
     stripped = text.lstrip()
@@ -136,14 +150,17 @@ def _document(text: str) -> Mapping[str, Any] | None:
         return _mapping(_json(stripped))
     if not _looks_like_yaml(text):
         return None
-    return _mapping(clean_data(yaml_text.load(text), yaml_text.MAX_BYTES, lines=True))  # "\x1b" in quotes
+    # "\x1b" in quotes
+    return _mapping(clean_data(yaml_text.load(text), yaml_text.MAX_BYTES, lines=True))
 
 
 def _json(text: str) -> Any:
     from workbench.recipes import yaml_text
 
     if len(text) > yaml_text.MAX_BYTES:
-        raise InputError(f"the document has more than {yaml_text.MAX_BYTES // 1024} KiB, the limit for a recipe")
+        raise InputError(
+            f"the document has more than {yaml_text.MAX_BYTES // 1024} KiB, the limit for a recipe"
+        )
     try:
         return clean_json(text, yaml_text.MAX_BYTES, lines=True)
     except ValueError as error:
@@ -157,10 +174,15 @@ def _mapping(document: Any) -> Mapping[str, Any]:
 
 
 def _looks_like_yaml(text: str) -> bool:
-    """Return whether the first line that is neither empty nor a comment is a field, such as "model: x", or begins a
-    YAML document ("---")."""
+    """Return whether the first line that is neither empty nor a comment is a field, such as "model:
+    x", or begins a YAML document ("---")."""
     import re
 
-    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    lines = (
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    )
     first = next(lines, "")
-    return first.startswith("---") or re.match(r"""["']?[A-Za-z_][\w .-]*["']?\s*:(?:\s|$)""", first) is not None
+    return (
+        first.startswith("---")
+        or re.match(r"""["']?[A-Za-z_][\w .-]*["']?\s*:(?:\s|$)""", first) is not None
+    )

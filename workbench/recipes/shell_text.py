@@ -1,7 +1,7 @@
 """Splits a shell script into commands and words, without a shell.
 
-A word consists of texts, references to variables (`Variable`), and parts that only a shell could compute (`Code`), such
-as `$(nproc)`. Nothing is computed or run here.
+A word consists of texts, references to variables (`Variable`), and parts that only a shell could
+compute (`Code`), such as `$(nproc)`. Nothing is computed or run here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A reference to a shell variable. `default` is the word in `${name:-word}`, None if the reference has no
-    default."""
+    """A reference to a shell variable. `default` is the word in `${name:-word}`, None if the
+    reference has no default."""
 
     name: str
     default: tuple[Part, ...] | None = None
@@ -43,8 +43,8 @@ Word = tuple[Part, ...]
 
 @dataclass(slots=True)
 class Simple:
-    """A single command of a shell script: its words, the texts of its redirections, and its own text in the script
-    (`source`)."""
+    """A single command of a shell script: its words, the texts of its redirections, and its own
+    text in the script (`source`)."""
 
     words: list[Word] = field(default_factory=list)
     redirects: list[str] = field(default_factory=list)
@@ -52,16 +52,16 @@ class Simple:
 
 
 def simple_commands(text: str) -> list[Simple]:
-    """Return the simple commands of a script in their order. Raises InputError for a quote or bracket that is not
-    closed, and for a script longer than MAX_CHARS."""
+    """Return the simple commands of a script in their order. Raises InputError for a quote or
+    bracket that is not closed, and for a script longer than MAX_CHARS."""
     if len(text) > MAX_CHARS:
         raise InputError(f"the script is longer than the limit of {MAX_CHARS // 1024} KiB")
     return list(_Lexer(_CONTINUED.sub(" ", text)).commands())
 
 
 class _Lexer:
-    """Splits the text of a shell script into commands and words, from left to right. `at` is the index of the next
-    character."""
+    """Splits the text of a shell script into commands and words, from left to right. `at` is the
+    index of the next character."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -78,7 +78,9 @@ class _Lexer:
                 self.at = len(self.text) if end < 0 else end
             elif found := _REDIRECT.match(self.text, self.at):
                 self._redirect(now, found[0])
-            elif operator := next((o for o in _OPERATORS if self.text.startswith(o, self.at)), None):
+            elif operator := next(
+                (o for o in _OPERATORS if self.text.startswith(o, self.at)), None
+            ):
                 now.source = self.text[start : self.at].strip()
                 self.at += len(operator)
                 if operator == "\n":
@@ -97,14 +99,18 @@ class _Lexer:
         self.at += len(operator)
         while self.text[self.at : self.at + 1] in (" ", "\t"):
             self.at += 1
-        target = self.word() if self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>" else ()
+        target = (
+            self.word()
+            if self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>"
+            else ()
+        )
         now.redirects.append(self.text[begin : self.at])
         if operator.endswith(("<<", "<<-")) and not operator.endswith("<<<"):
             self.waiting.append("".join(p for p in target if isinstance(p, str)))
 
     def _skip_documents(self, now: Simple) -> None:
-        """Skip the here-documents that begin in this line, and add their text to the redirections of the command
-        `now`."""
+        """Skip the here-documents that begin in this line, and add their text to the redirections
+        of the command `now`."""
         for end in self.waiting:
             lines = []
             while self.at < len(self.text):
@@ -143,19 +149,23 @@ class _Lexer:
         end = self.text.find(quote, begin)
         if end < 0:
             raise InputError(
-                f"the script has a quote {quote} that is not closed: {self.text[begin - 1 : begin + 20]!r}"
+                f"the script has a quote {quote} that is not closed: "
+                f"{self.text[begin - 1 : begin + 20]!r}"
             )
         return end
 
     def _double(self) -> list[Part]:
-        """Read a text in double quotes, and return its parts. Before the call, `at` is the index after the opening
-        quote. Afterwards it is the index after the closing quote."""
+        """Read a text in double quotes, and return its parts. Before the call, `at` is the index
+        after the opening quote. Afterwards it is the index after the closing quote."""
         parts: list[Part] = [""]
         begin = self.at
         while True:
             char = self.text[self.at : self.at + 1]
             if not char:
-                raise InputError(f'the script has a quote " that is not closed: {self.text[begin - 1 : begin + 20]!r}')
+                raise InputError(
+                    'the script has a quote " that is not closed: '
+                    f"{self.text[begin - 1 : begin + 20]!r}"
+                )
             if char == '"':
                 self.at += 1
                 return parts
@@ -198,20 +208,22 @@ class _Lexer:
         return "$"
 
     def _balanced(self, begin: int) -> int:
-        """Return the index after the bracket that closes the bracket at `begin`. Raises InputError if it is not
-        closed."""
+        """Return the index after the bracket that closes the bracket at `begin`. Raises InputError
+        if it is not closed."""
         opens, depth = self.text[begin], 0
         closes = {"(": ")", "{": "}"}[opens]
         for at in range(begin, len(self.text)):
             depth += (self.text[at] == opens) - (self.text[at] == closes)
             if depth == 0:
                 return at + 1
-        raise InputError(f"the script has a bracket that is not closed: {self.text[begin - 1 : begin + 20]!r}")
+        raise InputError(
+            f"the script has a bracket that is not closed: {self.text[begin - 1 : begin + 20]!r}"
+        )
 
 
 def _variable(inside: str, source: str) -> Part:
-    """Return the part for `${inside}`: a Variable, or Code if only a shell could compute it. `source` is the whole text
-    of the reference."""
+    """Return the part for `${inside}`: a Variable, or Code if only a shell could compute it.
+    `source` is the whole text of the reference."""
     found = _WITH_DEFAULT.fullmatch(inside)
     if found is None or found[2] == "+":
         return Code(source)
@@ -221,8 +233,9 @@ def _variable(inside: str, source: str) -> Part:
 
 
 def parts_of(text: str, special: str = "$`") -> Word:
-    """Return the parts of a text: plain text, variables and code. Only the characters in `special` begin a variable or
-    code, as in a shell's double quotes. All other characters, such as quotes and spaces, are plain text."""
+    """Return the parts of a text: plain text, variables and code. Only the characters in `special`
+    begin a variable or code, as in a shell's double quotes. All other characters, such as quotes
+    and spaces, are plain text."""
     lexer = _Lexer(text)
     parts: list[Part] = [""]
     while lexer.at < len(text):
@@ -236,7 +249,8 @@ def parts_of(text: str, special: str = "$`") -> Word:
 
 
 def interpolated(text: str) -> Word:
-    """Return the parts of a value of a compose file, in which only "$" is special and "$$" means a dollar sign."""
+    """Return the parts of a value of a compose file, in which only "$" is special and "$$" means a
+    dollar sign."""
     pieces = [parts_of(piece, "$") for piece in text.split("$$")]
     joined: list[Part] = list(pieces[0])
     for piece in pieces[1:]:
@@ -245,8 +259,8 @@ def interpolated(text: str) -> Word:
 
 
 def _joined(parts: list[Part]) -> Word:
-    """Return the parts as a word, with adjacent texts joined into one. An empty list becomes a word of one empty
-    text."""
+    """Return the parts as a word, with adjacent texts joined into one. An empty list becomes a word
+    of one empty text."""
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):

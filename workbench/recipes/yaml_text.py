@@ -1,7 +1,8 @@
-"""Reads YAML as data only, with limits on size, nesting and repetition, and writes it so that no value is ambiguous.
+"""Reads YAML as data only, with limits on size, nesting and repetition, and writes it so that no
+value is ambiguous.
 
-Documents are read by the rules of YAML 1.2: `on`, `yes` and `22:22` are texts. Values with tags other than those of
-texts, numbers, booleans, null, lists and mappings are rejected.
+Documents are read by the rules of YAML 1.2: `on`, `yes` and `22:22` are texts. Values with tags
+other than those of texts, numbers, booleans, null, lists and mappings are rejected.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import yaml
 from workbench.model.errors import InputError
 
 MAX_BYTES = 128 * 1024
-MAX_NODES = 20_000  # values after aliases and merges are followed; a "billion laughs" document has more
+# values after aliases and merges are followed; a "billion laughs" document has more
+MAX_NODES = 20_000
 MAX_DEPTH = 40
 _TAGS = frozenset(
-    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge")
+    f"tag:yaml.org,2002:{name}"
+    for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge")
 )
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML's safe loader with the value types of YAML 1.2. It rejects a mapping that contains a key twice."""
+    """PyYAML's safe loader with the value types of YAML 1.2. It rejects a mapping that contains a
+    key twice."""
 
     yaml_implicit_resolvers: ClassVar[Any] = {}
 
@@ -32,11 +36,17 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, "a key of a mapping is a list or mapping, not a text", key.start_mark
+                    None,
+                    None,
+                    "a key of a mapping is a list or mapping, not a text",
+                    key.start_mark,
                 )
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is given twice in one mapping", key.start_mark
+                    None,
+                    None,
+                    f"the key {key.value!r} is given twice in one mapping",
+                    key.start_mark,
                 )
             seen.add(key.value)
         self.flatten_mapping(node)
@@ -57,15 +67,19 @@ for _tag, _pattern, _first in (
      "-+0123456789."),
     ("merge", r"<<", "<"),
 ):  # fmt: off
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first)
+    )
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def load(text: str) -> Any:
-    """Return the data of a YAML document; all keys are texts. Raises InputError, with line and column of the problem if
-    known."""
+    """Return the data of a YAML document; all keys are texts. Raises InputError, with line and
+    column of the problem if known."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise InputError(f"the document has more than {MAX_BYTES // 1024} KiB, the limit for a recipe")
+        raise InputError(
+            f"the document has more than {MAX_BYTES // 1024} KiB, the limit for a recipe"
+        )
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -76,24 +90,32 @@ def load(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise InputError(f"not valid YAML: {place}{getattr(error, 'problem', None) or error}") from None
+        raise InputError(
+            f"not valid YAML: {place}{getattr(error, 'problem', None) or error}"
+        ) from None
     except (RecursionError, ValueError) as error:
         why = "the document is nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(f"not valid YAML: {why}") from None
 
 
 def _check(node: Any, left: list[int], depth: int) -> None:
-    """Raise InputError if a YAML document contains too many values after its aliases are resolved, is nested too
-    deeply, or has a tag that is not in _TAGS. `left` is a list of one number, which counts down how many values the
-    document may still have."""
+    """Raise InputError if a YAML document contains too many values after its aliases are resolved,
+    is nested too deeply, or has a tag that is not in _TAGS. `left` is a list of one number, which
+    counts down how many values the document may still have."""
     left[0] -= 1
     if left[0] < 0:
-        raise InputError(f"the YAML document has more than {MAX_NODES:,} values after its aliases are resolved")
+        raise InputError(
+            f"the YAML document has more than {MAX_NODES:,} values after its aliases are resolved"
+        )
     if depth > MAX_DEPTH:
-        raise InputError("the YAML document is nested too deeply, or contains itself through an alias")
+        raise InputError(
+            "the YAML document is nested too deeply, or contains itself through an alias"
+        )
     if node.tag not in _TAGS:
         line = node.start_mark.line + 1
-        raise InputError(f"not valid YAML: line {line}: Workbench reads no values with the tag {node.tag}")
+        raise InputError(
+            f"not valid YAML: line {line}: Workbench reads no values with the tag {node.tag}"
+        )
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             _check(key, left, depth + 1)
@@ -104,23 +126,25 @@ def _check(node: Any, left: list[int], depth: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of a document's data in which all keys are texts. A list or mapping that occurs several times
-    becomes separate objects."""
+    """Return a copy of a document's data in which all keys are texts. A list or mapping that occurs
+    several times becomes separate objects."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """PyYAML's safe dumper without aliases. It quotes every text that a YAML reader could take for another type of
-    value."""
+    """PyYAML's safe dumper without aliases. It quotes every text that a YAML reader could take for
+    another type of value."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "inf", "nan"])
+_WORDS = frozenset(
+    ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "inf", "nan"]
+)
 
 
 def _text(dumper: Any, value: str) -> Any:

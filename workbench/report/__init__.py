@@ -1,4 +1,5 @@
-"""Reports: benchmark results written as documents and data files, and result files of other tools imported.
+"""Reports: benchmark results written as documents and data files, and result files of other tools
+imported.
 
 registry.py           the table of formats that Workbench writes or imports, for the command line and the screen
 content.py            `Report`, the content of a report: results, a comparison, an experiment or a sweep

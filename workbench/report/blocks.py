@@ -1,5 +1,5 @@
-"""The blocks that a document consists of, such as headings and tables. All texts in them are plain; each output format
-escapes them.
+"""The blocks that a document consists of, such as headings and tables. All texts in them are plain;
+each output format escapes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """A paragraph. `lead` is True for the sentence that states the report's outcome, which is shown larger."""
+    """A paragraph. `lead` is True for the sentence that states the report's outcome, which is shown
+    larger."""
 
     text: str
     lead: bool = False
@@ -34,7 +35,8 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class KeyMetrics:
-    """The most important metrics, shown in large type. Each has a title, a value with its unit, and a detail."""
+    """The most important metrics, shown in large type. Each has a title, a value with its unit, and
+    a detail."""
 
     items: tuple[tuple[str, str, str], ...]
 
@@ -85,13 +87,15 @@ class Fold:
     blocks: Sequence[Block] = field(default=())
 
 
-Block: TypeAlias = Heading | TextBlock | Alert | KeyMetrics | Table | Facts | CodeBlock | PlotBlock | Items | Fold
+Block: TypeAlias = (
+    Heading | TextBlock | Alert | KeyMetrics | Table | Facts | CodeBlock | PlotBlock | Items | Fold
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A report for human readers: title, subtitle and blocks. `simulated` is True if any result is from a simulated
-    host.
+    """A report for human readers: title, subtitle and blocks. `simulated` is True if any result is
+    from a simulated host.
     """
 
     title: str

@@ -18,9 +18,9 @@ Record = TypeVar("Record")
 
 
 class Layout(Enum):
-    """The arrangement of a data format (JSON or CSV). REPORT writes a list of results. RESULT writes one result alone:
-    as one JSON object, or as CSV rows of name and value. REQUESTS writes a CSV row for each request. Documents for
-    human readers ignore the layout."""
+    """The arrangement of a data format (JSON or CSV). REPORT writes a list of results. RESULT
+    writes one result alone: as one JSON object, or as CSV rows of name and value. REQUESTS writes a
+    CSV row for each request. Documents for human readers ignore the layout."""
 
     REPORT = "report"
     RESULT = "result"
@@ -29,8 +29,8 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The content of a report: some results, and the comparison, experiment or sweep that they belong to, if any.
-    `samples` are the records of single requests, by the id of the result.
+    """The content of a report: some results, and the comparison, experiment or sweep that they
+    belong to, if any. `samples` are the records of single requests, by the id of the result.
     """
 
     results: tuple[BenchResult, ...] = ()
@@ -42,13 +42,16 @@ class Report:
 
     @classmethod
     def of_result(cls, result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> Report:
-        """Return the report for the export of one result. `samples` are the records of the result's requests."""
+        """Return the report for the export of one result. `samples` are the records of the result's
+        requests."""
         return cls((result,), {result.id: samples}, layout=Layout.RESULT)
 
     @property
     def simulated(self) -> bool:
         series = (self.experiment, self.sweep)
-        return any(r.conditions.simulated for r in self.results) or any(s is not None and s.simulated for s in series)
+        return any(r.conditions.simulated for r in self.results) or any(
+            s is not None and s.simulated for s in series
+        )
 
     def masked(self) -> Report:
         """Return a copy of the report in which secrets, such as API keys, are masked."""

@@ -29,7 +29,11 @@ def document_of(report: Report) -> Document:
 
 
 def _experiment_document(report: Report, experiment: Experiment) -> Document:
-    model = report.results[0].conditions.model if report.results else str(experiment.spec.plan.get("model", ""))
+    model = (
+        report.results[0].conditions.model
+        if report.results
+        else str(experiment.spec.plan.get("model", ""))
+    )
     title = f"A/B experiment: {model}".rstrip(": ")
     subtitle = f"Experiment {experiment.id} · {experiment.host} · {utc_time(experiment.unix_s)}"
     blocks = [*experiment_blocks(experiment, report.results), *_folded_results(report)]
@@ -60,19 +64,29 @@ def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResu
     if comparison is None:
         return count_of(len(results), "benchmark")
     if len(results) > 2:
-        return f"B ({count_of(comparison.runs_b, 'run')}) against A ({count_of(comparison.runs_a, 'run')})"
+        return (
+            f"B ({count_of(comparison.runs_b, 'run')}) against A "
+            f"({count_of(comparison.runs_a, 'run')})"
+        )
     return f"B #{comparison.b} against A #{comparison.a}"
 
 
 def _folded_results(report: Report) -> list[Block]:
-    """Return one block for each result of an experiment or sweep. It shows the details of the result when the reader
-    opens it."""
-    return [Fold(f"Result #{result.id}", tuple(_inner_blocks(report, result))) for result in report.results]
+    """Return one block for each result of an experiment or sweep. It shows the details of the
+    result when the reader opens it."""
+    return [
+        Fold(f"Result #{result.id}", tuple(_inner_blocks(report, result)))
+        for result in report.results
+    ]
 
 
 def _inner_blocks(report: Report, result: BenchResult) -> list[Block]:
-    """Return a result's blocks for use inside a larger report. Their headings are one level lower. The SIMULATED alert
-    is left out, because the larger report shows it at its top.
+    """Return a result's blocks for use inside a larger report. Their headings are one level lower.
+    The SIMULATED alert is left out, because the larger report shows it at its top.
     """
     blocks = result_blocks(result, report.samples.get(result.id, ()))
-    return [Heading(b.text, b.level + 1) if isinstance(b, Heading) else b for b in blocks if b is not SIMULATED]
+    return [
+        Heading(b.text, b.level + 1) if isinstance(b, Heading) else b
+        for b in blocks
+        if b is not SIMULATED
+    ]

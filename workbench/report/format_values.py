@@ -13,17 +13,19 @@ from workbench.model.untrusted_text import clean
 
 NA = "n/a"
 MINUS = "−"
-NOT_IN_FILE = "not in the imported file"  # the reason for a missing value; stored in the summaries of imported results
+# the reason for a missing value; stored in the summaries of imported results
+NOT_IN_FILE = "not in the imported file"
 
 
 def escape(text: str) -> str:
-    """Return `text` for use in HTML and SVG: without control characters, and with the characters of markup escaped."""
+    """Return `text` for use in HTML and SVG: without control characters, and with the characters of
+    markup escaped."""
     return html.escape(clean(text, len(text), lines=True))
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Return a number as text with at least three significant digits, and commas between thousands: "5,291 tok/s",
-    "46.3", "0.0412".
+    """Return a number as text with at least three significant digits, and commas between thousands:
+    "5,291 tok/s", "46.3", "0.0412".
     """
     if value is None:
         return NA
@@ -41,7 +43,8 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
-    """Return the value of a metric as text. If the summary has no value of the metric, return "n/a" and the reason."""
+    """Return the value of a metric as text. If the summary has no value of the metric, return "n/a"
+    and the reason."""
     value = getattr(summary, name)
     reason = summary.absent.get(name)
     if value is None or (reason is not None and not value):
@@ -50,14 +53,14 @@ def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
 
 
 def is_missing_in_file(summary: BenchSummary, name: str) -> bool:
-    """Return whether a metric has no value because the imported result file does not contain it. Reports list all such
-    metrics in one line."""
+    """Return whether a metric has no value because the imported result file does not contain it.
+    Reports list all such metrics in one line."""
     return summary.absent.get(name) == NOT_IN_FILE
 
 
 def change(percent: float | None, half: float | None = None) -> str:
-    """Return a change in percent as text, with the half width of its interval if `half` is not None: "+3.1 %", "−0.4 %
-    ± 0.9".
+    """Return a change in percent as text, with the half width of its interval if `half` is not
+    None: "+3.1 %", "−0.4 % ± 0.9".
     """
     if percent is None:
         return NA
@@ -67,8 +70,8 @@ def change(percent: float | None, half: float | None = None) -> str:
 
 
 def utc_time(unix_s: float) -> str:
-    """Return a time in Unix seconds as text: "2026-09-21 14:13:20 UTC". The text is n/a if the time is outside the
-    calendar.
+    """Return a time in Unix seconds as text: "2026-09-21 14:13:20 UTC". The text is n/a if the time
+    is outside the calendar.
     """
     try:
         return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -77,11 +80,16 @@ def utc_time(unix_s: float) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return the value of a flag or setting in the form in which users type it, such as "on", "0.9" or a JSON list."""
+    """Return the value of a flag or setting in the form in which users type it, such as "on", "0.9"
+    or a JSON list."""
     if value is None:
         return NA
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
         return f"{value:g}"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else str(value)
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, (Mapping, list, tuple))
+        else str(value)
+    )

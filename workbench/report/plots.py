@@ -26,8 +26,8 @@ Sample = Mapping[str, Any]
 
 
 def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
-    """Return a plot of the output tokens per second over the time of the run. None if no request has the times of its
-    chunks.
+    """Return a plot of the output tokens per second over the time of the run. None if no request
+    has the times of its chunks.
     """
     arrivals = [arrival for sample in samples for arrival in _arrivals(sample)]
     first = min((s["start_s"] for s in samples if s.get("start_s") is not None), default=0.0)
@@ -42,14 +42,20 @@ def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | 
     points = [(i * width, bins[i] / width) for i in range(max(1, max(bins)))]
     points.append((points[-1][0] + width, points[-1][1]))
     title = "Output tokens per second over the run"
-    x, y = svg.SvgAxis("seconds", 0.0, points[-1][0]), svg.SvgAxis("tok/s", 0.0, max(v for _, v in points) * 1.08)
+    x, y = (
+        svg.SvgAxis("seconds", 0.0, points[-1][0]),
+        svg.SvgAxis("tok/s", 0.0, max(v for _, v in points) * 1.08),
+    )
     window = f", {summary.window} window" if summary.window_s else ""
-    return PlotBlock(svg.chart(title, x, y, [svg.Series(points)]), f"{title}, in steps of {width:g} s{window}.")
+    return PlotBlock(
+        svg.chart(title, x, y, [svg.Series(points)]), f"{title}, in steps of {width:g} s{window}."
+    )
 
 
 def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
-    """Yield (time in s, tokens) for each chunk of the answer to a request, or nothing for a failed or warm-up request.
-    The tokens of a request are divided evenly among its chunks, because servers report only their total."""
+    """Yield (time in s, tokens) for each chunk of the answer to a request, or nothing for a failed
+    or warm-up request. The tokens of a request are divided evenly among its chunks, because servers
+    report only their total."""
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
     if sample.get("error") or sample.get("warmup") or not tokens or start_s is None:
         return
@@ -68,8 +74,8 @@ def _rounded_up(step: float) -> float:
 
 
 def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
-    """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks. Failed and warm-up
-    requests do not count. A distribution with too little data is left out."""
+    """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks.
+    Failed and warm-up requests do not count. A distribution with too little data is left out."""
     counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
     ttfts = [s["ttft_us"] / 1000 for s in counted if s.get("ttft_us") is not None]
     gaps = [gap / 1000 for s in counted for gap in s.get("gaps_us", ())]
@@ -101,7 +107,8 @@ def _cumulative(title: str, values: list[float], what: str) -> PlotBlock | None:
 
 
 def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
-    """Return a plot with the change of each metric and its interval. None if no metric has an interval."""
+    """Return a plot with the change of each metric and its interval. None if no metric has an
+    interval."""
     claims = {"better": True, "worse": False}
     rows = [
         svg.Interval(
@@ -116,12 +123,17 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
     ]
     if not rows:
         return None
-    drawn = svg.forest("Change of each metric with its 95 % interval", rows, "change of B against A, %")
-    return PlotBlock(drawn, "Change of B against A with its 95 % interval; hollow: no difference is claimed.")
+    drawn = svg.forest(
+        "Change of each metric with its 95 % interval", rows, "change of B against A, %"
+    )
+    return PlotBlock(
+        drawn, "Change of B against A with its 95 % interval; hollow: no difference is claimed."
+    )
 
 
 def raw_pairs(metric: MetricChange) -> PlotBlock | None:
-    """Return a plot with the two values (of A and of B) of each complete pair of runs. None if no pair is complete."""
+    """Return a plot with the two values (of A and of B) of each complete pair of runs. None if no
+    pair is complete."""
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
@@ -131,8 +143,8 @@ def raw_pairs(metric: MetricChange) -> PlotBlock | None:
 
 
 def sweep(swept: Sweep) -> list[PlotBlock]:
-    """Return the plots of a sweep: throughput, efficiency and latencies at each point, with a mark at the knee, beyond
-    which little is gained. Metrics that were not measured are left out."""
+    """Return the plots of a sweep: throughput, efficiency and latencies at each point, with a mark
+    at the knee, beyond which little is gained. Metrics that were not measured are left out."""
     done = [point for point in swept.points if point.state == "done" and point.tok_s is not None]
     if len(done) < 2:
         return []
@@ -143,21 +155,26 @@ def sweep(swept: Sweep) -> list[PlotBlock]:
     for unit, lines in _SWEEP_PLOTS:
         series = []
         for field, label, color in lines:
-            points = [(x_of[p.label], value) for p in done if (value := getattr(p, field)) is not None]
+            points = [
+                (x_of[p.label], value) for p in done if (value := getattr(p, field)) is not None
+            ]
             if len(points) > 1:
                 series.append(svg.Series(points, label if len(lines) > 1 else "", color, dots=True))
         if not series:
             continue
         labels = " and ".join(label for _, label, _ in lines)
         title = f"{labels[0].upper()}{labels[1:]} by {swept.name}"
-        y = svg.SvgAxis(unit, 0.0, max(value for one in series for _, value in one.points) * 1.08 or 1.0)
+        y = svg.SvgAxis(
+            unit, 0.0, max(value for one in series for _, value in one.points) * 1.08 or 1.0
+        )
         drawn = svg.chart(title, axis, y, series, height=240, marks=marks, x_names=names)
         plots.append(PlotBlock(drawn, f"{title}."))
     return plots
 
 
 def knee_of(swept: Sweep) -> SweepPoint | None:
-    """Return the knee of a sweep, the point beyond which little is gained. None if the sweep has no knee."""
+    """Return the knee of a sweep, the point beyond which little is gained. None if the sweep has no
+    knee."""
     if swept.knee is None or not 0 <= swept.knee < len(swept.points):
         return None
     return swept.points[swept.knee]
@@ -166,9 +183,9 @@ def knee_of(swept: Sweep) -> SweepPoint | None:
 def _sweep_axis(
     swept: Sweep, points: Sequence[SweepPoint]
 ) -> tuple[svg.SvgAxis, dict[str, float], list[tuple[float, str]]]:
-    """Return (x axis of a sweep's plots, {label of a point: x position}, [(position, name) of each tick]). Numbers are
-    placed by value, on a logarithmic axis if they span a factor of 16. If a value is a word or occurs twice, the points
-    are placed in order."""
+    """Return (x axis of a sweep's plots, {label of a point: x position}, [(position, name) of each
+    tick]). Numbers are placed by value, on a logarithmic axis if they span a factor of 16. If a
+    value is a word or occurs twice, the points are placed in order."""
     title = f"{swept.name}, {swept.unit}".rstrip(", ")
     values = [point.x for point in points if point.x is not None]
     if len(set(values)) < len(points):
@@ -178,4 +195,8 @@ def _sweep_axis(
     low, high = min(values), max(values)
     axis = svg.SvgAxis(title, low, high, log=low > 0 and high / low >= 16)
     places = {point.label: point.x or 0.0 for point in points}
-    return axis, places, [(value, number(int(value) if value == int(value) else value)) for value in values]
+    return (
+        axis,
+        places,
+        [(value, number(int(value) if value == int(value) else value)) for value in values],
+    )

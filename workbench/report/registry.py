@@ -1,8 +1,9 @@
 """The registry of file formats: those that Workbench writes and those that it imports.
 
-A new format is one module and its entry here. The module of an output format has `render(report: Report) -> str`. The
-module of an import format has `recognizes(document)` and `read(fields, options)`. Modules are imported at the first use
-of their formats, so that the command line can list the formats without loading them.
+A new format is one module and its entry here. The module of an output format has `render(report:
+Report) -> str`. The module of an import format has `recognizes(document)` and `read(fields,
+options)`. Modules are imported at the first use of their formats, so that the command line can list
+the formats without loading them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """A format in which reports are written. `name` is what users type, `title` is what menus show, and `module` is in
-    the package `report.formats`.
+    """A format in which reports are written. `name` is what users type, `title` is what menus show,
+    and `module` is in the package `report.formats`.
     """
 
     name: str
@@ -40,8 +41,8 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class ImportFormat:
-    """A format of result files that can be imported. `tool` is the program that writes the files, and `module` is in
-    the package `report.imports`.
+    """A format of result files that can be imported. `tool` is the program that writes the files,
+    and `module` is in the package `report.imports`.
     """
 
     tool: str
@@ -49,12 +50,16 @@ class ImportFormat:
 
     def recognizes(self, document: Mapping[str, Any]) -> bool:
         """Return whether a JSON object comes from a result file of this tool."""
-        recognized: bool = import_module(f"workbench.report.imports.{self.module}").recognizes(document)
+        recognized: bool = import_module(f"workbench.report.imports.{self.module}").recognizes(
+            document
+        )
         return recognized
 
     def read(self, fields: Fields, options: ImportOptions) -> list[Imported]:
         """Return the results in a JSON object. Raises InputError that names the invalid field."""
-        results: list[Imported] = import_module(f"workbench.report.imports.{self.module}").read(fields, options)
+        results: list[Imported] = import_module(f"workbench.report.imports.{self.module}").read(
+            fields, options
+        )
         return results
 
 
@@ -63,7 +68,9 @@ OUTPUT_FORMATS = {
     for each in (
         OutputFormat("md", "Markdown", "markdown", (".md", ".markdown")),
         OutputFormat("html", "HTML page with plots", "html", (".html", ".htm"), with_requests=True),
-        OutputFormat("json", "JSON with all conditions", "json_data", (".json",), with_requests=True),
+        OutputFormat(
+            "json", "JSON with all conditions", "json_data", (".json",), with_requests=True
+        ),
         OutputFormat("csv", "CSV", "csv_tables", (".csv",)),
         OutputFormat("txt", "plain text", "terminal", (".txt",)),
     )
@@ -77,24 +84,29 @@ IMPORT_FORMATS = (  # in the order in which they are tried
 
 
 def output_format(name: str) -> OutputFormat:
-    """Return the output format called `name`. Raises InputError, with a list of the names, if there is none."""
+    """Return the output format called `name`. Raises InputError, with a list of the names, if there
+    is none."""
     if name not in OUTPUT_FORMATS:
-        raise InputError(f"unknown format {name!r}", next_step=f"use one of {', '.join(OUTPUT_FORMATS)}")
+        raise InputError(
+            f"unknown format {name!r}", next_step=f"use one of {', '.join(OUTPUT_FORMATS)}"
+        )
     return OUTPUT_FORMATS[name]
 
 
 def format_of_file(path: Path) -> OutputFormat:
-    """Return the output format for the suffix of a file name, such as ".html". Raises InputError for any other
-    suffix.
+    """Return the output format for the suffix of a file name, such as ".html". Raises InputError
+    for any other suffix.
     """
     for each in OUTPUT_FORMATS.values():
         if path.suffix.lower() in each.suffixes:
             return each
     raise InputError(
-        f"no report format has the suffix of {path}", next_step=f"give --format {', '.join(OUTPUT_FORMATS)}"
+        f"no report format has the suffix of {path}",
+        next_step=f"give --format {', '.join(OUTPUT_FORMATS)}",
     )
 
 
 def imported_tools() -> str:
-    """Return the names of the tools whose result files can be imported, as text for help and messages."""
+    """Return the names of the tools whose result files can be imported, as text for help and
+    messages."""
     return ", ".join(each.tool for each in IMPORT_FORMATS)

@@ -12,10 +12,30 @@ from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDu
 from workbench.model.bench_cli_options import options
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
-from workbench.model.metrics import ENERGY, LATENCY, METRICS, PARTS, RUN, SummaryMetric, metrics_of, value_of
+from workbench.model.metrics import (
+    ENERGY,
+    LATENCY,
+    METRICS,
+    PARTS,
+    RUN,
+    SummaryMetric,
+    metrics_of,
+    value_of,
+)
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.report import plots
-from workbench.report.blocks import Alert, Block, CodeBlock, Facts, Fold, Heading, Items, KeyMetrics, Table, TextBlock
+from workbench.report.blocks import (
+    Alert,
+    Block,
+    CodeBlock,
+    Facts,
+    Fold,
+    Heading,
+    Items,
+    KeyMetrics,
+    Table,
+    TextBlock,
+)
 from workbench.report.format_values import (
     NA,
     NOT_IN_FILE,
@@ -29,13 +49,23 @@ from workbench.report.format_values import (
 Row = tuple[str, str]
 SIMULATED = Alert("simulated", "SIMULATED", ("Values of a model, not of hardware.",))
 DEFINITIONS = (
-    "TTFT: from the socket write to the first chunk with content of any kind (text, reasoning, tool call); a chunk with"
+    "TTFT: from the socket write to the first chunk with content of any kind (text, reasoning, "
+    "tool call); a chunk with"
     " only the role does not count.",
-    "ITL: the gap between two chunks with content. TPOT: (last - first chunk) / (tokens - tokens in the first chunk),"
+    "ITL: the gap between two chunks with content. TPOT: (last - first chunk) / (tokens - tokens "
+    "in the first chunk),"
     " one value per request.",
     "Tokens are the server's own usage. Percentiles interpolate linearly.",
 )
-_SPEC_FIELDS_NOT_LISTED = {"url", "model", "salt", "prompts", "command", "extra_body", "api_key_env"}
+_SPEC_FIELDS_NOT_LISTED = {
+    "url",
+    "model",
+    "salt",
+    "prompts",
+    "command",
+    "extra_body",
+    "api_key_env",
+}
 _ENGINE_COUNTERS = {  # field of EngineDuring -> title, unit
     "requests_finished": ("requests finished", ""),
     "prompt_tokens": ("prompt tokens", ""),
@@ -73,18 +103,21 @@ def title_of(result: BenchResult) -> str:
 
 
 def subtitle_of(result: BenchResult) -> str:
-    """Return one line for the top of a result's report: number, engine, time, and the program that measured it."""
+    """Return one line for the top of a result's report: number, engine, time, and the program that
+    measured it."""
     conditions = result.conditions
     engine = " ".join(filter(None, (conditions.engine, conditions.engine_version)))
     source = f"Workbench {conditions.workbench_version}".rstrip()
     if conditions.imported:
         source = f"imported: {conditions.imported}"
-    return " · ".join(filter(None, (f"Benchmark #{result.id}", engine, utc_time(result.unix_s), source)))
+    return " · ".join(
+        filter(None, (f"Benchmark #{result.id}", engine, utc_time(result.unix_s), source))
+    )
 
 
 def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
-    """Return the blocks that describe a result, the most important first. `samples` are the records of its requests.
-    Secrets must be masked already.
+    """Return the blocks that describe a result, the most important first. `samples` are the records
+    of its requests. Secrets must be masked already.
     """
     summary = result.summary
     throughput = plots.throughput(samples, summary)
@@ -114,13 +147,22 @@ def _alerts(result: BenchResult) -> list[Block]:
     if summary.refused:
         alerts.append(Alert("rejected", "This result is not valid", summary.refused))
     if summary.marked:
-        alerts.append(Alert("warning", "This result is less reliable than it looks", summary.marked))
+        alerts.append(
+            Alert("warning", "This result is less reliable than it looks", summary.marked)
+        )
     if conditions.imported:
-        text = "Its definitions differ as the notes say. Engine, driver and GPUs are known only as far as shown."
-        alerts.append(Alert("warning", f"Measured by {conditions.imported}, not by Workbench", (text,)))
+        text = (
+            "Its definitions differ as the notes say. Engine, driver and GPUs are known only "
+            "as far as shown."
+        )
+        alerts.append(
+            Alert("warning", f"Measured by {conditions.imported}, not by Workbench", (text,))
+        )
     if summary.requests_failed:
         kinds = ", ".join(f"{count} × {kind}" for kind, count in summary.errors.items())
-        alerts.append(Alert("warning", f"{count_of(summary.requests_failed, 'request')} failed", (kinds,)))
+        alerts.append(
+            Alert("warning", f"{count_of(summary.requests_failed, 'request')} failed", (kinds,))
+        )
     return alerts
 
 
@@ -134,9 +176,17 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
     for name in (first, "itl_ms"):
         median, tail = summary.latency(name, "p50"), summary.latency(name, "p99")
         if median is not None:
-            items.append((f"{METRICS[name].title} p50", number(median, "ms"), f"p99 {number(tail, 'ms')}"))
+            items.append(
+                (f"{METRICS[name].title} p50", number(median, "ms"), f"p99 {number(tail, 'ms')}")
+            )
     if summary.tok_per_joule is not None:
-        items.append(("efficiency", number(summary.tok_per_joule, "tok/J"), f"{number(summary.power_w, 'W')} mean"))
+        items.append(
+            (
+                "efficiency",
+                number(summary.tok_per_joule, "tok/J"),
+                f"{number(summary.power_w, 'W')} mean",
+            )
+        )
     items.append(("requests", f"{summary.requests_ok:,} ok", _failed(summary)))
     return KeyMetrics(tuple(items))
 
@@ -161,7 +211,10 @@ def _latency_table(summary: BenchSummary) -> Table:
 
 def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
     failed = "".join(f", {count} {kind}" for kind, count in summary.errors.items())
-    rows = [("requests", f"{summary.requests_ok:,} ok, {_failed(summary)}{failed}"), *_metric_rows(summary, RUN)]
+    rows = [
+        ("requests", f"{summary.requests_ok:,} ok, {_failed(summary)}{failed}"),
+        *_metric_rows(summary, RUN),
+    ]
     if summary.warmup_requests:
         rows.append(("warm-up, not counted", count_of(summary.warmup_requests, "request")))
     if any(is_missing_in_file(summary, metric.name) for metric in metrics_of(RUN)):
@@ -170,8 +223,8 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
 
 
 def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
-    """Return a row of (title, value) for each metric of a group. A metric that was not measured shows the reason
-    instead. It gets no row if it is optional or if the imported file lacks it."""
+    """Return a row of (title, value) for each metric of a group. A metric that was not measured
+    shows the reason instead. It gets no row if it is optional or if the imported file lacks it."""
 
     def listed(metric: SummaryMetric) -> bool:
         measured = getattr(summary, metric.name) is not None
@@ -191,7 +244,11 @@ def _energy(summary: BenchSummary) -> list[Block]:
 def _gpu_rows(during: GpuDuring | None) -> list[Row]:
     if during is None:
         return [("GPUs during the run", f"{NA} (this result has no telemetry)")]
-    shares = [f"{name} {100 * share:.0f} % of the time" for name, share in during.event_reasons.items() if share]
+    shares = [
+        f"{name} {100 * share:.0f} % of the time"
+        for name, share in during.event_reasons.items()
+        if share
+    ]
     rows = _record_rows(during, _GPU_READINGS, during.absent, "unknown")
     return [*rows, ("clocks limited by", ", ".join(shares) or "nothing was reported")]
 
@@ -207,11 +264,14 @@ def _engine_counters(engine: EngineDuring | None) -> list[Block]:
 
 
 def _record_rows(
-    record: object, titles: Mapping[str, tuple[str, str]], absent: Mapping[str, str], unknown: str = ""
+    record: object,
+    titles: Mapping[str, tuple[str, str]],
+    absent: Mapping[str, str],
+    unknown: str = "",
 ) -> list[Row]:
-    """Return a row of (title, value) for each field of `record` in `titles`, which maps a field to (title, unit). A
-    field without a value shows its reason from `absent`, or else the text `unknown`. If both are empty, the field gets
-    no row."""
+    """Return a row of (title, value) for each field of `record` in `titles`, which maps a field to
+    (title, unit). A field without a value shows its reason from `absent`, or else the text
+    `unknown`. If both are empty, the field gets no row."""
     rows = []
     for name, (title, unit) in titles.items():
         value, reason = getattr(record, name), absent.get(name, unknown)
@@ -223,13 +283,19 @@ def _record_rows(
 
 
 def condition_blocks(result: BenchResult) -> list[Block]:
-    """Return the blocks that describe the conditions of a result, including the command that started the server."""
+    """Return the blocks that describe the conditions of a result, including the command that
+    started the server."""
     conditions = result.conditions
     rows = condition_texts(conditions)
     rows += judgements(result)
     for name, value in conditions.gpu_settings.items():
         state = conditions.in_force.get(name)
-        rows.append((f"GPU setting {name}", setting_text(value) + (f" (in force: {state})" if state else "")))
+        rows.append(
+            (
+                f"GPU setting {name}",
+                setting_text(value) + (f" (in force: {state})" if state else ""),
+            )
+        )
     rows += [(f"under load {name}", text) for name, text in conditions.findings.items()]
     blocks: list[Block] = [Facts(tuple(rows))]
     if conditions.argv:
@@ -243,8 +309,8 @@ def condition_blocks(result: BenchResult) -> list[Block]:
 
 
 def workload_facts(result: BenchResult) -> tuple[Row, ...]:
-    """Return the requested workload of a result as rows of name and value. For an imported result, only the fields that
-    its file states are included."""
+    """Return the requested workload of a result as rows of name and value. For an imported result,
+    only the fields that its file states are included."""
     spec, known = result.spec, result.conditions.known_workload
     rows = []
     for field in fields(BenchSpec):
@@ -269,14 +335,16 @@ def _is_known(result: BenchResult, name: str) -> bool:
 
 
 def command_of(result: BenchResult) -> str:
-    """Return the `workbench bench` command that repeats this measurement. Parts of the workload for which `bench` has
-    no option are left out."""
+    """Return the `workbench bench` command that repeats this measurement. Parts of the workload for
+    which `bench` has no option are left out."""
     spec, conditions = result.spec, result.conditions
     words = ["workbench"]
     if conditions.host != "local" and conditions.run_id:
         words += ["--host", conditions.host]
     words.append("bench")
-    words += [conditions.run_id] if conditions.run_id else ["--url", spec.url, "--model", spec.model]
+    words += (
+        [conditions.run_id] if conditions.run_id else ["--url", spec.url, "--model", spec.model]
+    )
     words += ["--", *spec.command] if spec.command else options(spec)
     return shlex.join(words)
 

@@ -28,13 +28,14 @@ _POINT_COLUMNS = (  # field of SweepPoint, column head
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """Return the blocks that describe a comparison: first the differences in the conditions, then the changes of the
-    metrics with their verdicts.
+    """Return the blocks that describe a comparison: first the differences in the conditions, then
+    the changes of the metrics with their verdicts.
     """
     blocks: list[Block] = [Heading("What differs between A and B")]
     if comparison.differences:
         rows = tuple(
-            (str(d["kind"]), str(d["name"]), setting_text(d["a"]), setting_text(d["b"])) for d in comparison.differences
+            (str(d["kind"]), str(d["name"]), setting_text(d["a"]), setting_text(d["b"]))
+            for d in comparison.differences
         )
         blocks.append(Table(("kind", "name", "A", "B"), rows))
     else:
@@ -52,15 +53,22 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
 
 def _change_table(metrics: Sequence[MetricChange]) -> Table:
     rows = tuple(
-        (metric_title(m.metric), m.unit, number(m.a), number(m.b), change(m.change_pct, m.interval_pct), m.verdict)
+        (
+            metric_title(m.metric),
+            m.unit,
+            number(m.a),
+            number(m.b),
+            change(m.change_pct, m.interval_pct),
+            m.verdict,
+        )
         for m in metrics
     )
     return Table(("metric", "unit", "A", "B", "B against A", "verdict"), rows, frozenset({2, 3, 4}))
 
 
 def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) -> list[Block]:
-    """Return the blocks that describe an experiment. `results` are the results of its runs, in the order of
-    measurement. Secrets must be masked already.
+    """Return the blocks that describe an experiment. `results` are the results of its runs, in the
+    order of measurement. Secrets must be masked already.
     """
     spec, comparison = experiment.spec, experiment.comparison
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
@@ -87,8 +95,8 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
 
 
 def machine_blocks(experiment: Experiment) -> list[Block]:
-    """Return the blocks about the difference between the two machines of an experiment that compares machines of the
-    same kind; [] for any other experiment."""
+    """Return the blocks about the difference between the two machines of an experiment that
+    compares machines of the same kind; [] for any other experiment."""
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     if machine is None:
         return []
@@ -102,7 +110,10 @@ def machine_blocks(experiment: Experiment) -> list[Block]:
         machine.verdict,
     )
     head = ("metric", "unit", first, second, f"{second} against {first}", "verdict")
-    return [Heading("The machines, with the same configuration"), Table(head, (row,), frozenset({2, 3, 4}))]
+    return [
+        Heading("The machines, with the same configuration"),
+        Table(head, (row,), frozenset({2, 3, 4})),
+    ]
 
 
 def _first_conditions(results: Sequence[BenchResult], what: str) -> list[Block]:
@@ -113,13 +124,28 @@ def _first_conditions(results: Sequence[BenchResult], what: str) -> list[Block]:
 
 def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     spec = experiment.spec
-    until = f", or until the interval is ± {spec.until_pct:g} % or narrower" if spec.until_pct else ""
-    matched = f"matched within {spec.match_temperature_c:g} °C" if spec.match_temperature_c else "not matched"
+    until = (
+        (f", or until the interval is ± {spec.until_pct:g} % or narrower") if spec.until_pct else ""
+    )
+    matched = (
+        (f"matched within {spec.match_temperature_c:g} °C")
+        if spec.match_temperature_c
+        else "not matched"
+    )
     rows = [
         ("metric chosen beforehand", metric_title(spec.metric)),
-        ("pairs", f"{experiment.pairs_done} complete; planned: {spec.pairs}{until}, in {experiment.order}"),
+        (
+            "pairs",
+            f"{experiment.pairs_done} complete; planned: {spec.pairs}{until}, in "
+            f"{experiment.order}",
+        ),
         ("unit", "one run: requests of a run share the engine's state"),
-        ("restarts", "the server was restarted for each change" if experiment.restarts else "none was needed"),
+        (
+            "restarts",
+            "the server was restarted for each change"
+            if experiment.restarts
+            else "none was needed",
+        ),
         ("smallest difference that could be shown", number(experiment.smallest_pct, "%")),
         ("start temperature", matched),
     ]
@@ -130,24 +156,36 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     if experiment.discarded:
         rows.append(("first runs discarded", ", ".join(run.side for run in experiment.discarded)))
     if experiment.extensions:
-        rows.append(("extended after the outcome was seen", count_of(experiment.extensions, "time")))
+        rows.append(
+            ("extended after the outcome was seen", count_of(experiment.extensions, "time"))
+        )
     return tuple(rows)
 
 
 def _arms(a: Arm, b: Arm) -> Table:
-    rows = tuple((name, ", ".join(arm.words) or "the base as it is") for name, arm in (("A", a), ("B", b)))
+    rows = tuple(
+        (name, ", ".join(arm.words) or "the base as it is") for name, arm in (("A", a), ("B", b))
+    )
     return Table(("arm", "changes on the common base"), rows)
 
 
 def pairs_table(metrics: Sequence[MetricChange]) -> Table:
-    """Return a table with the values of every metric in every pair of runs, from which readers can compute the outcome
-    themselves.
+    """Return a table with the values of every metric in every pair of runs, from which readers can
+    compute the outcome themselves.
     """
     rows = []
     for metric in metrics:
         for i, (a, b) in enumerate(metric.pairs, start=1):
             ratio = 100 * (b / a - 1) if a and b is not None else None
-            rows.append((f"{metric_title(metric.metric)}, {metric.unit}", str(i), number(a), number(b), change(ratio)))
+            rows.append(
+                (
+                    f"{metric_title(metric.metric)}, {metric.unit}",
+                    str(i),
+                    number(a),
+                    number(b),
+                    change(ratio),
+                )
+            )
     return Table(("metric", "pair", "A", "B", "B against A"), tuple(rows), frozenset({1, 2, 3, 4}))
 
 
@@ -169,31 +207,45 @@ def _runs(experiment: Experiment) -> Table:
 
 
 def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
-    """Return the blocks that describe a sweep. `results` are the results of its points, in order. Secrets must be
-    masked already.
+    """Return the blocks that describe a sweep. `results` are the results of its points, in order.
+    Secrets must be masked already.
     """
     blocks: list[Block] = [SIMULATED] if sweep.simulated else []
     knee = plots.knee_of(sweep)
     if knee is not None:
-        blocks.append(TextBlock(f"Knee at {knee.label}: {sweep.knee_text.removeprefix(f'{knee.label}: ')}", lead=True))
+        blocks.append(
+            TextBlock(
+                f"Knee at {knee.label}: {sweep.knee_text.removeprefix(f'{knee.label}: ')}",
+                lead=True,
+            )
+        )
     elif sweep.knee_text:
         blocks.append(TextBlock(sweep.knee_text, lead=True))
     if sweep.state != "done":
-        blocks.append(Alert("warning", f"The sweep is {sweep.state}", (sweep.error,) if sweep.error else ()))
+        blocks.append(
+            Alert("warning", f"The sweep is {sweep.state}", (sweep.error,) if sweep.error else ())
+        )
     blocks += [*plots.sweep(sweep), Heading("Points"), _points(sweep)]
     if sweep.notes:
         blocks.append(Items(sweep.notes))
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation(sweep)))
     elif sweep.kind == "flag":
-        blocks.append(TextBlock("One screening run each: differences between points are not confirmed."))
+        blocks.append(
+            TextBlock("One screening run each: differences between points are not confirmed.")
+        )
     return [*blocks, *_first_conditions(results, "point")] if results else blocks
 
 
 def _confirmation(sweep: Sweep) -> str:
-    """Return one sentence on whether an experiment confirmed the sweep's best value. For a sweep that was stored
-    without this outcome, as by older versions, the sentence names the experiment that has it."""
-    by = f"experiment {sweep.experiment_id}" if sweep.experiment_id is not None else "pairs against the baseline"
+    """Return one sentence on whether an experiment confirmed the sweep's best value. For a sweep
+    that was stored without this outcome, as by older versions, the sentence names the experiment
+    that has it."""
+    by = (
+        f"experiment {sweep.experiment_id}"
+        if sweep.experiment_id is not None
+        else "pairs against the baseline"
+    )
     if sweep.confirmed is None:
         return f"The best value was compared with the baseline by {by}, which shows the outcome."
     return f"The best value was {'' if sweep.confirmed else 'not '}confirmed by {by}."
@@ -201,7 +253,9 @@ def _confirmation(sweep: Sweep) -> str:
 
 def _points(sweep: Sweep) -> Table:
     measured = [
-        (name, head) for name, head in _POINT_COLUMNS if any(getattr(p, name) is not None for p in sweep.points)
+        (name, head)
+        for name, head in _POINT_COLUMNS
+        if any(getattr(p, name) is not None for p in sweep.points)
     ]
     with_force = any(point.in_force for point in sweep.points)
 

@@ -1,7 +1,8 @@
 """Plots as inline SVG.
 
-Text and axes have the text colour of the page (currentColor), so that they are readable on light and dark pages and in
-print. The two series differ in brightness as well as in colour, for readers without colour vision.
+Text and axes have the text colour of the page (currentColor), so that they are readable on light
+and dark pages and in print. The two series differ in brightness as well as in colour, for readers
+without colour vision.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A curve of a plot. It is drawn as steps, or with `dots` as dots joined by lines. Its points are in order of x.
-    `label` is written beside the last point."""
+    """A curve of a plot. It is drawn as steps, or with `dots` as dots joined by lines. Its points
+    are in order of x. `label` is written beside the last point."""
 
     points: Sequence[Point]
     label: str = ""
@@ -34,8 +35,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class SvgAxis:
-    """An axis with its title and the range of its values. `log` makes the scale logarithmic, which needs values above
-    0.
+    """An axis with its title and the range of its values. `log` makes the scale logarithmic, which
+    needs values above 0.
     """
 
     title: str
@@ -47,10 +48,12 @@ class SvgAxis:
         return _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
 
     def scale(self, start: float, end: float) -> Scale:
-        """Return the function that maps a value to its position in pixels. The position is `start` for the value `low`
-        and `end` for `high`.
+        """Return the function that maps a value to its position in pixels. The position is `start`
+        for the value `low` and `end` for `high`.
         """
-        low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
+        low, high = (
+            (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
+        )
         span = (high - low) or 1.0
 
         def place(value: float) -> float:
@@ -61,8 +64,8 @@ class SvgAxis:
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about `about` round numbers from `low` to `high` at equal distances, which are 1, 2 or 5 times a power of
-    ten.
+    """Return about `about` round numbers from `low` to `high` at equal distances, which are 1, 2 or
+    5 times a power of ten.
     """
     span = high - low
     if span <= 0 or not math.isfinite(span):
@@ -77,7 +80,9 @@ def _ticks(low: float, high: float, about: int = 5) -> list[float]:
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low < 1000 else (1,)
-    found = [m * 10.0**d for d in decades for m in steps if low * 0.999 <= m * 10.0**d <= high * 1.001]
+    found = [
+        m * 10.0**d for d in decades for m in steps if low * 0.999 <= m * 10.0**d <= high * 1.001
+    ]
     return found or [low, high]
 
 
@@ -87,11 +92,14 @@ def _tick_text(value: float, sign: bool = False) -> str:
 
 
 class _Plot:
-    """The SVG elements of a plot with an x axis, in the order in which they are drawn. Coordinates are in pixels from
-    the upper left corner. The area of the data lies between `left`, `right`, `top` and `bottom`.
+    """The SVG elements of a plot with an x axis, in the order in which they are drawn. Coordinates
+    are in pixels from the upper left corner. The area of the data lies between `left`, `right`,
+    `top` and `bottom`.
     """
 
-    def __init__(self, title: str, x: SvgAxis, top: float, left: float, right: float, bottom: float) -> None:
+    def __init__(
+        self, title: str, x: SvgAxis, top: float, left: float, right: float, bottom: float
+    ) -> None:
         self.left, self.right, self.top, self.bottom = left, right, top, bottom
         self.across = x.scale(left, right)
         self._title, self._x, self._elements = escape(title), x, list[str]()
@@ -103,21 +111,33 @@ class _Plot:
             written.append(f' {name.replace("_", "-")}="{text}"')
         self._elements.append(f"<{tag}{''.join(written)}>{content}</{tag}>")
 
-    def line(self, start: Point, end: Point, opacity: float = 1.0, color: str = INK, **style: str | float) -> None:
+    def line(
+        self, start: Point, end: Point, opacity: float = 1.0, color: str = INK, **style: str | float
+    ) -> None:
         (x1, y1), (x2, y2) = start, end
         self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_opacity=opacity, **style)
 
     def dot(self, at: Point, color: str, *, hollow: bool = False) -> None:
-        self.add("circle", cx=at[0], cy=at[1], r=3.6, fill="none" if hollow else color, stroke=color, stroke_width=1.6)
+        self.add(
+            "circle",
+            cx=at[0],
+            cy=at[1],
+            r=3.6,
+            fill="none" if hollow else color,
+            stroke=color,
+            stroke_width=1.6,
+        )
 
-    def text(self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK) -> None:
+    def text(
+        self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK
+    ) -> None:
         weight = 400 if color == INK else 600
         style = {"fill_opacity": opacity, "font_weight": weight}
         self.add("text", escape(text), x=at[0], y=at[1], text_anchor=anchor, fill=color, **style)
 
     def x_axis(self, names: Sequence[TickName], top: float, opacity: float = _GRID_OPACITY) -> None:
-        """Add the x axis: a vertical line from `top` to the bottom at each tick, below them the names of the ticks, and
-        below these the title.
+        """Add the x axis: a vertical line from `top` to the bottom at each tick, below them the
+        names of the ticks, and below these the title.
         """
         for value, name in names:
             self.line((self.across(value), top), (self.across(value), self.bottom), opacity)
@@ -126,7 +146,8 @@ class _Plot:
 
     def svg(self) -> str:
         return (
-            f'<svg class="plot" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {self.bottom + 42:g}"'
+            f'<svg class="plot" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} '
+            f'{self.bottom + 42:g}"'
             f' role="img" aria-label="{self._title}" font-size="12"><title>{self._title}</title>'
             f"{''.join(self._elements)}</svg>"
         )
@@ -142,8 +163,8 @@ def chart(
     marks: Sequence[TickName] = (),
     x_names: Sequence[TickName] = (),
 ) -> str:
-    """Return an SVG plot of curves. `marks` are (x position, label) of vertical lines. `x_names` are (position, name)
-    of the ticks on the x axis; without them, the ticks are at round numbers.
+    """Return an SVG plot of curves. `marks` are (x position, label) of vertical lines. `x_names`
+    are (position, name) of the ticks on the x axis; without them, the ticks are at round numbers.
     """
     plot = _Plot(title, x, top=26.0, left=58.0, right=WIDTH - 96.0, bottom=height - 42.0)
     up = y.scale(plot.bottom, plot.top)
@@ -151,21 +172,30 @@ def chart(
         plot.line((plot.left, up(value)), (plot.right, up(value)), _GRID_OPACITY)
         plot.text((plot.left - 7, up(value) + 4), _tick_text(value), "end", 0.75)
     plot.text((plot.left - 48, plot.top - 11), y.title, opacity=0.75)
-    plot.x_axis(x_names or [(value, _tick_text(value)) for value in x.ticks()], plot.bottom + 4, 0.5)
+    plot.x_axis(
+        x_names or [(value, _tick_text(value)) for value in x.ticks()], plot.bottom + 4, 0.5
+    )
     plot.line((plot.left, plot.bottom), (plot.right, plot.bottom), 0.5)
     _draw_marks(plot, marks)
-    placed = [(one, [(plot.across(px), up(py)) for px, py in one.points]) for one in series if one.points]
+    placed = [
+        (one, [(plot.across(px), up(py)) for px, py in one.points]) for one in series if one.points
+    ]
     lowest_label = 0.0
-    # From the top down, so that the labels of lines that end close together are in the order of the lines.
+    # From the top down, so that the labels of lines that end close together are in the order of the
+    # lines.
     for one, points in sorted(placed, key=lambda item: item[1][-1][1]):
         corners = points if one.dots else _steps(points)
         path = "M" + " L".join(f"{px:.1f} {py:.1f}" for px, py in corners)
-        plot.add("path", d=path, fill="none", stroke=one.color, stroke_width=1.8, stroke_linejoin="round")
+        plot.add(
+            "path", d=path, fill="none", stroke=one.color, stroke_width=1.8, stroke_linejoin="round"
+        )
         for point in points if one.dots else ():
             plot.dot(point, one.color)
         if one.label:
             lowest_label = max(points[-1][1] + 4, lowest_label + 14)
-            plot.text((min(points[-1][0], plot.right) + 8, lowest_label), one.label, color=one.color)
+            plot.text(
+                (min(points[-1][0], plot.right) + 8, lowest_label), one.label, color=one.color
+            )
     return plot.svg()
 
 
@@ -188,8 +218,9 @@ def _steps(points: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A row of a forest plot: a change with the half width of its 95 % interval, both in percent. `good` says whether
-    the change is an improvement; None if the measurement does not show a change."""
+    """A row of a forest plot: a change with the half width of its 95 % interval, both in percent.
+    `good` says whether the change is an improvement; None if the measurement does not show a
+    change."""
 
     label: str
     change: float
@@ -199,11 +230,13 @@ class Interval:
 
 
 def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
-    """Return an SVG plot with one row for each change and its interval, around a line at zero. The dot of a row is
-    hollow if the measurement does not show a change."""
+    """Return an SVG plot with one row for each change and its interval, around a line at zero. The
+    dot of a row is hollow if the measurement does not show a change."""
     reach = max((abs(row.change) + row.half for row in rows), default=1.0) * 1.08 or 1.0
     x = SvgAxis(x_title, -reach, reach)
-    plot = _Plot(title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows))
+    plot = _Plot(
+        title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows)
+    )
     across = plot.across
     plot.x_axis([(value, _tick_text(value, sign=True)) for value in x.ticks()], plot.top)
     plot.line((across(0), plot.top - 6), (across(0), plot.bottom), 0.7)
@@ -221,8 +254,8 @@ def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
 
 
 def dumbbells(title: str, pairs: Sequence[Point], x_title: str) -> str:
-    """Return an SVG plot with one row for each pair of values (A, B): A is a hollow dot, and B a filled dot. `pairs`
-    must not be empty."""
+    """Return an SVG plot with one row for each pair of values (A, B): A is a hollow dot, and B a
+    filled dot. `pairs` must not be empty."""
     values = [value for pair in pairs for value in pair]
     low, high = min(values), max(values)
     margin = (high - low) * 0.08 or abs(high) * 0.02 or 1.0

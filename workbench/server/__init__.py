@@ -1,5 +1,5 @@
-"""Inference servers: find the installed engine, start a server, watch it until it is ready, follow its log, read its
-counters, stop it, and adopt servers that already run.
+"""Inference servers: find the installed engine, start a server, watch it until it is ready, follow
+its log, read its counters, stop it, and adopt servers that already run.
 
   supervisor              the servers of one host: start, watch, adopt, stop
   watched_run             one run as the supervisor knows it: state, log, HTTP connection

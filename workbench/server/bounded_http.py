@@ -1,7 +1,8 @@
-"""An HTTP client for servers that may misbehave. A response must arrive completely within a time limit, must not be too
-large, and must not be compressed.
+"""An HTTP client for servers that may misbehave. A response must arrive completely within a time
+limit, must not be too large, and must not be compressed.
 
-httpx alone applies its time limit to each read, so a server that sends one byte per second would never cause a timeout.
+httpx alone applies its time limit to each read, so a server that sends one byte per second would
+never cause a timeout.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ _DEFAULT_S = 10.0
 
 
 class BoundedClient(httpx.AsyncClient):
-    """An httpx client for small requests such as health checks. The response to a request must be complete within the
-    sum of its read timeout and its connect timeout.
+    """An httpx client for small requests such as health checks. The response to a request must be
+    complete within the sum of its read timeout and its connect timeout.
 
-    Raises httpx.ReadTimeout if a response takes longer, and httpx.DecodingError if a response is larger than 16 MiB or
-    compressed.
+    Raises httpx.ReadTimeout if a response takes longer, and httpx.DecodingError if a response is
+    larger than 16 MiB or compressed.
     """
 
     def __init__(self, **options: Any) -> None:
-        # trust_env off: a proxy in the environment must not be used for the servers that are measured.
+        # trust_env off: a proxy in the environment must not be used for the servers that are
+        # measured.
         super().__init__(trust_env=False, **options)
         self.headers["Accept-Encoding"] = "identity"
 
@@ -42,21 +44,26 @@ class BoundedClient(httpx.AsyncClient):
             raise httpx.ReadTimeout(
                 f"the server gave no complete answer within {limit_s:.0f} s", request=request
             ) from None
-        answer = httpx.Response(response.status_code, headers=response.headers, content=body, request=request)
-        answer.encoding = "utf-8"  # a server may name any codec of Python, such as hex, which is none of text
+        answer = httpx.Response(
+            response.status_code, headers=response.headers, content=body, request=request
+        )
+        # a server may name any codec of Python, such as hex, which is none of text
+        answer.encoding = "utf-8"
         return answer
 
 
 async def _body(response: httpx.Response) -> bytes:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise httpx.DecodingError(
-            "the server's answer is compressed, although Workbench requested it uncompressed", request=response.request
+            "the server's answer is compressed, although Workbench requested it uncompressed",
+            request=response.request,
         )
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > MOST_BYTES:
             raise httpx.DecodingError(
-                f"the server's answer is larger than {MOST_BYTES >> 20} MiB", request=response.request
+                f"the server's answer is larger than {MOST_BYTES >> 20} MiB",
+                request=response.request,
             )
     return bytes(body)

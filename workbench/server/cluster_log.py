@@ -1,5 +1,5 @@
-"""The log of a server that runs as several ranks: the ranks' logs, joined into one. Each line begins with the label of
-the rank that wrote it."""
+"""The log of a server that runs as several ranks: the ranks' logs, joined into one. Each line
+begins with the label of the rank that wrote it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def labelled(label: str, line: str) -> str:
 
 
 def merge(logs: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the lines of all `logs`, in the order of the times of day that the lines begin with, each with its rank's
-    label in front. `logs` has the lines of each log by rank label. A line without a time follows the line that precedes
-    it in its own log. Differences between the clocks of the hosts are not corrected."""
+    """Return the lines of all `logs`, in the order of the times of day that the lines begin with,
+    each with its rank's label in front. `logs` has the lines of each log by rank label. A line
+    without a time follows the line that precedes it in its own log. Differences between the clocks
+    of the hosts are not corrected."""
 
     def timed(place: int, label: str, lines: Iterable[str]) -> list[tuple[float, int, int, str]]:
         at, rows = 0.0, []
@@ -44,9 +45,10 @@ def merge(logs: Mapping[str, Iterable[str]]) -> list[str]:
 async def read(
     logs: Mapping[str, Callable[..., AsyncIterator[LogBatch]]], *, follow: bool = False
 ) -> AsyncIterator[list[str]]:
-    """Yield the lines of all `logs` from their start, in batches, each line with its rank's label in front. `logs` has,
-    by rank label, the function that reads the log. Without `follow`, yield a single batch in the order of the times in
-    the lines. With `follow`, yield lines in the order in which they are read, until all logs have ended."""
+    """Yield the lines of all `logs` from their start, in batches, each line with its rank's label
+    in front. `logs` has, by rank label, the function that reads the log. Without `follow`, yield a
+    single batch in the order of the times in the lines. With `follow`, yield lines in the order in
+    which they are read, until all logs have ended."""
     if not follow:
         whole: dict[str, list[str]] = {}
         for label, log in logs.items():

@@ -1,5 +1,6 @@
-"""The status of a server that runs as ranks on several hosts, computed from the statuses of its ranks. All functions
-are pure, so that two Workbench processes with the same data report the same status and stop the same ranks."""
+"""The status of a server that runs as ranks on several hosts, computed from the statuses of its
+ranks. All functions are pure, so that two Workbench processes with the same data report the same
+status and stop the same ranks."""
 
 from __future__ import annotations
 
@@ -14,24 +15,29 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.run_state import RANK
 
 NOT_STARTED = "not started"
-NEVER_STARTED_S = 60.0  # after the first rank's start, a rank without a run directory was never started
+# after the first rank's start, a rank without a run directory was never started
+NEVER_STARTED_S = 60.0
 
-# Errors that only say that another rank has gone: of NCCL, Gloo, torch's store, ZeroMQ and vLLM's and SGLang's own
-# watchers (texts of torch 2.13, vLLM 0.33 and SGLang 0.5.23).
+# Errors that only say that another rank has gone: of NCCL, Gloo, torch's store, ZeroMQ and vLLM's
+# and SGLang's own watchers (texts of torch 2.13, vLLM 0.33 and SGLang 0.5.23).
 _CONSEQUENCE = re.compile(
-    r"ncclRemoteError|NCCL error|remote process exited|[Cc]onnection (?:closed|reset) by (?:remote )?peer|"
-    r"Connection refused|Broken pipe|Socket(?: [Tt]imeout| closed)|recvValue failed|sendBytes failed|TCPStore|"
-    r"DistNetworkError|DistStoreError|DistBackendError|[Gg]loo|Watchdog caught collective operation timeout|"
+    r"ncclRemoteError|NCCL error|remote process exited|[Cc]onnection (?:closed|reset) by (?:remote "
+    r")?peer|"
+    r"Connection refused|Broken pipe|Socket(?: [Tt]imeout| closed)|recvValue failed|sendBytes "
+    r"failed|TCPStore|"
+    r"DistNetworkError|DistStoreError|DistBackendError|[Gg]loo|Watchdog caught collective "
+    r"operation timeout|"
     r"EngineDeadError|EngineCore encountered|RPC call to \w+ timed out|cancelled|shm_broadcast|"
-    r"node (?:died|is dead|failure)|ActorDiedError|ActorUnavailableError|rank \d+ (?:has )?(?:died|exited|gone)"
+    r"node (?:died|is dead|failure)|ActorDiedError|ActorUnavailableError|rank \d+ (?:has "
+    r")?(?:died|exited|gone)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What is known about a rank, the part of a server that runs on one of several hosts. `status` is None if the
-    rank's run was not found on its host. `unreachable` is the reason why that host could not be queried, or None.
-    `ended_ago_s` is how many seconds ago the rank ended."""
+    """What is known about a rank, the part of a server that runs on one of several hosts. `status`
+    is None if the rank's run was not found on its host. `unreachable` is the reason why that host
+    could not be queried, or None. `ended_ago_s` is how many seconds ago the rank ended."""
 
     rank: ClusterRank
     status: ServerStatus | None
@@ -51,17 +57,26 @@ class RankState:
     @property
     def occupies(self) -> bool:
         """Whether any process of the rank is alive, even if the rank's main process has ended."""
-        return self.live or (self.status is not None and not self.unknown and self.status.outlived > 0)
+        return self.live or (
+            self.status is not None and not self.unknown and self.status.outlived > 0
+        )
 
     @property
     def stopped(self) -> bool:
-        return self.status is not None and self.status.state in (ServerState.STOPPING, ServerState.STOPPED)
+        return self.status is not None and self.status.state in (
+            ServerState.STOPPING,
+            ServerState.STOPPED,
+        )
 
     @property
     def failed(self) -> bool:
         """Whether the rank has ended without a request to stop it."""
         status = self.status
-        return status is not None and status.state in (ServerState.FAILED, ServerState.CRASHED) and not status.alive
+        return (
+            status is not None
+            and status.state in (ServerState.FAILED, ServerState.CRASHED)
+            and not status.alive
+        )
 
     @property
     def where(self) -> str:
@@ -86,40 +101,51 @@ class RankState:
 
 
 def never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks that have no run although their hosts could be queried. Return () within NEVER_STARTED_S seconds
-    of the server's start, which was `age_s` seconds ago: a rank may still be starting then."""
-    return tuple(r for r in ranks if r.status is None and not r.unreachable) if age_s > NEVER_STARTED_S else ()
+    """Return the ranks that have no run although their hosts could be queried. Return () within
+    NEVER_STARTED_S seconds of the server's start, which was `age_s` seconds ago: a rank may still
+    be starting then."""
+    return (
+        tuple(r for r in ranks if r.status is None and not r.unreachable)
+        if age_s > NEVER_STARTED_S
+        else ()
+    )
 
 
 def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks that must be stopped, the head (the first rank) first. If any rank has ended, was stopped or was
-    never started, these are all ranks that have living processes. Otherwise return (). The server was started `age_s`
-    seconds ago."""
+    """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
+    ended, was stopped or was never started, these are all ranks that have living processes.
+    Otherwise return (). The server was started `age_s` seconds ago."""
     if not (any(r.failed or r.stopped for r in ranks) or never_started(ranks, age_s)):
         return ()
     return tuple(r for r in ranks if r.occupies)
 
 
 def cause(ranks: Sequence[RankState]) -> RankState | None:
-    """Return the rank whose failure made the other ranks fail, or None if no rank has failed. It is the rank that
-    failed first. A rank whose error only reports the loss of another rank is returned only if there is no other."""
+    """Return the rank whose failure made the other ranks fail, or None if no rank has failed. It is
+    the rank that failed first. A rank whose error only reports the loss of another rank is returned
+    only if there is no other."""
 
     def order(rank: RankState) -> tuple[bool, float]:
         reason = (rank.status.reason if rank.status else None) or ""
-        return bool(_CONSEQUENCE.search(reason)), -(rank.ended_ago_s if rank.ended_ago_s is not None else -math.inf)
+        return bool(_CONSEQUENCE.search(reason)), -(
+            rank.ended_ago_s if rank.ended_ago_s is not None else -math.inf
+        )
 
     failed = [rank for rank in ranks if rank.failed]
     return min(failed, key=order) if failed else None
 
 
 def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float) -> ServerStatus:
-    """Return the status of the whole server `run`, which was started `age_s` seconds ago on the cluster named `host`.
-    It is READY only if its head, the first rank, is READY and every rank is alive."""
+    """Return the status of the whole server `run`, which was started `age_s` seconds ago on the
+    cluster named `host`. It is READY only if its head, the first rank, is READY and every rank is
+    alive."""
     head = ranks[0].status or next((r.status for r in ranks if r.status), None)
     base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     state, reason, first = _state(ranks, base, age_s)
     living = [rank for rank in ranks if rank.occupies]
-    ended = state in (ServerState.FAILED, ServerState.CRASHED) and not (first is None and ranks[0].live)
+    ended = state in (ServerState.FAILED, ServerState.CRASHED) and not (
+        first is None and ranks[0].live
+    )
     findings = _findings(ranks, first, living if ended else ())
     status = first.status if first and first.status else base
     return replace(
@@ -141,8 +167,9 @@ def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float)
 def _state(
     ranks: Sequence[RankState], base: ServerStatus, age_s: float
 ) -> tuple[ServerState, str | None, RankState | None]:
-    """Return (state of the server, reason for the state, rank that caused the state). `base` is the status of the head,
-    or of another rank if the head has none. Reason and rank are None if the state needs no explanation."""
+    """Return (state of the server, reason for the state, rank that caused the state). `base` is the
+    status of the head, or of another rank if the head has none. Reason and rank are None if the
+    state needs no explanation."""
     ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
     if (first := cause(ranks)) is not None:
         reason = first.status.reason if first.status else None
@@ -151,27 +178,43 @@ def _state(
     if any(rank.stopped for rank in ranks):
         if unknown:
             named = " and ".join(rank.where for rank in unknown)
-            text = f"{named} cannot be reached and {'is' if len(unknown) == 1 else 'are'} stopped when the link is back"
+            text = (
+                f"{named} cannot be reached and {'is' if len(unknown) == 1 else 'are'} "
+                "stopped when the link is back"
+            )
             return ServerState.STOPPING, text, None
-        return (ServerState.STOPPING if any(r.occupies for r in ranks) else ServerState.STOPPED), None, None
+        return (
+            (ServerState.STOPPING if any(r.occupies for r in ranks) else ServerState.STOPPED),
+            None,
+            None,
+        )
     if missing := never_started(ranks, age_s):
         return ended, f"{missing[0].where} was never started", missing[0]
     if unknown:
         why = unknown[0].unreachable or (unknown[0].status.reason if unknown[0].status else None)
-        return ServerState.UNKNOWN, f"{unknown[0].where}: {why or 'the host cannot be reached'}", unknown[0]
+        return (
+            ServerState.UNKNOWN,
+            (f"{unknown[0].where}: {why or 'the host cannot be reached'}"),
+            unknown[0],
+        )
     if any(rank.status is None for rank in ranks):
         return ServerState.STARTING, None, None
     return base.state, base.reason, None
 
 
-def _findings(ranks: Sequence[RankState], first: RankState | None, living: Sequence[RankState]) -> tuple[Finding, ...]:
-    """Return the findings of all ranks, one for each finding code. Those of `first`, the rank that caused the server's
-    state, come before those of the other ranks. A further finding names the ranks in `living`, which are still being
-    stopped."""
+def _findings(
+    ranks: Sequence[RankState], first: RankState | None, living: Sequence[RankState]
+) -> tuple[Finding, ...]:
+    """Return the findings of all ranks, one for each finding code. Those of `first`, the rank that
+    caused the server's state, come before those of the other ranks. A further finding names the
+    ranks in `living`, which are still being stopped."""
     found: dict[str, Finding] = {}
     if living:
         named = ", ".join(rank.where for rank in living)
-        text = f"a server of several ranks cannot go on without one of them: {named} {_is_or_are(living)} being stopped"
+        text = (
+            f"a server of several ranks cannot go on without one of them: {named} "
+            f"{_is_or_are(living)} being stopped"
+        )
         found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
     for rank in ranks if first is None else (first, *(r for r in ranks if r is not first)):
         for finding in (f for f in rank.status.findings if f.code != RANK) if rank.status else ():

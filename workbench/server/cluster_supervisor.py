@@ -1,10 +1,11 @@
-"""Starts and stops the servers of a cluster: those that run only on its head (the first node), and those whose ranks
-run on several nodes.
+"""Starts and stops the servers of a cluster: those that run only on its head (the first node), and
+those whose ranks run on several nodes.
 
-The record of each rank names all ranks of its server (model/cluster_run.py), so a Workbench process that reads one
-record knows the whole server and can stop it. If a rank ends, is stopped or was never started, each Workbench process
-that notices this stops the other ranks. Stopping a rank twice does no harm, so these processes need no coordination. A
-rank whose host cannot be reached is stopped when the host can be reached again.
+The record of each rank names all ranks of its server (model/cluster_run.py), so a Workbench process
+that reads one record knows the whole server and can stop it. If a rank ends, is stopped or was
+never started, each Workbench process that notices this stops the other ranks. Stopping a rank twice
+does no harm, so these processes need no coordination. A rank whose host cannot be reached is
+stopped when the host can be reached again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from workbench.server import cluster_log, cluster_state, preflight, ray_cluster,
 from workbench.server.cluster_state import RankState
 from workbench.server.log_lines import LogMatch, LogRing
 from workbench.server.run_directory import RunRecord, new_run_id
-from workbench.server.supervisor import NEWEST_RUNS, READY_TIMEOUT_S, STOP_GRACE_S, Event, Supervisor
+from workbench.server.supervisor import (
+    NEWEST_RUNS,
+    READY_TIMEOUT_S,
+    STOP_GRACE_S,
+    Event,
+    Supervisor,
+)
 from workbench.server.watched_rank import RankStart
 
 if TYPE_CHECKING:
@@ -42,18 +49,25 @@ _SETTLE_S = 20.0  # for the other ranks to be stopped, before a command or the s
 
 
 class ClusterSupervisor(Supervisor):
-    """Starts, watches and stops the servers of a cluster. It is itself the supervisor of the head, the first node, and
-    has one further supervisor for each of the other nodes. It presents a server that spans several nodes as one run,
-    under the run id of the head's rank."""
+    """Starts, watches and stops the servers of a cluster. It is itself the supervisor of the head,
+    the first node, and has one further supervisor for each of the other nodes. It presents a server
+    that spans several nodes as one run, under the run id of the head's rank."""
 
-    def __init__(self, host: ClusterHost, on_event: Callable[[Event], None] = lambda event: None) -> None:
+    def __init__(
+        self, host: ClusterHost, on_event: Callable[[Event], None] = lambda event: None
+    ) -> None:
         self._head = host.nodes[0].name
         super().__init__(host, partial(self._hear, self._head))
         self._tell = on_event
-        self._others = {node.name: Supervisor(node.host, partial(self._hear, node.name)) for node in host.nodes[1:]}
+        self._others = {
+            node.name: Supervisor(node.host, partial(self._hear, node.name))
+            for node in host.nodes[1:]
+        }
         self._unreachable: dict[str, str] = {}  # node: why it could not be asked for its runs
-        self._held: set[str] = set()  # servers that this supervisor starts or stops: nothing else ends their ranks
-        self._reading = 0  # lists of runs that are being read: until all nodes were, no state is known
+        # servers that this supervisor starts or stops: nothing else ends their ranks
+        self._held: set[str] = set()
+        # lists of runs that are being read: until all nodes were, no state is known
+        self._reading = 0
         self._rings: dict[str, LogRing] = {}
         self._heard: set[tuple[str, str]] = set()  # server and rank whose log was read
         self._last: dict[str, ServerStatus] = {}
@@ -67,11 +81,15 @@ class ClusterSupervisor(Supervisor):
 
     def _run_of(self, rank: ClusterRank) -> WatchedRun | None:
         found = self if rank.host == self._head else self._others.get(rank.host)
-        return next((run for run in found.watched() if run.record.run_id == rank.run_id), None) if found else None
+        return (
+            next((run for run in found.watched() if run.record.run_id == rank.run_id), None)
+            if found
+            else None
+        )
 
     def _records(self) -> dict[str, RunRecord]:
-        """Return the run record of each known server that has several ranks, by server id. It is the head's record if
-        that is known, otherwise the record of another rank."""
+        """Return the run record of each known server that has several ranks, by server id. It is
+        the head's record if that is known, otherwise the record of another rank."""
         found: dict[str, RunRecord] = {}
         for _, supervisor in reversed(self._every()):
             for run in supervisor.watched():
@@ -82,8 +100,8 @@ class ClusterSupervisor(Supervisor):
         return found
 
     def _cluster(self, run_id: str) -> ClusterRun | None:
-        """Return the server of several ranks whose run id is `run_id`. None for the run of any other server, and for an
-        unknown run."""
+        """Return the server of several ranks whose run id is `run_id`. None for the run of any
+        other server, and for an unknown run."""
         record = self._records().get(run_id)
         return record.cluster if record else None
 
@@ -104,7 +122,9 @@ class ClusterSupervisor(Supervisor):
         return time.time() - self._records()[server_id].created_unix_s
 
     def _merged(self, server: ClusterRun) -> ServerStatus:
-        return cluster_state.merged(server, self._ranks(server), self.host.name, self._age_s(server.server_id))
+        return cluster_state.merged(
+            server, self._ranks(server), self.host.name, self._age_s(server.server_id)
+        )
 
     # ---- what is known now
 
@@ -114,7 +134,9 @@ class ClusterSupervisor(Supervisor):
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         plain = [run.status for run in self.watched() if run.record.cluster is None]
-        merged = [self._merged(record.cluster) for record in self._records().values() if record.cluster]
+        merged = [
+            self._merged(record.cluster) for record in self._records().values() if record.cluster
+        ]
         return tuple(sorted((*plain, *merged), key=lambda status: status.run_id, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
@@ -126,7 +148,11 @@ class ClusterSupervisor(Supervisor):
             return super().log(run_id)
         if run_id not in self._rings:
             ring = self._rings[run_id] = LogRing()
-            ring.extend(cluster_log.merge({r.label: run.follower.ring.lines() for r, run in self._found(server)}))
+            ring.extend(
+                cluster_log.merge(
+                    {r.label: run.follower.ring.lines() for r, run in self._found(server)}
+                )
+            )
         return self._rings[run_id]
 
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
@@ -146,7 +172,9 @@ class ClusterSupervisor(Supervisor):
     def _hear(self, node: str, event: Event) -> None:
         server = self._server_of(event.run_id)
         if server is None:
-            if node == self._head and any(run.record.run_id == event.run_id for run in self.watched()):
+            if node == self._head and any(
+                run.record.run_id == event.run_id for run in self.watched()
+            ):
                 # a server of the head alone
                 self._tell(event)
             return
@@ -155,7 +183,8 @@ class ClusterSupervisor(Supervisor):
             if rank.host != node:  # two nodes may share a home directory
                 return
             lines = tuple(cluster_log.labelled(rank.label, line) for line in event.lines)
-            if (server.server_id, rank.label) not in self._heard:  # perhaps all that the rank wrote until now
+            # perhaps all that the rank wrote until now
+            if (server.server_id, rank.label) not in self._heard:
                 self._heard.add((server.server_id, rank.label))
                 self._rings.pop(server.server_id, None)  # merged anew, in the order of the times
             elif server.server_id in self._rings:
@@ -167,20 +196,30 @@ class ClusterSupervisor(Supervisor):
 
     def _server_of(self, run_id: str) -> ClusterRun | None:
         servers = (record.cluster for record in self._records().values())
-        return next((s for s in servers if s and any(rank.run_id == run_id for rank in s.ranks)), None)
+        return next(
+            (s for s in servers if s and any(rank.run_id == run_id for rank in s.ranks)), None
+        )
 
     def _consider(self, server: ClusterRun) -> None:
-        """Publish the status of a server if that has changed. If one of its ranks has ended, stop the other ranks."""
+        """Publish the status of a server if that has changed. If one of its ranks has ended, stop
+        the other ranks."""
         server_id, status = server.server_id, self._merged(server)
         if self._last.get(server_id) != status:
             self._last[server_id] = status
             self._tell(status)
             self._wake()
         running = self._ending.get(server_id)
-        if server_id not in self._held and (running is None or running.done()) and self._due(server):
+        if (
+            server_id not in self._held
+            and (running is None or running.done())
+            and self._due(server)
+        ):
             self._ending[server_id] = asyncio.create_task(self._end_others(server))
         ranks = self._ranks(server)
-        if any(r.status is None and (r.unreachable or any(other.occupies for other in ranks)) for r in ranks):
+        if any(
+            r.status is None and (r.unreachable or any(other.occupies for other in ranks))
+            for r in ranks
+        ):
             self._look_for_ranks()
 
     def _due(self, server: ClusterRun) -> tuple[RankState, ...]:
@@ -199,7 +238,9 @@ class ClusterSupervisor(Supervisor):
     async def _look_again(self) -> None:
         await asyncio.sleep(_LOOK_S)
         missing = {r.rank.host for c in self._servers() for r in self._ranks(c) if r.status is None}
-        await asyncio.gather(*(self._read_node(name, NEWEST_RUNS) for name in missing if name in self._others))
+        await asyncio.gather(
+            *(self._read_node(name, NEWEST_RUNS) for name in missing if name in self._others)
+        )
         self._looking = None
         for server in self._servers():
             self._consider(server)
@@ -212,7 +253,9 @@ class ClusterSupervisor(Supervisor):
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
         self._reading += 1
         try:
-            await asyncio.gather(super().runs(newest), *(self._read_node(name, newest) for name in self._others))
+            await asyncio.gather(
+                super().runs(newest), *(self._read_node(name, newest) for name in self._others)
+            )
         finally:
             self._reading -= 1
         for server in self._servers():
@@ -232,7 +275,9 @@ class ClusterSupervisor(Supervisor):
                 return await self._others[name].has_unknown_runs()
             return False
 
-        found = await asyncio.gather(super().has_unknown_runs(), *(node(name) for name in self._others))
+        found = await asyncio.gather(
+            super().has_unknown_runs(), *(node(name) for name in self._others)
+        )
         return any(found)
 
     async def look(self, run_id: str) -> ServerStatus:
@@ -246,8 +291,8 @@ class ClusterSupervisor(Supervisor):
         return self.statuses()
 
     async def settle(self) -> None:
-        """Wait until the ranks of failed or stopped servers are stopped too, but at most _SETTLE_S seconds. Ranks on
-        hosts that cannot be reached stay as they are."""
+        """Wait until the ranks of failed or stopped servers are stopped too, but at most _SETTLE_S
+        seconds. Ranks on hosts that cannot be reached stay as they are."""
         if waiting := [task for task in self._ending.values() if not task.done()]:
             await asyncio.wait(waiting, timeout=_SETTLE_S)
 
@@ -263,17 +308,26 @@ class ClusterSupervisor(Supervisor):
         engine_version: str | None = None,
         simulated: bool = False,
     ) -> ServerStatus:
-        """Start a server that spans several nodes. `commands` has the command of each node. Return the server's status
-        once the processes of all ranks run, which is before the server is READY.
+        """Start a server that spans several nodes. `commands` has the command of each node. Return
+        the server's status once the processes of all ranks run, which is before the server is
+        READY.
 
-        All nodes are checked before anything is started. If a rank cannot be started, the ranks that run already are
-        stopped. Raises ServerError if a check fails, and HostError if a node cannot start its process.
+        All nodes are checked before anything is started. If a rank cannot be started, the ranks
+        that run already are stopped. Raises ServerError if a check fails, and HostError if a node
+        cannot start its process.
         """
         commands = await self._without_running_ray(plan, commands)
         ids = _run_ids(engine.name, len(commands))
-        ranks = tuple(ClusterRank(n.name, run_id, n.title) for (n, _), run_id in zip(commands, ids, strict=True))
-        server = ClusterRun(self._cluster_entry.name, ranks[0].label, ranks, self._cluster_entry.reserve_gib)
-        await asyncio.gather(*(self._check(node.name, plan, command, simulated) for node, command in commands))
+        ranks = tuple(
+            ClusterRank(n.name, run_id, n.title)
+            for (n, _), run_id in zip(commands, ids, strict=True)
+        )
+        server = ClusterRun(
+            self._cluster_entry.name, ranks[0].label, ranks, self._cluster_entry.reserve_gib
+        )
+        await asyncio.gather(
+            *(self._check(node.name, plan, command, simulated) for node, command in commands)
+        )
 
         watch = await watched_rank.watch_of(self.host, self._head_address, server)
 
@@ -284,7 +338,8 @@ class ClusterSupervisor(Supervisor):
                 plan,
                 commands[at][1],
                 engine,
-                ready_timeout_s=ready_timeout_s if at == 0 else 0.0,  # only the head answers requests
+                # only the head answers requests
+                ready_timeout_s=ready_timeout_s if at == 0 else 0.0,
                 engine_version=engine_version,
                 simulated=simulated,
                 rank=RankStart(rank.run_id, replace(server, label=rank.label), watch),
@@ -294,7 +349,9 @@ class ClusterSupervisor(Supervisor):
         try:
             await self._start_ray(plan, commands, start)
             await start(0)
-            await asyncio.gather(*(start(i) for i, (node, _) in enumerate(commands) if i and not node.role))
+            await asyncio.gather(
+                *(start(i) for i, (node, _) in enumerate(commands) if i and not node.role)
+            )
         except BaseException:
             await asyncio.shield(self._undo(server))
             raise
@@ -306,8 +363,9 @@ class ClusterSupervisor(Supervisor):
     async def _without_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
     ) -> Sequence[tuple[Node, Command]]:
-        """Return `commands`, the (node, command) pairs of a start. If Ray already runs on the head node, the commands
-        that start Ray are left out. Raises ServerError if that Ray cluster has fewer GPUs than the plan needs."""
+        """Return `commands`, the (node, command) pairs of a start. If Ray already runs on the head
+        node, the commands that start Ray are left out. Raises ServerError if that Ray cluster has
+        fewer GPUs than the plan needs."""
         head = next((node for node, _ in commands if node.role and node.rank == 0), None)
         if head is None:
             return commands
@@ -320,15 +378,25 @@ class ClusterSupervisor(Supervisor):
         return [(node, command) for node, command in commands if not node.role]
 
     async def _start_ray(
-        self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]], start: Callable[[int], Awaitable[None]]
+        self,
+        plan: LaunchPlan,
+        commands: Sequence[tuple[Node, Command]],
+        start: Callable[[int], Awaitable[None]],
     ) -> None:
-        """Start Ray on its head node, then on the other nodes, and wait until Ray reports the GPUs that the plan needs.
-        `start(i)` starts the process of `commands[i]`. Does nothing if no command starts Ray."""
+        """Start Ray on its head node, then on the other nodes, and wait until Ray reports the GPUs
+        that the plan needs. `start(i)` starts the process of `commands[i]`. Does nothing if no
+        command starts Ray."""
         places = {node.rank: at for at, (node, _) in enumerate(commands) if node.role}
         if not places:
             return
         node, command = commands[places.pop(0)]
-        wait = partial(ray_cluster.wait_for_gpus, self.host, plan, str(node.flags["address"]), dict(command.env))
+        wait = partial(
+            ray_cluster.wait_for_gpus,
+            self.host,
+            plan,
+            str(node.flags["address"]),
+            dict(command.env),
+        )
         await start(next(at for at, (each, _) in enumerate(commands) if each is node))
         await wait(0)
         await asyncio.gather(*(start(at) for at in places.values()))
@@ -347,17 +415,24 @@ class ClusterSupervisor(Supervisor):
     def _on(self, name: str) -> Supervisor:
         if name != self._head and name not in self._others:
             known = ", ".join((self._head, *self._others))
-            raise ServerError(f"the cluster has no node {name}", host=self.host.name, next_step=f"its nodes: {known}")
+            raise ServerError(
+                f"the cluster has no node {name}",
+                host=self.host.name,
+                next_step=f"its nodes: {known}",
+            )
         return self if name == self._head else self._others[name]
 
     async def _check(self, name: str, plan: LaunchPlan, command: Command, simulated: bool) -> None:
-        """Raise ServerError for the first problem that would prevent the rank's start on the node `name`."""
+        """Raise ServerError for the first problem that would prevent the rank's start on the node
+        `name`."""
         supervisor = self._on(name)
         runs = await supervisor.runs()
         await preflight.check(supervisor.host, plan, command, runs, simulated=simulated)
 
     async def _undo(self, server: ClusterRun) -> None:
-        await asyncio.gather(*(self._stop_rank(rank, OTHERS_GRACE_S) for rank, _ in self._found(server)))
+        await asyncio.gather(
+            *(self._stop_rank(rank, OTHERS_GRACE_S) for rank, _ in self._found(server))
+        )
 
     # ---- wait and stop
 
@@ -368,7 +443,9 @@ class ClusterSupervisor(Supervisor):
         if self._cluster(run_id) is None:
             return await super().wait(run_id, until, timeout_s)
         async with asyncio.timeout(timeout_s):
-            while not until(status := self.status(run_id)) and not (status.state.ended and not status.outlived):
+            while not until(status := self.status(run_id)) and not (
+                status.state.ended and not status.outlived
+            ):
                 for _, supervisor in self._every():
                     supervisor.ensure_watch()
                 await self._changed.wait()
@@ -380,8 +457,9 @@ class ClusterSupervisor(Supervisor):
             await self.runs()
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """Stop every rank of a server, the head first, and return the server's status. If the host of a rank cannot be
-        reached, the status says so, and the rank is stopped by the next Workbench process that reaches its host."""
+        """Stop every rank of a server, the head first, and return the server's status. If the host
+        of a rank cannot be reached, the status says so, and the rank is stopped by the next
+        Workbench process that reaches its host."""
         await self._find_server(run_id)
         server = self._cluster(run_id)
         if server is None:
@@ -415,10 +493,14 @@ class ClusterSupervisor(Supervisor):
         server = self._cluster(run_id)
         if server is None:
             return await super().load_log(run_id)
-        await self._of_ranks(server, lambda supervisor, rank: Supervisor.load_log(supervisor, rank.run_id))
+        await self._of_ranks(
+            server, lambda supervisor, rank: Supervisor.load_log(supervisor, rank.run_id)
+        )
         return self.log(run_id)
 
-    async def _of_ranks(self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]) -> None:
+    async def _of_ranks(
+        self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]
+    ) -> None:
         async def one(rank: ClusterRank) -> None:
             with contextlib.suppress(WorkbenchError):  # an unreachable rank has no log to show now
                 await work(self._on(rank.host), rank)
@@ -432,7 +514,10 @@ class ClusterSupervisor(Supervisor):
             async for batch in super().read_log(run_id, follow=follow):
                 yield batch
             return
-        logs = {r.label: partial(Supervisor.read_log, self._on(r.host), r.run_id) for r, _ in self._found(server)}
+        logs = {
+            r.label: partial(Supervisor.read_log, self._on(r.host), r.run_id)
+            for r, _ in self._found(server)
+        }
         async for lines in cluster_log.read(logs, follow=follow):
             yield LogBatch(run_id, tuple(lines), 0)
 
@@ -451,14 +536,16 @@ class ClusterSupervisor(Supervisor):
 
     async def close(self) -> None:
         await self.settle()
-        await end_all([task for task in (self._looking, *self._ending.values()) if task is not None])
+        await end_all(
+            [task for task in (self._looking, *self._ending.values()) if task is not None]
+        )
         await super().close()
         await asyncio.gather(*(supervisor.close() for supervisor in self._others.values()))
 
 
 def _run_ids(engine: str, count: int) -> list[str]:
-    """Return `count` different run ids for the ranks of one start, in ascending order. The head gets the first one, so
-    that sorted lists show its run first."""
+    """Return `count` different run ids for the ranks of one start, in ascending order. The head
+    gets the first one, so that sorted lists show its run first."""
     ids: set[str] = set()
     now = time.time()
     while len(ids) < count:

@@ -1,4 +1,5 @@
-"""Computes how the engine's own counters changed during one benchmark, from readings before, during and after it."""
+"""Computes how the engine's own counters changed during one benchmark, from readings before, during
+and after it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ _SHARES = {  # percentage: counters of the part and of the whole
     "prefix_hit_pct": ("prefix_hit_tokens", "prefix_query_tokens"),
     "spec_accepted_pct": ("spec_accepted_tokens", "spec_draft_tokens"),
 }
-_BACKWARDS = "the engine's counter decreased during the run, for example because the engine was restarted"
+_BACKWARDS = (
+    "the engine's counter decreased during the run, for example because the engine was restarted"
+)
 _COMPARED = (  # field of EngineDuring, name in messages
     ("requests_finished", "requests"),
     ("prompt_tokens", "prompt tokens"),
@@ -27,9 +30,12 @@ _COMPARED = (  # field of EngineDuring, name in messages
 )
 
 
-def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics) -> EngineDuring:
-    """Return the increase of each engine counter from `before` to `after`, and the mean and maximum of the running and
-    waiting requests in the readings `during`. Unknown values are None, with the reason in `absent`."""
+def summarize(
+    before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics
+) -> EngineDuring:
+    """Return the increase of each engine counter from `before` to `after`, and the mean and maximum
+    of the running and waiting requests in the readings `during`. Unknown values are None, with the
+    reason in `absent`."""
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTERS.items():
@@ -37,7 +43,10 @@ def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: Eng
         if why:
             absent[name] = why
     for name, (part, whole) in _SHARES.items():
-        (some, why), (total, why_total) = _difference(before, after, part), _difference(before, after, whole)
+        (some, why), (total, why_total) = (
+            _difference(before, after, part),
+            _difference(before, after, whole),
+        )
         values[name] = round(100.0 * some / total, 2) if some is not None and total else None
         if values[name] is None:
             absent[name] = why or why_total or "the engine counted nothing during the run"
@@ -56,21 +65,32 @@ def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: Eng
 
 
 def no_counters(reason: str) -> EngineDuring:
-    """Return the result of `summarize` for a benchmark without counters: every value is None, for the given reason."""
-    names = (*_COUNTERS, *_SHARES, "running_mean", "running_max", "waiting_mean", "waiting_max", "kv_use_max_pct")
+    """Return the result of `summarize` for a benchmark without counters: every value is None, for
+    the given reason."""
+    names = (
+        *_COUNTERS,
+        *_SHARES,
+        "running_mean",
+        "running_max",
+        "waiting_mean",
+        "waiting_max",
+        "kv_use_max_pct",
+    )
     return EngineDuring(absent=dict.fromkeys(names, reason))
 
 
 def readable(metrics: EngineMetrics) -> bool:
-    """Return whether the reading contains the value of at least one counter, or the number of running or waiting
-    requests."""
+    """Return whether the reading contains the value of at least one counter, or the number of
+    running or waiting requests."""
     return any(getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTERS.values()))
 
 
-def disagreements(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> tuple[str, ...]:
-    """Return a sentence for each count that differs between the engine and the benchmark; () if all agree. `requests`,
-    `prompt` and `output` are the benchmark's own counts of requests, prompt tokens and output tokens, including the
-    warm-up. Counts that are None are not compared."""
+def disagreements(
+    engine: EngineDuring, requests: int, prompt: int | None, output: int | None
+) -> tuple[str, ...]:
+    """Return a sentence for each count that differs between the engine and the benchmark; () if all
+    agree. `requests`, `prompt` and `output` are the benchmark's own counts of requests, prompt
+    tokens and output tokens, including the warm-up. Counts that are None are not compared."""
     found = []
     for (name, title), own in zip(_COMPARED, (requests, prompt, output), strict=True):
         counted = getattr(engine, name)
@@ -80,27 +100,34 @@ def disagreements(engine: EngineDuring, requests: int, prompt: int | None, outpu
 
 
 def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> bool:
-    """Return whether the engine's counts of requests, prompt tokens and output tokens have reached `requests`, `prompt`
-    and `output`, the benchmark's own counts. Unknown counts (None) are ignored. An engine may report its counts
-    late."""
+    """Return whether the engine's counts of requests, prompt tokens and output tokens have reached
+    `requests`, `prompt` and `output`, the benchmark's own counts. Unknown counts (None) are
+    ignored. An engine may report its counts late."""
     return all(
         counted is None or own is None or counted >= own
         for counted, own in zip(
-            (getattr(engine, name) for name, _ in _COMPARED), (requests, prompt, output), strict=True
+            (getattr(engine, name) for name, _ in _COMPARED),
+            (requests, prompt, output),
+            strict=True,
         )
     )
 
 
-def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple[int | None, str | None]:
-    """Return (increase of the counter `name`, None), or (None, reason) if the increase is unknown. A counter that is
-    missing in `before` is counted from 0, because some engines report a counter only after its first use."""
+def _difference(
+    before: EngineMetrics, after: EngineMetrics, name: str
+) -> tuple[int | None, str | None]:
+    """Return (increase of the counter `name`, None), or (None, reason) if the increase is unknown.
+    A counter that is missing in `before` is counted from 0, because some engines report a counter
+    only after its first use."""
     later = getattr(after, name)
     if later is None:
         return None, after.absent.get(name, "the engine's counters could not be read after the run")
     earlier = getattr(before, name)
     if earlier is None:
         if not readable(before):
-            return None, before.absent.get(name, "the engine's counters could not be read before the run")
+            return None, before.absent.get(
+                name, "the engine's counters could not be read before the run"
+            )
         earlier = 0
     if later < earlier:
         return None, _BACKWARDS
@@ -110,4 +137,8 @@ def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple
 def _unread(name: str, during: Sequence[EngineMetrics], after: EngineMetrics) -> str:
     if not during:
         return "the run was shorter than the time between two readings of the engine's counters"
-    return during[-1].absent.get(name) or after.absent.get(name) or "the engine's counters could not be read"
+    return (
+        during[-1].absent.get(name)
+        or after.absent.get(name)
+        or ("the engine's counters could not be read")
+    )

@@ -1,9 +1,9 @@
-"""Gets the list of launch flags from an installed engine: the engine's Python builds its argument parser, or its
-program prints its help text.
+"""Gets the list of launch flags from an installed engine: the engine's Python builds its argument
+parser, or its program prints its help text.
 
-The engine's process has no GPU, may not download from the Hugging Face hub, and runs at the lowest priority in the root
-directory. After ANSWER_WITHIN_S seconds the process and its children are killed. Importing vLLM takes 6 s on a quiet
-machine, so `session/engine_flags.py` stores the lists.
+The engine's process has no GPU, may not download from the Hugging Face hub, and runs at the lowest
+priority in the root directory. After ANSWER_WITHIN_S seconds the process and its children are
+killed. Importing vLLM takes 6 s on a quiet machine, so `session/engine_flags.py` stores the lists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _NO_GPU_NO_NETWORK: Mapping[str, str] = {
 
 
 def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
-    """Return the reason why the engine cannot list its launch flags; None if the engine can list them."""
+    """Return the reason why the engine cannot list its launch flags; None if the engine can list
+    them."""
     if host.simulated:
         return f"the {engine.title} of a simulated host cannot be asked"
     if found.path is None or found.version is None:
@@ -53,13 +54,19 @@ def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
     if engine.parser is not None and _python_of(found) is None:
         return f"{found.path} does not name the Python that runs it"
     if engine.parser is None and not engine.help_arguments:
-        return f"{engine.title} has no list of its flags that could be read without starting its own code"
+        return (
+            f"{engine.title} has no list of its flags that could be read without starting its "
+            "own code"
+        )
     return None
 
 
-async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = ANSWER_WITHIN_S) -> object:
-    """Return the launch flags of the engine `found` on `host`: the decoded JSON from flag_program.py, or the text of
-    the engine's help. Raises HostError if the engine does not answer within `timeout_s`, fails, or prints too much."""
+async def ask(
+    host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = ANSWER_WITHIN_S
+) -> object:
+    """Return the launch flags of the engine `found` on `host`: the decoded JSON from
+    flag_program.py, or the text of the engine's help. Raises HostError if the engine does not
+    answer within `timeout_s`, fails, or prints too much."""
     if engine.parser is not None:
         parser = {
             "parsers": engine.parser.parsers,
@@ -85,7 +92,9 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
         raise HostError(f"{found.path} did not list its flags: {problem}", host=host.name)
     if len(done.stdout) > ANSWER_MAX_BYTES:
         raise HostError(
-            f"{found.path} did not list its flags: it printed {len(done.stdout) >> 20} MiB, too much", host=host.name
+            f"{found.path} did not list its flags: it printed {len(done.stdout) >> 20} MiB, too "
+            "much",
+            host=host.name,
         )
     if engine.parser is None:
         return done.out
@@ -93,7 +102,9 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
         return clean_json(done.stdout)
     except ValueError:
         raise HostError(
-            f"{found.path} did not list its flags: the answer is not JSON", host=host.name, next_step=elsewhere
+            f"{found.path} did not list its flags: the answer is not JSON",
+            host=host.name,
+            next_step=elsewhere,
         ) from None
 
 

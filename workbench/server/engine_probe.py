@@ -1,8 +1,10 @@
-"""Finds the engine that is installed on a host: the path of its program, its version, and the Python that runs it.
+"""Finds the engine that is installed on a host: the path of its program, its version, and the
+Python that runs it.
 
-The version of a Python engine is read from the name of its package metadata directory, without running a program. An
-engine without such metadata is run to print its version, but only if its program is found under the engine's own name
-in an absolute directory of PATH. A program that a preset names is never run for this, because it could do anything.
+The version of a Python engine is read from the name of its package metadata directory, without
+running a program. An engine without such metadata is run to print its version, but only if its
+program is found under the engine's own name in an absolute directory of PATH. A program that a
+preset names is never run for this, because it could do anything.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from workbench.model.untrusted_text import NAME_CHARS, clean
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
-# $1 is the path or name to look for first (may be empty), the others are the engine's own names. Prints key=value
-# lines: the first program found, the engine's own one, and those in the usual places of venvs, conda and uv. Starts
-# none of them. Ignores relative entries of PATH: files in the current directory may come from a stranger.
+# $1 is the path or name to look for first (may be empty), the others are the engine's own names.
+# Prints key=value lines: the first program found, the engine's own one, and those in the usual
+# places of venvs, conda and uv. Starts none of them. Ignores relative entries of PATH: files in the
+# current directory may come from a stranger.
 _FIND = r"""
 first=$1; shift
 look() {
@@ -86,9 +89,9 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class InstalledEngine:
-    """The result of searching for an engine on a host. `path` is the path of its program, or None if no program was
-    found; `problem` then says where it was searched. `how` says where the version was read, or why `version` is
-    None."""
+    """The result of searching for an engine on a host. `path` is the path of its program, or None
+    if no program was found; `problem` then says where it was searched. `how` says where the version
+    was read, or why `version` is None."""
 
     engine: str
     path: str | None  # None: not found; `problem` says where it was searched
@@ -104,11 +107,12 @@ class InstalledEngine:
 async def probe(
     host: Host, engine: Engine, executable: Sequence[str] = (), workdir: str | None = None
 ) -> InstalledEngine:
-    """Return the engine that is installed on `host`. Searches for `executable[0]` if given, otherwise for the engine's
-    own program names on PATH. Takes two round trips.
+    """Return the engine that is installed on `host`. Searches for `executable[0]` if given,
+    otherwise for the engine's own program names on PATH. Takes two round trips.
 
-    An engine that runs from its source directory has only "python" as its program. It counts as installed if `workdir`
-    contains its start script. Raises HostError only if the host itself cannot be queried.
+    An engine that runs from its source directory has only "python" as its program. It counts as
+    installed if `workdir` contains its start script. Raises HostError only if the host itself
+    cannot be queried.
     """
     if not executable and not engine.packages and not engine.version_arguments:
         missing = await _no_source(host, engine, workdir)
@@ -137,7 +141,8 @@ async def _version_of(
         how = f"{engine.title} runs from its source directory and has no version number"
         return InstalledEngine(engine.name, path, None, python or path, how)
     own = facts["own"][0]
-    if facts["simulated"][0] and own:  # on a simulated host the stand-in answers, whatever the plan names
+    # on a simulated host the stand-in answers, whatever the plan names
+    if facts["simulated"][0] and own:
         return replace(await _from_itself(host, engine, own, python), path=path)
     if engine.packages:
         return await _from_metadata(host, engine, path, python, facts["real"][0])
@@ -148,18 +153,24 @@ async def _version_of(
 
 
 async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return why the engine cannot run from its source directory `workdir`; None if that directory contains the
-    engine's start script."""
+    """Return why the engine cannot run from its source directory `workdir`; None if that directory
+    contains the engine's start script."""
     script = engine.launch[-1]
     if workdir is None:
-        return f"{engine.title} runs from its source directory; use a preset that names this directory"
+        return (
+            f"{engine.title} runs from its source directory; use a preset that names this directory"
+        )
     found = await host.run(["sh", "-c", '[ -f "$1" ]', "sh", posixpath.join(workdir, script)])
     if found.returncode == 0:
         return None
-    return f"{workdir} on {host.name} contains no {script}, so it is not a checkout of {engine.title}"
+    return (
+        f"{workdir} on {host.name} contains no {script}, so it is not a checkout of {engine.title}"
+    )
 
 
-def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]) -> InstalledEngine:
+def _missing(
+    host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]
+) -> InstalledEngine:
     elsewhere = tuple(dict.fromkeys(facts.get("elsewhere", [])))
     wanted = first or " or ".join(engine.executables)
     if "/" in first:
@@ -173,9 +184,9 @@ def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[st
 
 
 def _interpreter(script: Sequence[str]) -> str | None:
-    """Return the path of the Python that runs a console script; None if it is not a Python script. `script` has the
-    first lines of the script. If the path is too long for a "#!" line, pip writes the line `'''exec' "/long/path" …`
-    instead."""
+    """Return the path of the Python that runs a console script; None if it is not a Python script.
+    `script` has the first lines of the script. If the path is too long for a "#!" line, pip writes
+    the line `'''exec' "/long/path" …` instead."""
     if not script:
         return None
     words = script[0].removeprefix("#!").split()
@@ -190,21 +201,30 @@ def _interpreter(script: Sequence[str]) -> str | None:
     return None
 
 
-async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None, real: str) -> InstalledEngine:
-    """Return the engine with its version, which is read from the name of its Python package's metadata directory, such
-    as "…/site-packages/vllm-0.33.0.dist-info". `path` is the program, `real` that path with symbolic links resolved,
-    and `python` the Python that runs the program."""
+async def _from_metadata(
+    host: Host, engine: Engine, path: str, python: str | None, real: str
+) -> InstalledEngine:
+    """Return the engine with its version, which is read from the name of its Python package's
+    metadata directory, such as "…/site-packages/vllm-0.33.0.dist-info". `path` is the program,
+    `real` that path with symbolic links resolved, and `python` the Python that runs the program."""
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)
     done = await host.run(["sh", "-c", _METADATA, "sh", names, *prefixes], timeout_s=20)
     directory = done.out.strip()
     version = posixpath.basename(directory).removesuffix(".dist-info").partition("-")[2] or None
-    how = f"no package metadata for {engine.name} beside {python or path}: the version is unknown until the start"
-    return InstalledEngine(engine.name, path, version, python, f"package metadata {directory}" if version else how)
+    how = (
+        f"no package metadata for {engine.name} beside {python or path}: the version is "
+        "unknown until the start"
+    )
+    return InstalledEngine(
+        engine.name, path, version, python, f"package metadata {directory}" if version else how
+    )
 
 
-async def _from_itself(host: Host, engine: Engine, path: str, python: str | None) -> InstalledEngine:
+async def _from_itself(
+    host: Host, engine: Engine, path: str, python: str | None
+) -> InstalledEngine:
     arguments = engine.version_arguments or ("--version",)
     how = shlex.join([path, *arguments])
     try:
@@ -215,4 +235,6 @@ async def _from_itself(host: Host, engine: Engine, path: str, python: str | None
     if done.returncode or found is None:
         return InstalledEngine(engine.name, path, None, python, f"{how} printed no version")
     version = found.group(1)
-    return InstalledEngine(engine.name, path, f"b{version}" if version.isdecimal() else version, python, how)
+    return InstalledEngine(
+        engine.name, path, f"b{version}" if version.isdecimal() else version, python, how
+    )

@@ -1,7 +1,8 @@
 """Live metrics from readings of the engine's counters: one value per metric and second.
 
-Readings come about once a second, at irregular times. The counters are therefore interpolated to whole seconds. The
-values of a rate, added up over some seconds, give the increase of its counter, and no second has two values.
+Readings come about once a second, at irregular times. The counters are therefore interpolated to
+whole seconds. The values of a rate, added up over some seconds, give the increase of its counter,
+and no second has two values.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from dataclasses import dataclass
 from workbench.model.engine_live import GAUGES, RATES, SHARES
 from workbench.model.server_run import EngineMetrics
 
-MOST_S = 5.0  # between two readings: after a longer time without one there is a gap, as after an engine's restart
+# between two readings: after a longer time without one there is a gap, as after an engine's restart
+MOST_S = 5.0
 _COUNTERS = tuple(name for metric in (*RATES, *SHARES) for name in metric.counters)
 
 
 @dataclass(slots=True)
 class _Counter:
-    """One counter of an engine, between two readings. `count` is its value at the last reading, at the time `unix_s`.
-    `second` is the last whole second before that reading (Unix time, None until known), and `count_then` the counter's
-    interpolated value at that second."""
+    """One counter of an engine, between two readings. `count` is its value at the last reading, at
+    the time `unix_s`. `second` is the last whole second before that reading (Unix time, None until
+    known), and `count_then` the counter's interpolated value at that second."""
 
     unix_s: float
     count: int
@@ -33,8 +35,8 @@ class _Counter:
             self.second, self.count_then = int(self.unix_s), self.count
 
     def advance(self, unix_s: float, count: int) -> dict[int, float]:
-        """Add a later reading of the counter, and return its increase in each whole second that has ended since the
-        previous reading, as {Unix second: increase}."""
+        """Add a later reading of the counter, and return its increase in each whole second that has
+        ended since the previous reading, as {Unix second: increase}."""
         slope = (count - self.count) / (unix_s - self.unix_s)
         ended: dict[int, float] = {}
         for second in range(math.floor(self.unix_s) + 1, math.floor(unix_s) + 1):
@@ -47,22 +49,28 @@ class _Counter:
 
 
 class RateMeter:
-    """Converts successive readings of an engine's counters into metric values for each second. It begins anew if more
-    than MOST_S seconds have passed since the last reading, or if a counter has decreased, as after an engine's restart.
-    It then yields no values until the next whole second has ended."""
+    """Converts successive readings of an engine's counters into metric values for each second. It
+    begins anew if more than MOST_S seconds have passed since the last reading, or if a counter has
+    decreased, as after an engine's restart. It then yields no values until the next whole second
+    has ended."""
 
     def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
         self._last_s = -math.inf  # Unix time of the last reading
 
     def take(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
-        """Add a reading of the engine's counters. Return the metric values of the seconds that have ended since the
-        previous reading, as {Unix second: {metric field: value}}. Gauges, such as the number of running requests, are
-        given for the last of these seconds only."""
+        """Add a reading of the engine's counters. Return the metric values of the seconds that have
+        ended since the previous reading, as {Unix second: {metric field: value}}. Gauges, such as
+        the number of running requests, are given for the last of these seconds only."""
         counts = {name: count for name in _COUNTERS if (count := getattr(read, name)) is not None}
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
-        if fallen == {"live_generation_tokens"} and read.running and read.unix_s - self._last_s <= MOST_S:
-            # llama.cpp: a request may end between the readings of its two pages, and is then in none of them.
+        if (
+            fallen == {"live_generation_tokens"}
+            and read.running
+            and read.unix_s - self._last_s <= MOST_S
+        ):
+            # llama.cpp: a request may end between the readings of its two pages, and is then in
+            # none of them.
             return {}
         last_s, self._last_s = self._last_s, read.unix_s
         if fallen or not 0.0 < read.unix_s - last_s <= MOST_S:
@@ -84,9 +92,9 @@ class RateMeter:
 
 
 def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
-    """Return the metric values between two readings, as {metric field: value}: rates per second, shares in %, and the
-    gauges of the second reading, such as the number of running requests. A counter that decreased, as after an engine's
-    restart, gives no value."""
+    """Return the metric values between two readings, as {metric field: value}: rates per second,
+    shares in %, and the gauges of the second reading, such as the number of running requests. A
+    counter that decreased, as after an engine's restart, gives no value."""
     seconds = second.unix_s - first.unix_s
     if seconds <= 0.0:
         return gauges(second)
@@ -99,20 +107,23 @@ def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
 
 
 def gauges(read: EngineMetrics) -> dict[str, float]:
-    """Return the gauges of a reading, such as the number of running requests, by metric field. Unknown gauges are left
-    out."""
+    """Return the gauges of a reading, such as the number of running requests, by metric field.
+    Unknown gauges are left out."""
     return {m.field: value for m in GAUGES if (value := getattr(read, m.counters[0])) is not None}
 
 
 def _values(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:
-    """Return the rates per second and the shares (in %) of the Unix second `second`, as {metric field: value}.
-    `increases` has the increase of each counter in each second, as {counter: {second: increase}}."""
-    return _valued({name: by_second[second] for name, by_second in increases.items() if second in by_second})
+    """Return the rates per second and the shares (in %) of the Unix second `second`, as {metric
+    field: value}. `increases` has the increase of each counter in each second, as {counter:
+    {second: increase}}."""
+    return _valued(
+        {name: by_second[second] for name, by_second in increases.items() if second in by_second}
+    )
 
 
 def _valued(inside: Mapping[str, float]) -> dict[str, float]:
-    """Return rates per second and shares in %, as {metric field: value}. `inside` has the increase of each counter
-    within one second."""
+    """Return rates per second and shares in %, as {metric field: value}. `inside` has the increase
+    of each counter within one second."""
     values = {m.field: inside[m.counters[0]] for m in RATES if m.counters[0] in inside}
     for metric in SHARES:
         part, whole = (inside.get(name) for name in metric.counters)

@@ -1,5 +1,5 @@
-"""Explains a whole log: finds the lines with a known cause, the first error, and the warnings and errors without a
-known cause."""
+"""Explains a whole log: finds the lines with a known cause, the first error, and the warnings and
+errors without a known cause."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MARKED = ("warn", "error")
 
 
 class ExplainedLog:
-    """Collects the explanation of a log while its lines are added: findings about lines with a known cause, the other
-    warnings and errors, and the first error. Memory is bounded. `engine` is the engine that wrote the log; if it is
-    None, the patterns of all engines are used."""
+    """Collects the explanation of a log while its lines are added: findings about lines with a
+    known cause, the other warnings and errors, and the first error. Memory is bounded. `engine` is
+    the engine that wrote the log; if it is None, the patterns of all engines are used."""
 
     def __init__(self, engine: str | None = None) -> None:
         self._engine = engine
@@ -43,22 +43,27 @@ class ExplainedLog:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The findings about the log lines added so far, one for each known cause, the most severe first."""
+        """The findings about the log lines added so far, one for each known cause, the most severe
+        first."""
         return by_severity(self._found.values())
 
     def count(self, finding: Finding) -> int:
         return self._counts[finding.code]
 
     def _phase(self) -> str | None:
-        """Return the start-up phase that the log reports last, such as the loading of weights; None if the log reports
-        none."""
+        """Return the start-up phase that the log reports last, such as the loading of weights; None
+        if the log reports none."""
         from workbench import engines
 
         known = [self._engine] if self._engine in engines.names() else engines.names()
         head = self._lines.lines()
         best: tuple[int, str] | None = None
         for name in known:
-            reported = [(i, phase) for i, line in enumerate(head) if (phase := engines.get(name or "").phase(line))]
+            reported = [
+                (i, phase)
+                for i, line in enumerate(head)
+                if (phase := engines.get(name or "").phase(line))
+            ]
             best = max(best or (-1, ""), reported[-1]) if reported else best
         return best[1] if best else None
 

@@ -1,5 +1,5 @@
-"""Finds the servers on a host that Workbench did not start, by the command lines in /proc, and asks each server for the
-names of its models.
+"""Finds the servers on a host that Workbench did not start, by the command lines in /proc, and asks
+each server for the names of its models.
 
 No process gets a signal, and only processes that look like an inference engine get HTTP requests.
 """
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 ASK_S = 3.0
 MOST = 64  # processes examined
-# Parts of the command lines of servers that Workbench finds but does not start; valid for both grep -E and re.
+# Parts of the command lines of servers that Workbench finds but does not start; valid for both grep
+# -E and re.
 _OTHERS = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
-# Prints "proc PID UID OWN", then the words of its command line as "arg …", its sockets as "inode N", its unit of
-# systemd as "unit SCOPE NAME" if it is the main process of the unit, its container as "unit docker ID" or "unit podman
-# ID", the file of its output as "log …"; finally "listen INODE PORT" for each listening socket of the host. OWN is 1
-# for a process that a Workbench started. grep reads all command lines at once.
+# Prints "proc PID UID OWN", then the words of its command line as "arg …", its sockets as "inode
+# N", its unit of systemd as "unit SCOPE NAME" if it is the main process of the unit, its container
+# as "unit docker ID" or "unit podman ID", the file of its output as "log …"; finally "listen INODE
+# PORT" for each listening socket of the host. OWN is 1 for a process that a Workbench started. grep
+# reads all command lines at once.
 _LOOK = r"""
 [ -n "${XDG_RUNTIME_DIR-}" ] || export XDG_RUNTIME_DIR="/run/user/$(id -u)"
 for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); do
@@ -62,7 +64,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A server that Workbench did not start and that answered /v1/models. Secrets in `argv` are masked."""
+    """A server that Workbench did not start and that answered /v1/models. Secrets in `argv` are
+    masked."""
 
     pid: int
     port: int
@@ -73,7 +76,8 @@ class FoundServer:
     output: str | None = None  # where its standard output goes: a file, or None
     note: str = ""  # its answer if it named no models
     unit: str | None = None  # of systemd, whose main process it is, or its container; None: neither
-    scope: str = "system"  # what runs the unit: the service manager of the "system" or the "user", "docker" or "podman"
+    # what runs the unit: the service manager of the "system" or the "user", "docker" or "podman"
+    scope: str = "system"
 
     @property
     def url(self) -> str:
@@ -85,10 +89,14 @@ class FoundServer:
 
     @property
     def adopt(self) -> str | None:
-        """The `workbench adopt` command line with which Workbench follows this server; None if it runs neither as a
-        systemd unit nor in a container."""
+        """The `workbench adopt` command line with which Workbench follows this server; None if it
+        runs neither as a systemd unit nor in a container."""
         options = "".join(f" --run-option {option}" for option in self.run_options)
-        return f"workbench adopt {shlex.quote(f'{self.run_as}:{self.unit}')}{options}" if self.unit else None
+        return (
+            (f"workbench adopt {shlex.quote(f'{self.run_as}:{self.unit}')}{options}")
+            if self.unit
+            else None
+        )
 
     @property
     def run_as(self) -> str:
@@ -125,8 +133,9 @@ class _Seen:
 
 
 async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
-    """Return the servers of `host` that were not started by Workbench, sorted by port. `known_ports` are the ports of
-    Workbench's own runs, which are skipped. Raises HostError if the host cannot be queried."""
+    """Return the servers of `host` that were not started by Workbench, sorted by port.
+    `known_ports` are the ports of Workbench's own runs, which are skipped. Raises HostError if the
+    host cannot be queried."""
     patterns = "|".join([registry.server_patterns(), _OTHERS])
     done = await host.run(["sh", "-c", _LOOK, "sh", patterns, str(MOST)], check=True)
     processes, listening = _parse(done.out)
@@ -135,7 +144,9 @@ async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer
     for seen in processes:
         if seen.own or not seen.argv:
             continue
-        ports = {listening[i] for i in seen.inodes if i in listening} or _named_port(seen, set(listening.values()))
+        ports = {listening[i] for i in seen.inodes if i in listening} or _named_port(
+            seen, set(listening.values())
+        )
         for port in sorted(ports - known):
             candidates.setdefault(port, _server(seen, port))
     answers = await asyncio.gather(*(_asked(host, one) for one in candidates.values()))
@@ -149,7 +160,11 @@ def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
         kind, _, rest = line.partition(" ")
         words = rest.split()
         if kind == "proc" and len(words) == 3 and words[0].isdecimal():
-            processes.append(_Seen(int(words[0]), int(words[1]) if words[1].isdecimal() else None, words[2] == "1"))
+            processes.append(
+                _Seen(
+                    int(words[0]), int(words[1]) if words[1].isdecimal() else None, words[2] == "1"
+                )
+            )
         elif kind == "listen" and len(words) == 2:
             listening[words[0]] = int(words[1], 16)
         elif processes and kind == "arg":
@@ -159,7 +174,9 @@ def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
         elif processes and kind == "unit" and len(words) == 2 and processes[-1].unit is None:
             processes[-1].scope, processes[-1].unit = words[0], clean(words[1])
         elif processes and kind == "log":
-            processes[-1].log = clean(rest) if rest.startswith("/") and not rest.startswith("/dev/") else None
+            processes[-1].log = (
+                clean(rest) if rest.startswith("/") and not rest.startswith("/dev/") else None
+            )
     return processes, listening
 
 
@@ -168,23 +185,27 @@ def _engines() -> list[Engine]:
 
 
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
-    """Return the port that the process's command line gives, as a set of one. Return an empty set if it is not one of
-    `open_ports`, the ports on which any process listens. Needed for processes of other users, whose sockets cannot be
-    read."""
+    """Return the port that the process's command line gives, as a set of one. Return an empty set
+    if it is not one of `open_ports`, the ports on which any process listens. Needed for processes
+    of other users, whose sockets cannot be read."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
 
 def _server(seen: _Seen, port: int) -> FoundServer:
     line = " ".join(seen.argv)
-    engine = next((engine.name for engine in _engines() if re.search(engine.process_pattern, line)), "")
+    engine = next(
+        (engine.name for engine in _engines() if re.search(engine.process_pattern, line)), ""
+    )
     argv = mask_argv(seen.argv)
-    return FoundServer(seen.pid, port, engine, argv, seen.uid, output=seen.log, unit=seen.unit, scope=seen.scope)
+    return FoundServer(
+        seen.pid, port, engine, argv, seen.uid, output=seen.log, unit=seen.unit, scope=seen.scope
+    )
 
 
 async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
-    """Return `server` with the names of the models that it serves. None if its port does not answer /v1/models: some
-    ports that an engine opens do not speak HTTP."""
+    """Return `server` with the names of the models that it serves. None if its port does not answer
+    /v1/models: some ports that an engine opens do not speak HTTP."""
     forward = None
     try:
         forward = await host.forward(server.port)
@@ -208,7 +229,8 @@ async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
 
 
 class ExternalMetrics:
-    """Reads the metrics page of a server that Workbench did not start. All readings use the same forwarded port."""
+    """Reads the metrics page of a server that Workbench did not start. All readings use the same
+    forwarded port."""
 
     def __init__(self, host: Host, server: FoundServer) -> None:
         self._host, self.server = host, server
@@ -216,10 +238,12 @@ class ExternalMetrics:
         self._http: httpx.AsyncClient | None = None
 
     async def read(self, timeout_s: float) -> EngineMetrics:
-        """Return the present counters of the engine. Never raises: a value that cannot be read is None, and the field
-        `absent` has the reason."""
+        """Return the present counters of the engine. Never raises: a value that cannot be read is
+        None, and the field `absent` has the reason."""
         if not self.server.engine:
-            return metrics.no_metrics(f"Workbench does not know the metrics of the server at {self.server.url}")
+            return metrics.no_metrics(
+                f"Workbench does not know the metrics of the server at {self.server.url}"
+            )
         try:
             if self._http is None:
                 self._forward = await self._host.forward(self.server.port)

@@ -1,5 +1,5 @@
-"""The limit on the number of open files, for processes that Workbench starts on a host and for processes that already
-run."""
+"""The limit on the number of open files, for processes that Workbench starts on a host and for
+processes that already run."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ UNLIMITED = 2**62
 
 
 class FileLimit(NamedTuple):
-    """The soft and the hard limit on the number of open files of a process. UNLIMITED means that there is no limit.
-    Only root may raise a hard limit."""
+    """The soft and the hard limit on the number of open files of a process. UNLIMITED means that
+    there is no limit. Only root may raise a hard limit."""
 
     soft: int
     hard: int
 
 
 async def limit_on(host: Host) -> FileLimit | None:
-    """Return the limit that a process gets when Workbench starts it on the host; None if the host does not report a
-    limit."""
+    """Return the limit that a process gets when Workbench starts it on the host; None if the host
+    does not report a limit."""
     return _limit((await host.run(sh("ulimit -Sn; ulimit -Hn"))).out)
 
 
 async def may_have(host: Host, files: int) -> bool:
-    """Return whether a process that Workbench starts on the host can have `files` open files. A shell on the host tries
-    to set this limit for itself, because even root may lack the right to raise the hard limit in a container."""
+    """Return whether a process that Workbench starts on the host can have `files` open files. A
+    shell on the host tries to set this limit for itself, because even root may lack the right to
+    raise the hard limit in a container."""
     return (await host.run(sh('ulimit -Hn "$1" && ulimit -Sn "$1"', str(files)))).returncode == 0
 
 
 async def limit_of(host: Host, pid: int) -> FileLimit | None:
-    """Return the limit on open files of the running process `pid`. None if the process has ended or belongs to another
-    user."""
+    """Return the limit on open files of the running process `pid`. None if the process has ended or
+    belongs to another user."""
     try:
         limits = await host.read_file(f"/proc/{pid}/limits", limit=8192)
     except FileError:

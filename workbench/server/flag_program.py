@@ -1,11 +1,13 @@
-"""A program that prints an engine's launch flags as JSON. The engine's own Python runs it: Python 3.8 or newer, without
-Workbench.
+"""A program that prints an engine's launch flags as JSON. The engine's own Python runs it: Python
+3.8 or newer, without Workbench.
 
-usage: python -c PROGRAM '{"parsers": ["module:class"], "builders": ["module:function"], "variables": "module:name"}'
+usage: python -c PROGRAM '{"parsers": ["module:class"], "builders": ["module:function"],
+"variables": "module:name"}'
 
-`parsers` and `builders` are alternatives; the first that can be imported is used. The program creates an argument
-parser of the class in `parsers`, and the function in `builders` adds the engine's flags to the parser. `variables`
-names a mapping whose keys are the environment variables of the engine. What the engine prints goes to stderr.
+`parsers` and `builders` are alternatives; the first that can be imported is used. The program
+creates an argument parser of the class in `parsers`, and the function in `builders` adds the
+engine's flags to the parser. `variables` names a mapping whose keys are the environment variables
+of the engine. What the engine prints goes to stderr.
 """
 
 import argparse
@@ -30,11 +32,20 @@ def main() -> None:
     parser = _first(wanted["parsers"])()
     parser = _first(wanted["builders"])(parser) or parser
     variables = _first([wanted["variables"]]) if wanted["variables"] else ()
-    groups = [(g.title or "", a) for g in parser._action_groups for a in g._group_actions if a.option_strings]
+    groups = [
+        (g.title or "", a)
+        for g in parser._action_groups
+        for a in g._group_actions
+        if a.option_strings
+    ]
     names: Dict[int, Any] = {}  # noqa: UP006 (Python 3.8)
     for name, action in parser._option_string_actions.items():
         names.setdefault(id(action), []).append(name)
-    flags = [_flag(names[id(a)], group, a) for group, a in groups if not isinstance(a, argparse._HelpAction)]
+    flags = [
+        _flag(names[id(a)], group, a)
+        for group, a in groups
+        if not isinstance(a, argparse._HelpAction)
+    ]
     json.dump({"flags": flags, "variables": sorted(map(str, variables))}, out)
     out.flush()
     os._exit(0)  # an engine's threads and exit handlers could hang
@@ -73,14 +84,15 @@ def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str
         "group": group,
         "help": " ".join(text.split())[:2000],
         "required": action.required,
-        "deprecated": bool(getattr(action, "deprecated", False)) or bool(_DEPRECATED.search(text[:300].lower())),
+        "deprecated": bool(getattr(action, "deprecated", False))
+        or bool(_DEPRECATED.search(text[:300].lower())),
     }
 
 
 def _kind(convert: Any) -> Any:
-    """Return (type of a flag's values, field names). The type is "str", "int", "float" or "json", and the field names
-    are those of the JSON object, or []. `convert`, the flag's conversion function in argparse, is called with sample
-    values, because its name says nothing reliable."""
+    """Return (type of a flag's values, field names). The type is "str", "int", "float" or "json",
+    and the field names are those of the JSON object, or []. `convert`, the flag's conversion
+    function in argparse, is called with sample values, because its name says nothing reliable."""
     if convert is None or convert is str:
         return "str", []
     data = _parsed(convert, "{}")
@@ -102,7 +114,8 @@ def _parsed(convert: Any, text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` as JSON data; None for an object that is not JSON data, such as an object of the engine."""
+    """Return `value` as JSON data; None for an object that is not JSON data, such as an object of
+    the engine."""
     if isinstance(value, enum.Enum):
         value = value.value
     if value is None or isinstance(value, (bool, int, float)):
@@ -111,7 +124,9 @@ def _plain(value: Any) -> Any:
         return None if value == argparse.SUPPRESS else value
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
-    return {str(key): _plain(item) for key, item in value.items()} if isinstance(value, dict) else None
+    return (
+        {str(key): _plain(item) for key, item in value.items()} if isinstance(value, dict) else None
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Compares the settings in a running server's plan with the settings that the server actually uses.
 
-An engine may replace a requested value, and reports the change only in one of these sources: the process's command line
-and environment, the metrics page, the answers of the server's endpoints, or the log. Each row of the comparison names
-its source. A setting that no source reports is shown as "not reported".
+An engine may replace a requested value, and reports the change only in one of these sources: the
+process's command line and environment, the metrics page, the answers of the server's endpoints, or
+the log. Each row of the comparison names its source. A setting that no source reports is shown as
+"not reported".
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ _SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a running server reports about its settings. `answers` has the JSON answers of its HTTP endpoints by path.
-    `config` has the settings that the engine says it uses, by flag name, and `config_from` says whether they are from
-    an answer or from the log. `parsed` has the settings from the log lines in which the engine prints its parsed
-    command line."""
+    """What a running server reports about its settings. `answers` has the JSON answers of its HTTP
+    endpoints by path. `config` has the settings that the engine says it uses, by flag name, and
+    `config_from` says whether they are from an answer or from the log. `parsed` has the settings
+    from the log lines in which the engine prints its parsed command line."""
 
     log: Sequence[str] = ()
     metrics: str = ""
@@ -73,14 +74,24 @@ class Sources:
 
 
 async def read(run: WatchedRun) -> InForceReport:
-    """Return the settings in the plan of the server of `run`, each with the value that the server actually uses. A
-    source that cannot be read adds a note to the report."""
+    """Return the settings in the plan of the server of `run`, each with the value that the server
+    actually uses. A source that cannot be read adds a note to the report."""
     engine, notes = run.engine, list[str]()
     if engine is None:
-        return InForceReport(run.record.run_id, (), (f"this Workbench does not know the engine {run.record.engine}",))
-    process = await command_of_process(run.host, run.facts.pid) if run.facts.alive and run.facts.pid else None
+        return InForceReport(
+            run.record.run_id, (), (f"this Workbench does not know the engine {run.record.engine}",)
+        )
+    process = (
+        await command_of_process(run.host, run.facts.pid)
+        if run.facts.alive and run.facts.pid
+        else None
+    )
     if process is None:
-        why = "its process cannot be read by this user" if run.facts.alive else "the server has ended"
+        why = (
+            "its process cannot be read by this user"
+            if run.facts.alive
+            else ("the server has ended")
+        )
         notes.append(f"{why}: its command line and environment are those that were asked")
     got: dict[str, _Got] = {}
     if run.facts.alive:
@@ -107,14 +118,21 @@ def _read(
     if not config and logged:
         config, config_from = logged[0], "log"
     plan, command = run.record.plan, run.record.command
-    names = {**_aliases(engine, plan.engine_version if plan is not None else None), **engine.config_names}
+    names = {
+        **_aliases(engine, plan.engine_version if plan is not None else None),
+        **engine.config_names,
+    }
     sources = Sources(
         log,
         metrics,
         answers,
         {names.get(name, name): value for name, value in config.items()},
         config_from,
-        {names.get(name, name): value for settings in logged[1:] for name, value in settings.items()},
+        {
+            names.get(name, name): value
+            for settings in logged[1:]
+            for name, value in settings.items()
+        },
         process,
         run.facts.pid,
         tuple(notes),
@@ -126,8 +144,8 @@ def _read(
 
 
 def _aliases(engine: Engine, version: str | None) -> dict[str, str]:
-    """Return {alternative name: name} for the flags of the engine, without leading dashes. An engine may log "tp_size"
-    for tensor-parallel-size."""
+    """Return {alternative name: name} for the flags of the engine, without leading dashes. An
+    engine may log "tp_size" for tensor-parallel-size."""
     flags = engine.catalog(version).flags.values()
     return {alias.lstrip("-"): flag.name for flag in flags for alias in flag.aliases}
 
@@ -140,12 +158,18 @@ def report(
     sources: Sources,
     secrets: Sequence[str] = (),
 ) -> InForceReport:
-    """Return the comparison of the requested `flags` and environment variables `env` with the values found in
-    `sources`. Secrets are masked."""
+    """Return the comparison of the requested `flags` and environment variables `env` with the
+    values found in `sources`. Secrets are masked."""
     rows = [_answer_row(answer, flags, sources) for answer in engine.answers]
-    reported = {answer.flag for answer, row in zip(engine.answers, rows, strict=True) if row.in_force is not None}
+    reported = {
+        answer.flag
+        for answer, row in zip(engine.answers, rows, strict=True)
+        if row.in_force is not None
+    }
     rows = [row for row in rows if row.in_force is not None]
-    rows += [_flag_row(name, value, sources) for name, value in flags.items() if name not in reported]
+    rows += [
+        _flag_row(name, value, sources) for name, value in flags.items() if name not in reported
+    ]
     rows += _env_rows(engine, env, sources)
     return InForceReport(run_id, tuple(_safe(row, secrets) for row in rows), sources.notes)
 
@@ -161,8 +185,8 @@ class _Got(NamedTuple):
 
 
 async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _Got]:
-    """Request the endpoints that report settings, and return their answers by path. Failed requests are added to
-    `notes`."""
+    """Request the endpoints that report settings, and return their answers by path. Failed requests
+    are added to `notes`."""
     http = await run.http()
 
     async def get(path: str) -> _Got:
@@ -181,13 +205,19 @@ async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _
 
 
 def _info_paths(engine: Engine) -> list[str]:
-    return list(dict.fromkeys(a.info.split()[0] for a in engine.answers if a.info and not a.info.startswith("config")))
+    return list(
+        dict.fromkeys(
+            a.info.split()[0] for a in engine.answers if a.info and not a.info.startswith("config")
+        )
+    )
 
 
-def _answers(engine: Engine, got: Mapping[str, _Got], notes: list[str]) -> tuple[dict[str, Any], str]:
-    """Return (JSON answers of the endpoints by path, text of the metrics page). `got` has the HTTP answers by path. The
-    answer that lists the engine's settings has the key "config" in place of its path. Unusable answers are only
-    mentioned in `notes`."""
+def _answers(
+    engine: Engine, got: Mapping[str, _Got], notes: list[str]
+) -> tuple[dict[str, Any], str]:
+    """Return (JSON answers of the endpoints by path, text of the metrics page). `got` has the HTTP
+    answers by path. The answer that lists the engine's settings has the key "config" in place of
+    its path. Unusable answers are only mentioned in `notes`."""
     answers: dict[str, Any] = {}
     unused: list[str] = []
     for path in (*_info_paths(engine), *engine.config_paths):
@@ -206,15 +236,22 @@ def _answers(engine: Engine, got: Mapping[str, _Got], notes: list[str]) -> tuple
         notes += unused
     status, page = got.get(engine.metrics_path or "", _Got(None))
     if status not in (200, None):
-        flag = f"; the server was started without --{engine.metrics_flag}" if engine.metrics_flag else ""
+        flag = (
+            (f"; the server was started without --{engine.metrics_flag}")
+            if engine.metrics_flag
+            else ""
+        )
         notes.append(f"{engine.metrics_path} answers HTTP status {status}{flag}")
     if len(page) > MOST_BYTES:
         notes.append(f"{engine.metrics_path} answers {_too_much(page)}")
-    return answers, page.decode("utf-8", "replace") if status == 200 and len(page) <= MOST_BYTES else ""
+    return answers, page.decode("utf-8", "replace") if status == 200 and len(
+        page
+    ) <= MOST_BYTES else ""
 
 
 def _document(body: bytes) -> tuple[Any, str]:
-    """Return (decoded JSON with its secrets masked, ""), or (None, reason why `body` cannot be used)."""
+    """Return (decoded JSON with its secrets masked, ""), or (None, reason why `body` cannot be
+    used)."""
     if len(body) > MOST_BYTES:
         return None, _too_much(body)
     try:
@@ -230,8 +267,8 @@ def _too_much(body: bytes) -> str:
 
 
 def _config(answer: Any) -> dict[str, str]:
-    """Return the settings in `answer`, the JSON answer of an endpoint, by flag name. {} if it is not an object. With
-    its gRPC gateway, SGLang nests the settings in "server_args"."""
+    """Return the settings in `answer`, the JSON answer of an endpoint, by flag name. {} if it is
+    not an object. With its gRPC gateway, SGLang nests the settings in "server_args"."""
     inner = answer.get("server_args") if isinstance(answer, dict) else None
     settings = inner if isinstance(inner, dict) else answer
     if not isinstance(settings, dict):
@@ -277,8 +314,9 @@ def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
 
 
 def _metric(page: str, wanted: str) -> str | None:
-    """Return the value of the first sample of the metric `wanted` on a Prometheus page. For "metric{label}", return
-    that label's value instead. None if the page has no such sample or label."""
+    """Return the value of the first sample of the metric `wanted` on a Prometheus page. For
+    "metric{label}", return that label's value instead. None if the page has no such sample or
+    label."""
     name, _, label = wanted.rstrip("}").partition("{")
     for sample in _SAMPLE.finditer(page):
         if sample["name"] != name:
@@ -293,33 +331,59 @@ def _metric(page: str, wanted: str) -> str | None:
 
 def _flag_row(name: str, value: Any, sources: Sources) -> InForceRow:
     asked = _text(value)
-    for settings, where in ((sources.config, sources.config_from), (sources.parsed, "log, as the engine parsed it")):
+    for settings, where in (
+        (sources.config, sources.config_from),
+        (sources.parsed, "log, as the engine parsed it"),
+    ):
         if name in settings and not _is_cut(settings[name]):
             value = _text(settings[name])
             return InForceRow("flag", name, asked, value, where, _differs(asked, value))
     option = f"--{name}"
-    if sources.process is not None and any(a.partition("=")[0] == option for a in sources.process.argv):
-        return InForceRow("flag", name, asked, None, "passed on the command line; the engine does not report it")
+    if sources.process is not None and any(
+        a.partition("=")[0] == option for a in sources.process.argv
+    ):
+        return InForceRow(
+            "flag", name, asked, None, "passed on the command line; the engine does not report it"
+        )
     return InForceRow("flag", name, asked, None, "")
 
 
 def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[InForceRow]:
     rows = []
     pattern = engine.unknown_env_log
-    unknown = {match[1] for line in sources.log if (match := pattern.search(line))} if pattern else set[str]()
+    unknown = (
+        {match[1] for line in sources.log if (match := pattern.search(line))}
+        if pattern
+        else set[str]()
+    )
     present = sources.process.env if sources.process is not None else None
     place = f"environment of process {sources.pid}"
     for name, value in env.items():
         if name in unknown:
-            rows.append(InForceRow("env", name, value, "unknown to the engine, no effect", "log", True))
+            rows.append(
+                InForceRow("env", name, value, "unknown to the engine, no effect", "log", True)
+            )
         elif present is None:
             rows.append(InForceRow("env", name, value, None, ""))
         elif name not in present:
             rows.append(InForceRow("env", name, value, "not set", place, True))
         else:
-            rows.append(InForceRow("env", name, value, present[name], place, _changed_env(name, value, present[name])))
+            rows.append(
+                InForceRow(
+                    "env",
+                    name,
+                    value,
+                    present[name],
+                    place,
+                    _changed_env(name, value, present[name]),
+                )
+            )
     prefixes = (*_PREFIXES, *((engine.env_prefix,) if engine.env_prefix else ()))
-    further = {n: v for n, v in (present or {}).items() if n not in env and (n.startswith(prefixes) or n in _MORE)}
+    further = {
+        n: v
+        for n, v in (present or {}).items()
+        if n not in env and (n.startswith(prefixes) or n in _MORE)
+    }
     return rows + [InForceRow("env", name, None, further[name], place) for name in sorted(further)]
 
 
@@ -335,7 +399,9 @@ def _safe(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
             return MASK
         return clean(mask_text(text[:_LOOKED_AT_CHARS], secrets), VALUE_CHARS)
 
-    return InForceRow(row.kind, clean(row.name), shown(row.asked), shown(row.in_force), row.where, row.differs)
+    return InForceRow(
+        row.kind, clean(row.name), shown(row.asked), shown(row.in_force), row.where, row.differs
+    )
 
 
 # ---- comparing
@@ -348,25 +414,35 @@ def _text(value: Any) -> str:
         return " ".join(map(_text, value))
     if isinstance(value, dict):
         return json.dumps(value)
-    return {"True": "on", "False": "off"}.get(value, value) if isinstance(value, str) else str(value)
+    return (
+        {"True": "on", "False": "off"}.get(value, value) if isinstance(value, str) else str(value)
+    )
 
 
 def _differs(asked: str | None, actual: str | None) -> bool:
-    """Return whether the requested value and the actual value are both known and differ. "auto" accepts any actual
-    value. JSON objects and lists are not compared."""
+    """Return whether the requested value and the actual value are both known and differ. "auto"
+    accepts any actual value. JSON objects and lists are not compared."""
     if asked is None or actual is None or _is_cut(asked) or _is_cut(actual):
         return False
     a, b = _plain(asked), _plain(actual)
-    if a in ("auto", "none", "") or a == b or MASK in (asked, actual) or asked.startswith(("{", "[")):
+    if (
+        a in ("auto", "none", "")
+        or a == b
+        or MASK in (asked, actual)
+        or asked.startswith(("{", "["))
+    ):
         return False
     numbers = [number for number in (_number(asked), _number(actual)) if number is not None]
     if len(numbers) == 2:
         return not math.isclose(*numbers, rel_tol=1e-6)
-    return not (b.startswith(f"{a}_") or b.endswith(f"/{a}") or a.endswith(f"/{b}"))  # fp8 and fp8_e4m3; a path
+    # fp8 and fp8_e4m3; a path
+    return not (b.startswith(f"{a}_") or b.endswith(f"/{a}") or a.endswith(f"/{b}"))
 
 
 def _plain(text: str) -> str:
-    word = text.strip("'\"[] ").lower().removeprefix("torch.").replace("', '", " ").removesuffix("/")
+    word = (
+        text.strip("'\"[] ").lower().removeprefix("torch.").replace("', '", " ").removesuffix("/")
+    )
     return {"true": "on", "false": "off"}.get(word, word)
 
 

@@ -1,8 +1,9 @@
 """The jobs of the user on a cluster's login host, including jobs that Workbench did not submit.
 
-They are listed by `squeue --format` rather than `squeue --json`, which exists since Slurm 21.08. In Slurm 22.05.8,
---json ignores -u, -j and -t and prints the jobs of all users, and its output lacks the remaining time. Its numbers are
-plain in that version (`"time_limit": 30`), and objects with `set` and `number` from 23.02 on.
+They are listed by `squeue --format` rather than `squeue --json`, which exists since Slurm 21.08. In
+Slurm 22.05.8, --json ignores -u, -j and -t and prints the jobs of all users, and its output lacks
+the remaining time. Its numbers are plain in that version (`"time_limit": 30`), and objects with
+`set` and `number` from 23.02 on.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from workbench.model.server_run import ServerStatus
 from workbench.model.untrusted_text import clean
 
 _TIMEOUT_S = 40.0
-_STATES = {"Q": "queued", "R": "running", "H": "held", "W": "waiting", "E": "exiting", "S": "suspended", "T": "moving"}
+_STATES = {
+    "Q": "queued",
+    "R": "running",
+    "H": "held",
+    "W": "waiting",
+    "E": "exiting",
+    "S": "suspended",
+    "T": "moving",
+}
 
-# Prints "slurm" or "pbs", then what the programs answer: the jobs of this user. "none" if there is no scheduler. A line
-# "refused WHY" stands for an answer that is an error.
+# Prints "slurm" or "pbs", then what the programs answer: the jobs of this user. "none" if there is
+# no scheduler. A line "refused WHY" stands for an answer that is an error.
 _LIST = r"""
 me=$(id -un)
 if command -v squeue >/dev/null 2>&1; then
@@ -38,10 +47,11 @@ printf '%s\n' "$answer"
 
 
 async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
-    """Return the jobs of the user that have not ended. `runs` are Workbench's runs on this host, and a job that belongs
-    to one of them gets its run id.
+    """Return the jobs of the user that have not ended. `runs` are Workbench's runs on this host,
+    and a job that belongs to one of them gets its run id.
 
-    Raises InputError for a host without a scheduler, and HostError if the scheduler does not answer.
+    Raises InputError for a host without a scheduler, and HostError if the scheduler does not
+    answer.
     """
     done = await host.run(sh(_LIST), timeout_s=_TIMEOUT_S, check=True)
     scheduler, _, answer = clean(done.stdout, len(done.stdout), lines=True).partition("\n")
@@ -53,7 +63,10 @@ async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
         )
     if answer.startswith("refused "):
         why = answer.removeprefix("refused ").strip().splitlines()
-        raise HostError(f"the scheduler does not answer: {why[-1] if why else 'no reason given'}", host=host.name)
+        raise HostError(
+            f"the scheduler does not answer: {why[-1] if why else 'no reason given'}",
+            host=host.name,
+        )
     found = _of_slurm(answer) if scheduler == "slurm" else _of_pbs(answer)
     ours = {(run.run_as, run.handle): run.run_id for run in runs if run.handle}
     return tuple(replace(job, run_id=ours.get((job.scheduler, job.id))) for job in found)
@@ -104,7 +117,11 @@ def _gpus_of_pbs(values: Mapping[str, str]) -> str | None:
     if "Resource_List.ngpus" in values:
         return f"gpu:{values['Resource_List.ngpus']}"
     asked = values.get("Resource_List.select") or values.get("Resource_List.nodes") or ""
-    counts = [part.partition("=")[2] for part in asked.split(":") if part.partition("=")[0] in ("ngpus", "gpus")]
+    counts = [
+        part.partition("=")[2]
+        for part in asked.split(":")
+        if part.partition("=")[0] in ("ngpus", "gpus")
+    ]
     return f"gpu:{counts[0]}" if counts else None
 
 
@@ -114,8 +131,8 @@ def _known(word: str) -> str | None:
 
 
 def seconds_of(text: str | None) -> int | None:
-    """Convert a duration that a scheduler prints, such as "1-02:03:04" (days-hours:minutes:seconds) or "02:03", to
-    seconds. None for a text that is not a duration, such as "UNLIMITED"."""
+    """Convert a duration that a scheduler prints, such as "1-02:03:04" (days-hours:minutes:seconds)
+    or "02:03", to seconds. None for a text that is not a duration, such as "UNLIMITED"."""
     days, dash, rest = (text or "").strip().rpartition("-")
     words = [*([days] if dash else []), *rest.split(":")]
     if not all(word.isdecimal() and len(word) < 8 for word in words):

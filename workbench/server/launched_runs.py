@@ -1,9 +1,11 @@
-"""Stops and restarts servers that a launcher runs, and starts a new keeper for a server that has lost its keeper.
+"""Stops and restarts servers that a launcher runs, and starts a new keeper for a server that has
+lost its keeper.
 
-A keeper is the process on the host that follows such a server for Workbench. It is lost if it was killed or the host
-was rebooted, but the launcher may still run the server. If the launcher reports that the server lives, Workbench starts
-a new keeper for the same run. Otherwise it writes the launcher's answer into the file `launched` of the run directory,
-so that the launcher need not be queried again.
+A keeper is the process on the host that follows such a server for Workbench. It is lost if it was
+killed or the host was rebooted, but the launcher may still run the server. If the launcher reports
+that the server lives, Workbench starts a new keeper for the same run. Otherwise it writes the
+launcher's answer into the file `launched` of the run directory, so that the launcher need not be
+queried again.
 """
 
 from __future__ import annotations
@@ -22,13 +24,19 @@ from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
 from workbench.server.launchers import launcher_of
-from workbench.server.launchers.launcher import FILE, Launched, Launcher, encode_launched, parse_launched
+from workbench.server.launchers.launcher import (
+    FILE,
+    Launched,
+    Launcher,
+    encode_launched,
+    parse_launched,
+)
 from workbench.server.watched_run import WatchedRun
 
 
 def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
-    """Return the launcher, such as Slurm, that the plan names. None if Workbench starts the server itself, or if this
-    version of Workbench does not know the launcher."""
+    """Return the launcher, such as Slurm, that the plan names. None if Workbench starts the server
+    itself, or if this version of Workbench does not know the launcher."""
     try:
         return launcher_of(plan.run_as)
     except InputError:
@@ -36,8 +44,9 @@ def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
 
 
 def is_lost(run: WatchedRun) -> bool:
-    """Return whether a run has lost its keeper, the process that follows a server which a launcher such as Slurm runs.
-    A lost keeper has ended without recording the server's end. False for a run without a launcher."""
+    """Return whether a run has lost its keeper, the process that follows a server which a launcher
+    such as Slurm runs. A lost keeper has ended without recording the server's end. False for a run
+    without a launcher."""
     facts = run.facts
     said = facts.launched is not None and facts.launched.ended is not None
     left_running = facts.stop_unix_s is not None and run.record.adopts is not None
@@ -46,25 +55,30 @@ def is_lost(run: WatchedRun) -> bool:
 
 
 async def is_current(host: Host, run: WatchedRun) -> bool:
-    """Return whether `run.facts.launched` equals the present content of the file `launched` of the run directory. In
-    this file, the run's keeper (the process that follows the server) reports what it knows. True for a run without a
-    launcher."""
+    """Return whether `run.facts.launched` equals the present content of the file `launched` of the
+    run directory. In this file, the run's keeper (the process that follows the server) reports what
+    it knows. True for a run without a launcher."""
     if run.record.plan.run_as == PROCESS:
         return True
     try:
-        return parse_launched(await host.read_file(f"{run.run_dir}/{FILE}", limit=65536)) == run.facts.launched
+        return (
+            parse_launched(await host.read_file(f"{run.run_dir}/{FILE}", limit=65536))
+            == run.facts.launched
+        )
     except FileError:
         return run.facts.launched is None
 
 
 async def keep_again(host: Host, run: WatchedRun) -> None:
-    """Ask the launcher of a run whether the server lives, because the keeper that followed the server is lost. If it
-    lives, start a new keeper, or stop the server if a stop had been requested. Otherwise record the server's end.
-    Raises HostError if the launcher cannot be queried or does not stop the server."""
+    """Ask the launcher of a run whether the server lives, because the keeper that followed the
+    server is lost. If it lives, start a new keeper, or stop the server if a stop had been
+    requested. Otherwise record the server's end. Raises HostError if the launcher cannot be queried
+    or does not stop the server."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
     launched = run.facts.launched or Launched()
-    await detached_process.end_session(host, run.run_dir)  # what the keeper was starting would be in no answer yet
+    # what the keeper was starting would be in no answer yet
+    await detached_process.end_session(host, run.run_dir)
     fate = await launcher.ask(host, run.launch(), launched)
     handle = fate.handle or launched.handle
     if fate.lives and run.facts.stop_unix_s is not None:
@@ -85,13 +99,17 @@ async def keep_again(host: Host, run: WatchedRun) -> None:
     with contextlib.suppress(FileError):  # a full disk: the next Workbench asks again
         await host.write_file(f"{run.run_dir}/{FILE}", encode_launched(ended))
     run.facts = replace(
-        run.facts, launched=ended, exit_code=fate.exit_code, exit_signal=signal_name(fate.exit_code), lost=None
+        run.facts,
+        launched=ended,
+        exit_code=fate.exit_code,
+        exit_signal=signal_name(fate.exit_code),
+        lost=None,
     )
 
 
 async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
-    """Wait until the run's keeper, the process that follows the server, is alive: another Workbench process is starting
-    it. Raises `error` if no keeper is alive within 3 s."""
+    """Wait until the run's keeper, the process that follows the server, is alive: another Workbench
+    process is starting it. Raises `error` if no keeper is alive within 3 s."""
     for _ in range(30):
         if (await detached_process.status(host, run.run_dir)).alive:
             return
@@ -100,9 +118,9 @@ async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> No
 
 
 async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
-    """Stop the server of a run through its launcher. With `again`, ask the launcher first, and stop only a server that
-    still lives. Does nothing if the server has ended, has no launcher, or was started by another program than
-    Workbench."""
+    """Stop the server of a run through its launcher. With `again`, ask the launcher first, and stop
+    only a server that still lives. Does nothing if the server has ended, has no launcher, or was
+    started by another program than Workbench."""
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return
@@ -114,23 +132,34 @@ async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
 
 
 def installed(run: WatchedRun) -> str | None:
-    """Return the name of the systemd unit that the start of a run has installed and that stays after a stop; None if
-    there is none."""
+    """Return the name of the systemd unit that the start of a run has installed and that stays
+    after a stop; None if there is none."""
     launcher = launcher_of_plan(run.record.plan)
-    return launcher.installed(run.launch()) if launcher is not None and run.record.adopts is None else None
+    return (
+        launcher.installed(run.launch())
+        if launcher is not None and run.record.adopts is None
+        else None
+    )
 
 
 async def uninstall(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> Sequence[str]:
-    """Remove what the start of a run installed on its host, such as a systemd unit, and return the removed paths.
-    `runs` are all runs of the host. Raises ServerError if the run's server lives, if the unit now runs the server of
-    another run, or if another program than Workbench started the server."""
+    """Remove what the start of a run installed on its host, such as a systemd unit, and return the
+    removed paths. `runs` are all runs of the host. Raises ServerError if the run's server lives, if
+    the unit now runs the server of another run, or if another program than Workbench started the
+    server."""
     launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or Launched()
     if run.record.adopts is not None or run.facts.alive:
         run_id = run.record.run_id
-        text = f"run {run_id} follows a server of somebody else" if run.record.adopts else f"run {run_id} is alive"
+        text = (
+            (f"run {run_id} follows a server of somebody else")
+            if run.record.adopts
+            else f"run {run_id} is alive"
+        )
         raise ServerError(text, host=host.name, next_step="nothing was removed")
     unit, living = installed(run), (each for each in runs if each is not run and each.facts.alive)
-    if unit and (other := next((each.record.run_id for each in living if installed(each) == unit), None)):
+    if unit and (
+        other := next((each.record.run_id for each in living if installed(each) == unit), None)
+    ):
         raise ServerError(
             f"{unit} runs the server of run {other} now: nothing was removed",
             host=host.name,
@@ -140,18 +169,25 @@ async def uninstall(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> 
 
 
 async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
-    """Restart the server of a run through its launcher, and return the command line for it. With `dry_run`, only return
-    the command line. Raises ServerError if the run has ended, or its launcher cannot restart a server."""
-    launcher, launch, launched = launcher_of_plan(run.record.plan), run.launch(), run.facts.launched or Launched()
+    """Restart the server of a run through its launcher, and return the command line for it. With
+    `dry_run`, only return the command line. Raises ServerError if the run has ended, or its
+    launcher cannot restart a server."""
+    launcher, launch, launched = (
+        launcher_of_plan(run.record.plan),
+        run.launch(),
+        run.facts.launched or Launched(),
+    )
     words = launcher.restart_command(launch, launched) if launcher is not None else ()
     if launcher is None or not words or not run.facts.alive:
         run_id = run.record.run_id
         raise ServerError(
-            f"the server of run {run_id} cannot be restarted in place: only units and jobs have a restart command"
+            f"the server of run {run_id} cannot be restarted in place: only units and jobs have a "
+            "restart command"
             if run.facts.alive
             else f"run {run_id} has ended",
             host=host.name,
-            next_step="start the server again: run `workbench start PRESET`, or press s on the screen",
+            next_step="start the server again: run `workbench start PRESET`, or press s on the "
+            "screen",
         )
     if not dry_run:
         await launcher.restart(host, launch, launched)

@@ -1,7 +1,9 @@
-r"""The lines of a run's log file: bytes are turned into clean text, and a bounded number of lines is kept in memory.
+r"""The lines of a run's log file: bytes are turned into clean text, and a bounded number of lines
+is kept in memory.
 
-Engines write progress bars (\r), colours, output of other processes, and sometimes an API key. The lines here are plain
-text without control characters or secrets. The file on the host is not changed and can be searched there.
+Engines write progress bars (\r), colours, output of other processes, and sometimes an API key. The
+lines here are plain text without control characters or secrets. The file on the host is not changed
+and can be searched there.
 """
 
 from __future__ import annotations
@@ -27,13 +29,18 @@ _ERROR = re.compile(
     r"|^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"
     r"|: error: |^(?i:error)\b|Segmentation fault|core dumped|panicked at"
 )
-_WARN = re.compile(r"(?:^|[\s\]])(?:WARNING|WARN)\b|^[\d.]+ W |^\[?W\d{4} |\w+Warning: |^(?i:warning)\b")
-_RANK = re.compile(r"^\[(?:rank|ray) \d+\] ")  # of a server that spans several hosts, see cluster_log.py
+_WARN = re.compile(
+    r"(?:^|[\s\]])(?:WARNING|WARN)\b|^[\d.]+ W |^\[?W\d{4} |\w+Warning: "
+    r"|^(?i:warning)\b"
+)
+# of a server that spans several hosts, see cluster_log.py
+_RANK = re.compile(r"^\[(?:rank|ray) \d+\] ")
 _INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of(line: str) -> str:
-    """Return the level that the engine wrote in a log line: "error", "warn" or "info"; "" if the line has none."""
+    """Return the level that the engine wrote in a log line: "error", "warn" or "info"; "" if the
+    line has none."""
     head = _RANK.sub("", line[:200])
     if _INFO.search(head[:60]):
         return "info"
@@ -43,8 +50,8 @@ def level_of(line: str) -> str:
 
 
 def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return one line of the log as clean text, with `secrets` masked. If the line is a progress bar that was
-    overwritten several times, only its last state is returned."""
+    """Return one line of the log as clean text, with `secrets` masked. If the line is a progress
+    bar that was overwritten several times, only its last state is returned."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
         states = (clean(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r")))
@@ -53,8 +60,8 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
-    """Return each line of `raw` as clean text, as `log_line` returns a single line. Lines without control characters,
-    which most are, are handled together: this takes a tenth of the time."""
+    """Return each line of `raw` as clean text, as `log_line` returns a single line. Lines without
+    control characters, which most are, are handled together: this takes a tenth of the time."""
     if not raw:
         return []
     lines = b"\n".join(raw).decode("utf-8", "replace").split("\n")
@@ -64,9 +71,9 @@ def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
 
 
 class LineAssembler:
-    """Joins chunks of bytes into complete lines of text. A line is decoded only when it is complete, so that a
-    multi-byte character that is split between two chunks stays intact. A line longer than `limit` bytes is returned in
-    pieces."""
+    """Joins chunks of bytes into complete lines of text. A line is decoded only when it is
+    complete, so that a multi-byte character that is split between two chunks stays intact. A line
+    longer than `limit` bytes is returned in pieces."""
 
     def __init__(self, secrets: Iterable[str] = (), limit: int = 64 * 1024) -> None:
         self._secrets = tuple(secrets)
@@ -79,7 +86,8 @@ class LineAssembler:
     def feed(self, data: bytes) -> list[str]:
         *complete, rest = (self._rest + data).split(b"\n")
         if len(rest) > self._limit:
-            rest = rest[max(rest.rfind(b"\r", 0, -1), 0) :]  # of a progress bar, only the last state matters
+            # of a progress bar, only the last state matters
+            rest = rest[max(rest.rfind(b"\r", 0, -1), 0) :]
         if len(rest) > self._limit:
             complete.append(rest)
             rest = b""
@@ -92,13 +100,13 @@ class LineAssembler:
 
     @property
     def unfinished(self) -> str:
-        """The present text of the last log line, which has no line end yet, such as a progress bar. "" if there is
-        none."""
+        """The present text of the last log line, which has no line end yet, such as a progress bar.
+        "" if there is none."""
         return log_line(self._rest, self._secrets) if self._rest else ""
 
     def flush(self) -> list[str]:
-        """Return a list of the last log line, which has no line end; [] if there is none. Call this after the program
-        that writes the log has ended."""
+        """Return a list of the last log line, which has no line end; [] if there is none. Call this
+        after the program that writes the log has ended."""
         rest, self._rest = self._rest, b""
         return [log_line(rest, self._secrets)] if rest else []
 
@@ -107,10 +115,12 @@ class LineAssembler:
 
 
 class LogRing:
-    """Keeps the first and the newest lines of a log in bounded memory. If lines between these two parts were dropped,
-    one line in their place says so."""
+    """Keeps the first and the newest lines of a log in bounded memory. If lines between these two
+    parts were dropped, one line in their place says so."""
 
-    def __init__(self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS) -> None:
+    def __init__(
+        self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS
+    ) -> None:
         self._head: list[str] = []
         self._tail: deque[str] = deque()
         self._head_lines, self._tail_lines, self._chars = head_lines, tail_lines, chars
@@ -133,8 +143,9 @@ class LogRing:
             self.dropped += 1
 
     def skip(self) -> None:
-        """Record that the next bytes of the log were not read, which leaves a gap in the lines in memory. All lines
-        after the first `head_lines` are dropped, because there can be only one gap."""
+        """Record that the next bytes of the log were not read, which leaves a gap in the lines in
+        memory. All lines after the first `head_lines` are dropped, because there can be only one
+        gap."""
         self.skipped = True
         self.dropped += len(self._tail)
         self._tail.clear()
@@ -153,8 +164,8 @@ class LogRing:
         return len(self._head) + len(self._tail) + (1 if self._gap() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
-        """Return up to `count` of the lines in memory, from index `start` on. Index 0 is the first line of the log. The
-        line about dropped lines has an index too."""
+        """Return up to `count` of the lines in memory, from index `start` on. Index 0 is the first
+        line of the log. The line about dropped lines has an index too."""
         stop = len(self) if count is None else max(0, min(start + count, len(self)))
         head, gap = self._head, self._gap()
         between = [] if gap is None else [gap]
@@ -164,17 +175,22 @@ class LogRing:
         return [*[*head, *between][begin:stop], *newest] if begin < first else newest
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the index of the first line from `start` on that contains `text`, ignoring case; None if no line does.
-        With `backwards`, search from `start` towards the first line."""
+        """Return the index of the first line from `start` on that contains `text`, ignoring case;
+        None if no line does. With `backwards`, search from `start` towards the first line."""
         wanted = text.casefold()
         lines = self.lines()
-        numbers = range(min(start, len(lines) - 1), -1, -1) if backwards else range(max(start, 0), len(lines))
+        numbers = (
+            range(min(start, len(lines) - 1), -1, -1)
+            if backwards
+            else range(max(start, 0), len(lines))
+        )
         return next((i for i in numbers if wanted in lines[i].casefold()), None)
 
 
 class LogFollower:
-    """Follows the log file of one run: takes the bytes that were read, returns batches of new lines, and keeps the
-    lines in `ring`. `offset` is the position in the file of the next byte to read, also after a lost connection."""
+    """Follows the log file of one run: takes the bytes that were read, returns batches of new
+    lines, and keeps the lines in `ring`. `offset` is the position in the file of the next byte to
+    read, also after a lost connection."""
 
     def __init__(self, run_id: str, secrets: Iterable[str] = ()) -> None:
         self.run_id = run_id
@@ -191,9 +207,9 @@ class LogFollower:
         return self._assembler.unfinished
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:
-        """Add `data`, bytes that were read at position `at` of the log file. Return the new lines, or None if no line
-        is complete. If `at` differs from `offset`, bytes were skipped or the file was truncated: the unfinished line is
-        then dropped."""
+        """Add `data`, bytes that were read at position `at` of the log file. Return the new lines,
+        or None if no line is complete. If `at` differs from `offset`, bytes were skipped or the
+        file was truncated: the unfinished line is then dropped."""
         truncated = at != self.offset
         if truncated:
             self._assembler.drop()
@@ -204,15 +220,17 @@ class LogFollower:
         return self._batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
-        """Return the last line, which has no line end; None if there is none. Call this after the program that writes
-        the log has ended."""
+        """Return the last line, which has no line end; None if there is none. Call this after the
+        program that writes the log has ended."""
         return self._batch(self._assembler.flush(), False)
 
     def _batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
         if not lines and not truncated:
             return None
         self.ring.extend(lines)
-        return LogBatch(self.run_id, tuple(lines), self.offset - self._assembler.pending_bytes, truncated)
+        return LogBatch(
+            self.run_id, tuple(lines), self.offset - self._assembler.pending_bytes, truncated
+        )
 
 
 async def read(
@@ -226,9 +244,9 @@ async def read(
 ) -> AsyncIterator[LogBatch]:
     """Yield all lines of the log file at `path` from its start, in batches, without skipping any.
 
-    At the end of the file, the iterator ends if `ended()` is true, otherwise it awaits `wait()` and reads on. It also
-    does so while the host cannot be reached. If `ended()` is true or there is no `wait`, it then raises
-    HostUnreachable.
+    At the end of the file, the iterator ends if `ended()` is true, otherwise it awaits `wait()` and
+    reads on. It also does so while the host cannot be reached. If `ended()` is true or there is no
+    `wait`, it then raises HostUnreachable.
     """
     assembler, offset = LineAssembler(secrets), 0
     while True:
@@ -264,11 +282,16 @@ class LogMatch:
 async def search(
     host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500
 ) -> tuple[LogMatch, ...]:
-    """Return the first `limit` lines of the log file at `path` that contain `text` literally, ignoring case. The search
-    runs on the host, so that little data is transferred. Raises CommandFailed if the file cannot be searched."""
-    done = await host.run(["grep", "-a", "-n", "-F", "-i", "-m", str(limit), "-e", text, "--", path])
+    """Return the first `limit` lines of the log file at `path` that contain `text` literally,
+    ignoring case. The search runs on the host, so that little data is transferred. Raises
+    CommandFailed if the file cannot be searched."""
+    done = await host.run(
+        ["grep", "-a", "-n", "-F", "-i", "-m", str(limit), "-e", text, "--", path]
+    )
     if done.returncode > 1:
-        raise CommandFailed(f"cannot search the log file {path}: {done.problem}", done, host=host.name)
+        raise CommandFailed(
+            f"cannot search the log file {path}: {done.problem}", done, host=host.name
+        )
     found = (line.partition(b":") for line in done.stdout.splitlines() if line)
     return tuple(
         LogMatch(int(number), log_line(rest, secrets))

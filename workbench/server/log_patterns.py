@@ -1,8 +1,9 @@
-"""Patterns of log lines whose cause and fix Workbench knows, and the search for the line that explains a failure.
+"""Patterns of log lines whose cause and fix Workbench knows, and the search for the line that
+explains a failure.
 
-The search is fast enough for every line of a busy server. It first drops lines that differ from earlier lines only in
-numbers, then searches many lines at once for fixed texts. Only lines that contain one of these texts are checked by a
-regular expression.
+The search is fast enough for every line of a busy server. It first drops lines that differ from
+earlier lines only in numbers, then searches many lines at once for fixed texts. Only lines that
+contain one of these texts are checked by a regular expression.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ MOST_FORMS = 5000  # of lines that are remembered
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """One kind of log lines, with their cause and fix. `regex` matches such a line. `engines` names the engines that
-    write it, () stands for all. `only_last` means that it is a problem only while it is the last line of the log.
-    `changes` has the plan changes of the fix by engine name, "" for any engine. Their values may refer to groups of
-    `regex` (see engines/log_patterns.json)."""
+    """One kind of log lines, with their cause and fix. `regex` matches such a line. `engines` names
+    the engines that write it, () stands for all. `only_last` means that it is a problem only while
+    it is the last line of the log. `changes` has the plan changes of the fix by engine name, "" for
+    any engine. Their values may refer to groups of `regex` (see engines/log_patterns.json)."""
 
     id: str
     regex: str
@@ -55,36 +56,54 @@ class LogPattern:
         return _LEVELS[self.severity]
 
     def is_in(self, line: str) -> bool:
-        return re.search(self.regex, line, re.IGNORECASE) is not None  # compiled when it is first needed
+        # compiled when it is first needed
+        return re.search(self.regex, line, re.IGNORECASE) is not None
 
     def finding(self, line: str, engine: str | None) -> Finding:
-        """Return the finding about `line`, a log line of `engine` that matches this pattern. If `engine` is None, the
-        finding has plan changes only if they do not depend on the engine or exist for one engine only."""
+        """Return the finding about `line`, a log line of `engine` that matches this pattern. If
+        `engine` is None, the finding has plan changes only if they do not depend on the engine or
+        exist for one engine only."""
         text = f"{self.cause}. {self.note}" if self.note else self.cause
         text = f"harmless: {text}" if self.severity == "harmless" else text
         evidence, changes = plain(line), self._changes(line[:_LONGEST_LINE], engine)
         code = f"log.{self.id}"
-        return Finding(self.level, code, text, fix=self.fix, source=self.source, evidence=evidence, changes=changes)
+        return Finding(
+            self.level,
+            code,
+            text,
+            fix=self.fix,
+            source=self.source,
+            evidence=evidence,
+            changes=changes,
+        )
 
     def _changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
-        only = next(iter(self.changes.values())) if len(self.changes) == 1 and engine is None else ()
+        only = (
+            next(iter(self.changes.values())) if len(self.changes) == 1 and engine is None else ()
+        )
         rows = self.changes.get(engine or "") or self.changes.get("") or only
         found = re.search(self.regex, line, re.IGNORECASE) if rows else None
         if found is None:
             return ()
         groups = found.groupdict()
-        filled = [(_filled(name, groups), _filled(value, groups), bool(env)) for name, value, *env in rows]
+        filled = [
+            (_filled(name, groups), _filled(value, groups), bool(env)) for name, value, *env in rows
+        ]
         missing = any(_UNKNOWN in (name, value) for name, value, _ in filled)
-        return () if missing else tuple(PlanChange(str(name), value, env) for name, value, env in filled)
+        return (
+            ()
+            if missing
+            else tuple(PlanChange(str(name), value, env) for name, value, env in filled)
+        )
 
 
 _UNKNOWN = object()  # a group that the line lacks
 
 
 def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
-    """Return `text`, the name or value of a plan change, with `groups`, the parts of the matched log line, filled in.
-    "{GROUP}" becomes the text or number of that group, and {"share": [A, B]} the quotient of two groups. Return
-    _UNKNOWN if a group is missing."""
+    """Return `text`, the name or value of a plan change, with `groups`, the parts of the matched
+    log line, filled in. "{GROUP}" becomes the text or number of that group, and {"share": [A, B]}
+    the quotient of two groups. Return _UNKNOWN if a group is missing."""
     if isinstance(text, dict):
         first, second = (float(groups[name] or 0) for name in text["share"])
         return math.floor(100 * first / second) / 100 if first and second else _UNKNOWN
@@ -117,39 +136,49 @@ def _document() -> dict[str, Any]:
     import json
     from importlib.resources import files
 
-    document: dict[str, Any] = json.loads(files("workbench.engines").joinpath("log_patterns.json").read_text("utf-8"))
+    document: dict[str, Any] = json.loads(
+        files("workbench.engines").joinpath("log_patterns.json").read_text("utf-8")
+    )
     return document
 
 
 def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
-    """Return one finding for each log pattern that matches a line of `lines`, in the order of the lines. The evidence
-    of a finding is the first line that matches."""
+    """Return one finding for each log pattern that matches a line of `lines`, in the order of the
+    lines. The evidence of a finding is the first line that matches."""
     found = [(index, p.finding(line, engine)) for p, index, line in _matches(lines, engine)]
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
 @lru_cache(maxsize=4096)
 def explain(line: str, engine: str | None = None) -> Finding | None:
-    """Return the most severe finding about one line of a log; None if no log pattern matches the line."""
+    """Return the most severe finding about one line of a log; None if no log pattern matches the
+    line."""
     return next(iter(by_severity(match((line,), engine))), None)
 
 
-def stuck(last_line: str, engine: str | None, phase: str | None, silent_s: float) -> tuple[Finding, ...]:
-    """Return findings with possible reasons why a starting server has written nothing after `last_line` for `silent_s`
-    seconds. `phase` is the start-up phase that the log reported last."""
-    known = (p.finding(last_line, engine) for p in patterns(engine) if p.only_last and p.is_in(last_line))
+def stuck(
+    last_line: str, engine: str | None, phase: str | None, silent_s: float
+) -> tuple[Finding, ...]:
+    """Return findings with possible reasons why a starting server has written nothing after
+    `last_line` for `silent_s` seconds. `phase` is the start-up phase that the log reported last."""
+    known = (
+        p.finding(last_line, engine) for p in patterns(engine) if p.only_last and p.is_in(last_line)
+    )
     why = next(row for row in _document()["phases"] if re.search(row["phase"], phase or ""))
-    text = f"no new line in the log for {silent_s // 60:.0f} min, in the phase “{phase or 'starting'}”: {why['cause']}"
+    text = (
+        f"no new line in the log for {silent_s // 60:.0f} min, in the phase "
+        f"“{phase or 'starting'}”: {why['cause']}"
+    )
     evidence = plain(last_line) or None
     return *known, Finding(Level.WARN, "start.stuck", text, fix=why["fix"], evidence=evidence)
 
 
 class LogScan:
-    """Searches a growing log for lines that match a log pattern. `found` has one finding for each pattern, in the order
-    of the log, with the first matching line as its evidence.
+    """Searches a growing log for lines that match a log pattern. `found` has one finding for each
+    pattern, in the order of the log, with the first matching line as its evidence.
 
-    A busy log repeats a few kinds of lines with different numbers. A line that differs from an earlier line only in its
-    numbers is not searched again, which makes the search 20 times cheaper.
+    A busy log repeats a few kinds of lines with different numbers. A line that differs from an
+    earlier line only in its numbers is not searched again, which makes the search 20 times cheaper.
     """
 
     def __init__(self, engine: str | None = None) -> None:
@@ -160,19 +189,22 @@ class LogScan:
 
     @property
     def to_act_on(self) -> tuple[Finding, ...]:
-        """The findings about the log that are more than information (above the level INFO), the most severe first."""
+        """The findings about the log that are more than information (above the level INFO), the
+        most severe first."""
         return by_severity(finding for finding in self.found if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
-        """Search new lines of the log for known problems, and add findings to `found`. `forms` are the same
-        lines without their numbers, from `forms_of`. `first` is the number of the first new line in the log, counted
-        from 1, or None if unknown."""
+        """Search new lines of the log for known problems, and add findings to `found`. `forms` are
+        the same lines without their numbers, from `forms_of`. `first` is the number of the first
+        new line in the log, counted from 1, or None if unknown."""
         fresh = set(forms) - self._forms
         if not fresh:
             return
         self._forms = self._forms | fresh if len(self._forms) < MOST_FORMS else fresh
         chosen = [index for index, form in enumerate(forms) if form in fresh]
-        for pattern, index, line in sorted(_matches([lines[i] for i in chosen], self.engine), key=lambda m: m[1]):
+        for pattern, index, line in sorted(
+            _matches([lines[i] for i in chosen], self.engine), key=lambda m: m[1]
+        ):
             finding = pattern.finding(line, self.engine)
             if finding.code not in self._codes:
                 self._codes.add(finding.code)
@@ -181,8 +213,8 @@ class LogScan:
 
 
 def forms_of(lines: Sequence[str]) -> list[str]:
-    """Return the lines without digits and without the letters a to f, which occur in numbers and addresses. Two lines
-    that differ only in numbers thus become equal."""
+    """Return the lines without digits and without the letters a to f, which occur in numbers and
+    addresses. Two lines that differ only in numbers thus become equal."""
     text = "\n".join(lines)
     if text.isascii():
         return text.translate(_NUMBERS).split("\n")
@@ -193,12 +225,16 @@ def forms_of(lines: Sequence[str]) -> list[str]:
 def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:
     text = "\n".join(lines)
     lower = text.lower()  # keeps the newlines in place, unlike other offsets
-    possible = [p for p in patterns(engine) if not p.only_last and any(n in lower for n in p.needles)]
+    possible = [
+        p for p in patterns(engine) if not p.only_last and any(n in lower for n in p.needles)
+    ]
     if not possible:
         return
     split, split_lower = text.split("\n"), lower.split("\n")
     for pattern in possible:
-        candidates = (i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles))
+        candidates = (
+            i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles)
+        )
         lines_of_it = (i for i in candidates if pattern.is_in(split[i][:_LONGEST_LINE]))
         hit = next((i for i in lines_of_it if not _is_quoted(split[i])), None)
         if hit is not None:
@@ -206,7 +242,8 @@ def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPatt
 
 
 def _is_quoted(line: str) -> bool:
-    """Return whether the line only quotes a text: a line of source code in a traceback, or the prompt of a request."""
+    """Return whether the line only quotes a text: a line of source code in a traceback, or the
+    prompt of a request."""
     bare = plain(line)
     return bool(_SOURCE.match(bare) or _REQUEST.match(bare))
 
@@ -217,43 +254,62 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)
 # "(EngineCore pid=12) ERROR 11-21 00:30:10 [core.py:402] ", "[2026-11-20 23:41:58 TP0] ", "0.00.100.000 E srv   "
 _PREFIX = re.compile(
     r"^(?:\[(?:rank|ray) \d+\] )?(?:\([\w ]+?(?: pid=\d+)?\)\s*)?"
-    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+(?:\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s?)?"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+(?:\d\d-\d\d "
+    r"\d\d:\d\d:\d\d\s+\[[^\]]*\]\s?)?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]\s*"
     r"|\[rank\d+\]:\s?"
     r"|\d+\.\d\d\.\d{3}\.\d{3} (?P<letter>[IWEDT]) \S+\s*)?"
 )
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?::|$)")
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^During handling of|^The above exception")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?::|$)"
+)
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\)|^During handling of|^The above "
+    r"exception"
+)
 _PLAIN_ERROR = re.compile(
-    r"^(?:[\w./-]+(?: [a-z]+)?: )?(?:fatal )?error: |^(?:\S+: )?(?:(?:line )?\d+: )?\S+: (?:command )?not found$|"
-    r"^Fatal Python error|^Segmentation fault|^Killed$|^terminate called|^Bus error|: No such file or directory$",
+    r"^(?:[\w./-]+(?: [a-z]+)?: )?(?:fatal )?error: |^(?:\S+: )?(?:(?:line )?\d+: )?\S+: "
+    r"(?:command )?not found$|"
+    r"^Fatal Python error|^Segmentation fault|^Killed$|^terminate called|^Bus error|: No such file "
+    r"or directory$",
     re.IGNORECASE,
 )
 # Lines that only report that something else went wrong.
 _WRAPPER = re.compile(
-    r"EngineCore failed to start|Engine core initialization failed|WorkerProc initialization failed|"
-    r"EngineCore encountered a fatal error|EngineDeadError|See root cause above|Scheduler hit an exception|"
-    r"Received sigquit from a child|SIGQUIT received|child process.*(?:died|exited|failed)|crashed with exit code|"
-    r"exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w ]*\.$",
+    r"EngineCore failed to start|Engine core initialization failed|WorkerProc initialization "
+    r"failed|"
+    r"EngineCore encountered a fatal error|EngineDeadError|See root cause above|Scheduler hit an "
+    r"exception|"
+    r"Received sigquit from a child|SIGQUIT received|child process.*(?:died|exited|failed)|crashed "
+    r"with exit code|"
+    r"exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w "
+    r"]*\.$",
     re.IGNORECASE,
 )
-_EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")  # any other wrapper says more
+# any other wrapper says more
+_EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")
 # A line of source code in a traceback: the message follows it.
-_SOURCE = re.compile(r"""raise\b|(?:return )?[\w.]+\($|[rf]?["'](?!.*(?:Error|object)\b)|warnings\.warn\(""")
-_REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")  # with the prompt, which anyone may write
-# Errors of one request or of an optional part, after which a server continues to run.
-# What a scheduler writes when it ends a job, whose reason the launcher reports in full, is none of the server's either.
+_SOURCE = re.compile(
+    r"""raise\b|(?:return )?[\w.]+\($|[rf]?["'](?!.*(?:Error|object)\b)|warnings\.warn\("""
+)
+# with the prompt, which anyone may write
+_REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")
+# Errors of one request or of an optional part, after which a server continues to run. What a
+# scheduler writes when it ends a job, whose reason the launcher reports in full, is none of the
+# server's either.
 _HARMLESS = re.compile(
-    r"Error with model error=|Ignore import error|Exception ignored in|resource_tracker|^slurmstepd|^=>> PBS"
+    r"Error with model error=|Ignore import error|Exception ignored "
+    r"in|resource_tracker|^slurmstepd|^=>> PBS"
 )
 _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
 
 
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
-    """Return the log line that explains the failure, without time and level; None if no line looks like an error.
+    """Return the log line that explains the failure, without time and level; None if no line looks
+    like an error.
 
-    It is the first line that matches a log pattern of the level ERROR. If there is none, it is the first exception or
-    error that does not merely report an earlier error.
+    It is the first line that matches a log pattern of the level ERROR. If there is none, it is the
+    first exception or error that does not merely report an earlier error.
     """
     split = "\n".join(lines).split("\n")
     known = [(i, line) for p, i, line in _matches(split, engine) if p.level is Level.ERROR]
@@ -273,8 +329,8 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
 
 
 def plain(line: str) -> str:
-    """Return a log line as plain text of at most 500 characters. Colours, control characters, process name, time and
-    level are removed."""
+    """Return a log line as plain text of at most 500 characters. Colours, control characters,
+    process name, time and level are removed."""
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     return bare[prefix.end() if prefix else 0 :].strip()[:500]
@@ -289,19 +345,25 @@ def _error_in(line: str) -> tuple[bool, str]:
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     rest = bare[prefix.end() :] if prefix else bare
-    noise = _TRACEBACK.search(rest) or _HARMLESS.search(rest) or rest.startswith((" ", "\t", "~", "^"))
+    noise = (
+        _TRACEBACK.search(rest) or _HARMLESS.search(rest) or rest.startswith((" ", "\t", "~", "^"))
+    )
     if noise or not rest.strip():
         return False, ""
-    marked = prefix is not None and (prefix["level"] in ("ERROR", "CRITICAL", "FATAL") or prefix["letter"] == "E")
-    if prefix is not None and (prefix["level"] in ("DEBUG", "INFO", "WARNING") or prefix["letter"] in tuple("IWDT")):
+    marked = prefix is not None and (
+        prefix["level"] in ("ERROR", "CRITICAL", "FATAL") or prefix["letter"] == "E"
+    )
+    if prefix is not None and (
+        prefix["level"] in ("DEBUG", "INFO", "WARNING") or prefix["letter"] in tuple("IWDT")
+    ):
         return False, ""
     error = marked or bool(_EXCEPTION.match(rest) or _PLAIN_ERROR.search(rest))
     return error, rest.strip()[:500]
 
 
 def _detail(following: Sequence[str]) -> str | None:
-    """Return the explanation in a pydantic ValidationError; None if there is none. `following` are the log lines after
-    the error's first line."""
+    """Return the explanation in a pydantic ValidationError; None if there is none. `following` are
+    the log lines after the error's first line."""
     for line in following:
         bare = _bare(line)
         prefix = _PREFIX.match(bare)

@@ -16,8 +16,9 @@ Emit = Callable[[LogBatch], None]
 
 
 async def read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
-    """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of new bytes. If more bytes
-    are unread than two reads would fetch, skip to the end of the log: its first and its last lines matter most."""
+    """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of new
+    bytes. If more bytes are unread than two reads would fetch, skip to the end of the log: its
+    first and its last lines matter most."""
     async with run.reading_log:
         return await _read_new(host, run, emit)
 
@@ -40,22 +41,23 @@ async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
 
 
 async def catch_up(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at the first read that
-    reaches the end, even if the server keeps writing."""
+    """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at
+    the first read that reaches the end, even if the server keeps writing."""
     while await read_new(host, run, emit) == READ_BYTES:
         pass
 
 
 async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the run's log to its present end and pass its lines to `emit`, including a last line without a line end."""
+    """Read the run's log to its present end and pass its lines to `emit`, including a last line
+    without a line end."""
     await catch_up(host, run, emit)
     if last := run.finish_log():
         emit(last)
 
 
 async def explain(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the rest of the log of a run that has ended. Store the first error line and the findings about the cause in
-    `run.explained`."""
+    """Read the rest of the log of a run that has ended. Store the first error line and the findings
+    about the cause in `run.explained`."""
     from workbench.server import log_patterns
 
     await drain(host, run, emit)

@@ -1,5 +1,5 @@
-"""A guard process on hosts with unified memory, where the GPU uses the memory of the operating system. It stops a
-server before the host freezes for lack of memory."""
+"""A guard process on hosts with unified memory, where the GPU uses the memory of the operating
+system. It stops a server before the host freezes for lack of memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 GRACE_S = 5  # from TERM to KILL of the server
 _KIB_PER_GIB = 1 << 20
 
-# $1 reserve in KiB, $2 grace in seconds, then the server's command. Runs the command in the foreground, as a background
-# command of sh would ignore SIGINT. The guard reads MemAvailable twice a second, without a new process but for `sleep`.
-# Two readings below the reserve stop the server: its process group gets TERM (the traps keep this shell and the leader
-# of the session alive, which record the exit code), and KILL as a last resort.
+# $1 reserve in KiB, $2 grace in seconds, then the server's command. Runs the command in the
+# foreground, as a background command of sh would ignore SIGINT. The guard reads MemAvailable twice
+# a second, without a new process but for `sleep`. Two readings below the reserve stop the server:
+# its process group gets TERM (the traps keep this shell and the leader of the session alive, which
+# record the exit code), and KILL as a last resort.
 _GUARDED = r"""
 reserve=$1 grace=$2
 shift 2
@@ -45,6 +46,6 @@ exit "$code"
 
 
 def guarded(argv: Sequence[str], reserve_gib: float) -> tuple[str, ...]:
-    """Return the command that runs the server `argv` and stops it when less than `reserve_gib` GiB of the host's memory
-    is available."""
+    """Return the command that runs the server `argv` and stops it when less than `reserve_gib` GiB
+    of the host's memory is available."""
     return ("sh", "-c", _GUARDED, "sh", str(round(reserve_gib * _KIB_PER_GIB)), str(GRACE_S), *argv)

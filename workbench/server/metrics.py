@@ -1,8 +1,10 @@
-"""The engine's own counters, read from its Prometheus page. They have the same names for all engines.
+"""The engine's own counters, read from its Prometheus page. They have the same names for all
+engines.
 
-`engine.metrics` lists the possible names of the Prometheus series for each counter, because engines rename their series
-from version to version. The first name that the page contains is used. Labels are ignored, because they differ between
-versions too: the values of all series with this name are added, or averaged for a share such as KV cache use.
+`engine.metrics` lists the possible names of the Prometheus series for each counter, because engines
+rename their series from version to version. The first name that the page contains is used. Labels
+are ignored, because they differ between versions too: the values of all series with this name are
+added, or averaged for a share such as KV cache use.
 """
 
 from __future__ import annotations
@@ -40,10 +42,13 @@ _MOST_SERIES = 2000  # of one name: more would take long each second
 _MOST = 2.0**53  # larger counts are not exact as float and do not fit the database
 
 
-async def fetch(http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIMEOUT_S) -> EngineMetrics:
-    """Return one reading of the engine's counters. Never raises: if the page cannot be read, every value is None and
-    `absent` says why. `live_generation_tokens` includes the tokens of running requests even if the engine itself adds a
-    request's tokens to its counter only when the request ends."""
+async def fetch(
+    http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIMEOUT_S
+) -> EngineMetrics:
+    """Return one reading of the engine's counters. Never raises: if the page cannot be read, every
+    value is None and `absent` says why. `live_generation_tokens` includes the tokens of running
+    requests even if the engine itself adds a request's tokens to its counter only when the request
+    ends."""
     if engine.metrics_path is None:
         return no_metrics(f"{engine.title} has no metrics page")
     status, page = await _get(http, engine.metrics_path, timeout_s)
@@ -52,7 +57,9 @@ async def fetch(http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIME
     if status != 200:
         off = engine.metrics_flag and status in (404, 501)
         hint = f"; the server was started without --{engine.metrics_flag}" if off else ""
-        return no_metrics(f"the metrics page {engine.metrics_path} answers HTTP status {status}{hint}")
+        return no_metrics(
+            f"the metrics page {engine.metrics_path} answers HTTP status {status}{hint}"
+        )
     read = parse(page, engine)
     if engine.slots_path is None or read.generation_tokens is None:
         return read
@@ -60,16 +67,25 @@ async def fetch(http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIME
     status, page = await _get(http, engine.slots_path, timeout_s)
     running = _tokens_of_slots(page) if status == 200 else None
     if running is None:
-        why = f"{engine.title} counts output tokens when a request ends, and {engine.slots_path} answers "
+        why = (
+            f"{engine.title} counts output tokens when a request ends, and {engine.slots_path} "
+            "answers "
+        )
         why += f"HTTP status {status}" if status else f"nothing: {page}"
         return replace(
-            read, live_generation_tokens=None, absent={**read.absent, "live_generation_tokens": why}, unix_s=time.time()
+            read,
+            live_generation_tokens=None,
+            absent={**read.absent, "live_generation_tokens": why},
+            unix_s=time.time(),
         )
-    return replace(read, live_generation_tokens=read.generation_tokens + running, unix_s=time.time())
+    return replace(
+        read, live_generation_tokens=read.generation_tokens + running, unix_s=time.time()
+    )
 
 
 async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, str]:
-    """Request `path`. Return (HTTP status, text of the answer), or (None, reason) if there was no HTTP answer."""
+    """Request `path`. Return (HTTP status, text of the answer), or (None, reason) if there was no
+    HTTP answer."""
     import httpx
 
     try:
@@ -82,8 +98,9 @@ async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[in
 
 
 def _tokens_of_slots(text: str) -> int | None:
-    """Return the number of output tokens that all running requests have so far. `text` is llama.cpp's JSON list of
-    slots, each of which processes one request. None if it is not such a list."""
+    """Return the number of output tokens that all running requests have so far. `text` is
+    llama.cpp's JSON list of slots, each of which processes one request. None if it is not such a
+    list."""
     import json
 
     try:
@@ -95,8 +112,8 @@ def _tokens_of_slots(text: str) -> int | None:
 
 
 def parse(page: str, engine: Engine) -> EngineMetrics:
-    """Return the engine's counters from `page`, the text of its Prometheus page. Values that the page lacks are None,
-    and `absent` has the reasons."""
+    """Return the engine's counters from `page`, the text of its Prometheus page. Values that the
+    page lacks are None, and `absent` has the reasons."""
     page = f"\n{page}"  # every line has a line break before it
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
@@ -104,7 +121,10 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
         found = next((samples for name in names if (samples := _series(page, name))), None)
         share = sum(found) / len(found) if found and field == "kv_use_pct" else None
         if share is not None and not 0.0 <= share <= 1.0:
-            absent[field] = f"the engine reports {100 * share:.0f} %, and a share of the KV cache is at most 100 %"
+            absent[field] = (
+                f"the engine reports {100 * share:.0f} %, and a share of the KV "
+                "cache is at most 100 %"
+            )
         elif share is not None:
             values[field] = 100.0 * share
         elif found:
@@ -135,21 +155,24 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
 
 @cache
 def _names(engine: Engine) -> dict[str, tuple[str, ...]]:
-    return {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
+    return {
+        field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()
+    }
 
 
 def _series(page: str, name: str) -> list[float]:
-    """Return the values of all series called `name`; [] if there are none, or more than _MOST_SERIES."""
+    """Return the values of all series called `name`; [] if there are none, or more than
+    _MOST_SERIES."""
     found = list(islice(_samples(page, name), _MOST_SERIES + 1))
     return found if len(found) <= _MOST_SERIES else []
 
 
 def _samples(page: str, name: str) -> Iterator[float]:
-    """Yield the values of all series called `name`. A name such as 'requests{reason="stop"}' selects the series with
-    that label.
+    """Yield the values of all series called `name`. A name such as 'requests{reason="stop"}'
+    selects the series with that label.
 
-    vLLM's page has 100 KB of histograms and is read every second, so the page is searched for the name instead of being
-    parsed.
+    vLLM's page has 100 KB of histograms and is read every second, so the page is searched for the
+    name instead of being parsed.
     """
     name, _, label = name.partition("{")
     label, begin = label.rstrip("}"), f"\n{name}"
@@ -174,12 +197,14 @@ def _number(text: str | float) -> float | None:
 
 
 def engine_of(page: str) -> Engine | None:
-    """Return the engine that produced this Prometheus page, recognized by the prefix of its series; None if it is no
-    known engine."""
+    """Return the engine that produced this Prometheus page, recognized by the prefix of its series;
+    None if it is no known engine."""
     from workbench import engines
 
     for engine in map(engines.get, engines.names()):
-        prefixes = {name.partition(":")[0] + ":" for several in engine.metrics.values() for name in several}
+        prefixes = {
+            name.partition(":")[0] + ":" for several in engine.metrics.values() for name in several
+        }
         if any(line.startswith(tuple(prefixes)) for line in page.splitlines()) and prefixes:
             return engine
     return None

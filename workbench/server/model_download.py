@@ -1,4 +1,5 @@
-"""Downloads models with the host's own program for the Hugging Face hub. Workbench itself connects to no hub."""
+"""Downloads models with the host's own program for the Hugging Face hub. Workbench itself connects
+to no hub."""
 
 from __future__ import annotations
 
@@ -27,28 +28,33 @@ exit 0
 """
 _BOTH_OUTPUTS = 'exec "$@" 2>&1'
 _NO_NETWORK = re.compile(
-    r"Name or service not known|[Nn]ame resolution|Network is unreachable|No route to host|Failed to resolve"
+    r"Name or service not known|[Nn]ame resolution|Network is unreachable|No route to host|Failed "
+    r"to resolve"
     r"|Connection refused|ConnectError|ConnectionError|ConnectTimeout|Max retries exceeded"
     r"|LocalEntryNotFound|Local entry not found|OfflineMode|offline mode"
 )
 _NO_RIGHT = re.compile(
-    r"Access denied|GatedRepo|401 Client Error|403 Client Error|Access to model .* is restricted|Invalid user token"
+    r"Access denied|GatedRepo|401 Client Error|403 Client Error|Access to model .* is "
+    r"restricted|Invalid user token"
 )
 _NO_SUCH = re.compile(
-    r"RepositoryNotFound|RevisionNotFound|404 Client Error|Repository Not Found|(?:Model|Revision) .*not found"
+    r"RepositoryNotFound|RevisionNotFound|404 Client Error|Repository Not Found|(?:Model|Revision) "
+    r".*not found"
 )
 
 
 async def program_on(host: Host, beside: Sequence[str] = ()) -> str:
-    """Return the path of the host's program for the Hugging Face hub. It is searched on PATH, then in the directories
-    `beside` and in ~/.local/bin. Raises HostError if there is none."""
+    """Return the path of the host's program for the Hugging Face hub. It is searched on PATH, then
+    in the directories `beside` and in ~/.local/bin. Raises HostError if there is none."""
     done = await host.run(sh(_FIND, *beside), timeout_s=FIND_S, check=True)
     found = done.out.strip().splitlines()
     if not found:
         raise HostError(
-            f"no program of the Hugging Face hub ({', '.join(PROGRAMS)}) is installed on {host.name}",
+            f"no program of the Hugging Face hub ({', '.join(PROGRAMS)}) is installed on "
+            f"{host.name}",
             host=host.name,
-            next_step=f"run `pip install huggingface_hub` on {host.name}, or copy the model from another host: "
+            next_step=f"run `pip install huggingface_hub` on {host.name}, or copy the model from "
+            "another host: "
             f"workbench models copy MODEL --from HOST --to {host.name}",
         )
     return found[0]
@@ -64,10 +70,10 @@ async def download(
     directory: str = "",
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Download a model with the hub's program, or continue an interrupted download. Return the last line that the
-    program printed: the directory of the model. `env` has the program's variables, such as HF_HOME and HF_TOKEN, and
-    `on_progress` receives each new line of its output. Raises InputError for an invalid model id, and HostError if the
-    program fails."""
+    """Download a model with the hub's program, or continue an interrupted download. Return the last
+    line that the program printed: the directory of the model. `env` has the program's variables,
+    such as HF_HOME and HF_TOKEN, and `on_progress` receives each new line of its output. Raises
+    InputError for an invalid model id, and HostError if the program fails."""
     if not _MODEL.fullmatch(model):
         raise InputError(
             f"{model!r} is not the id of a model on the Hugging Face hub",
@@ -80,7 +86,9 @@ async def download(
     lines: list[str] = []
     try:
         async for chunk in stream.chunks():
-            said = [text for part in _BREAK.split(chunk) if (text := clean(part, LINE_CHARS).strip())]
+            said = [
+                text for part in _BREAK.split(chunk) if (text := clean(part, LINE_CHARS).strip())
+            ]
             lines = [*lines, *said][-_TAIL_LINES:]
             if said:
                 on_progress(said[-1])
@@ -93,16 +101,27 @@ async def download(
 
 
 def _failed(host: Host, model: str, code: int, lines: Sequence[str]) -> HostError:
-    errors = [line for line in lines if "Error" in line] or [line for line in lines if not line.startswith("Hint:")]
+    errors = [line for line in lines if "Error" in line] or [
+        line for line in lines if not line.startswith("Hint:")
+    ]
     last = errors[-1] if errors else f"exit code {code}"
-    elsewhere = f"copy it from a host that has it: workbench models copy {model} --from HOST --to {host.name}"
+    elsewhere = (
+        f"copy it from a host that has it: workbench models copy {model} --from HOST "
+        f"--to {host.name}"
+    )
     for pattern, why, step in (
-        (_NO_RIGHT, "the hub refuses access to it", "accept its terms on the hub, and set HF_TOKEN for that host"),
+        (
+            _NO_RIGHT,
+            "the hub refuses access to it",
+            "accept its terms on the hub, and set HF_TOKEN for that host",
+        ),
         (_NO_SUCH, "the hub has no such model or revision", "check the id and the revision"),
         (_NO_NETWORK, "the host does not reach the hub", elsewhere),
     ):
         if line := next((line for line in reversed(lines) if pattern.search(line)), None):
-            return HostError(f"{model} was not downloaded: {why} ({line})", host=host.name, next_step=step)
+            return HostError(
+                f"{model} was not downloaded: {why} ({line})", host=host.name, next_step=step
+            )
     return HostError(
         f"{model} was not downloaded: {last}",
         host=host.name,

@@ -1,5 +1,5 @@
-"""Reads the size and architecture of a model from its weight files and its config.json on a host. No code in these
-files is executed."""
+"""Reads the size and architecture of a model from its weight files and its config.json on a host.
+No code in these files is executed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from workbench.model.untrusted_text import whole_number
 from workbench.server.model_fingerprint import LOCATE, locate_arguments
 
 _TIMEOUT_S = 20.0
-_GGUF_BYTES = (4 * 2**20, 64 * 2**20)  # of a file: most headers, with their vocabulary, and the largest
-# After LOCATE: `at` is the file or directory. Prints key=value lines, and the unchanged config.json last.
+# of a file: most headers, with their vocabulary, and the largest
+_GGUF_BYTES = (4 * 2**20, 64 * 2**20)
+# After LOCATE: `at` is the file or directory. Prints key=value lines, and the unchanged config.json
+# last.
 _READ = (
     LOCATE
     + r"""
@@ -70,12 +72,14 @@ exit 0
 
 
 async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
-    """Return the size and architecture of the model that `plan` names, from its files on `host`. Takes one round trip,
-    and more if the model has GGUF files. Never raises: if values are unknown, `missing` is the reason."""
+    """Return the size and architecture of the model that `plan` names, from its files on `host`.
+    Takes one round trip, and more if the model has GGUF files. Never raises: if values are unknown,
+    `missing` is the reason."""
     model = plan.model
     try:
         done = await host.run(
-            ["sh", "-c", _READ, "sh", *locate_arguments(plan, env, plan.workdir)], timeout_s=_TIMEOUT_S
+            ["sh", "-c", _READ, "sh", *locate_arguments(plan, env, plan.workdir)],
+            timeout_s=_TIMEOUT_S,
         )
         facts, _, config = done.out.partition("config=\n")
         lines = [line.partition("=")[::2] for line in facts.split("\n")]
@@ -87,16 +91,26 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     absent = sum(key == "absent" for key, _ in lines)
     document = _json_object(config)
     if done.returncode == 0 and document and not sizes and not absent:
-        return from_config_alone(model, document, source=f"config.json on {host.name}, without weight files")
+        return from_config_alone(
+            model, document, source=f"config.json on {host.name}, without weight files"
+        )
     if done.returncode or not sizes or absent:
         looked = next((f" in {value}" for key, value in lines if key == "looked"), "")
-        what = f"{absent} of the model's weight files are missing" if absent else f"no model files were found{looked}"
+        what = (
+            (f"{absent} of the model's weight files are missing")
+            if absent
+            else f"no model files were found{looked}"
+        )
         return ModelFacts(model, missing=f"{what} on {host.name}")
     if not config:
         missing = "for a single model file, the bytes read per token are unknown"
-        return ModelFacts(model, weight_bytes=float(sum(sizes)), missing=missing, source=f"the size of {model}")
+        return ModelFacts(
+            model, weight_bytes=float(sum(sizes)), missing=missing, source=f"the size of {model}"
+        )
     if document is None:
-        return ModelFacts(model, missing=f"the model's config.json on {host.name} is not valid JSON")
+        return ModelFacts(
+            model, missing=f"the model's config.json on {host.name} is not valid JSON"
+        )
     listed = [safetensors(value) for key, value in lines if key == "header"]
     complete = len(listed) == len(sizes) and all(listed)
     return from_config(
@@ -119,8 +133,8 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) -> ModelFacts:
-    """Return the size and architecture of a model from the headers of its GGUF files, whose total size is `size` bytes.
-    If a header is damaged, only the size is known."""
+    """Return the size and architecture of a model from the headers of its GGUF files, whose total
+    size is `size` bytes. If a header is damaged, only the size is known."""
     metadata: Mapping[str, object] = {}
     unread = ModelFacts(model, weight_bytes=float(size), source=f"the size of {model}")
     tensors: list[Tensor] = []
@@ -132,7 +146,9 @@ async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) ->
                 break
             except TruncatedError:
                 if len(data) < limit or limit == _GGUF_BYTES[-1]:
-                    return replace(unread, missing=f"the header of {path} on {host.name} is cut off")
+                    return replace(
+                        unread, missing=f"the header of {path} on {host.name} is cut off"
+                    )
             except ValueError as error:
                 return replace(unread, missing=f"{path} on {host.name}: {error}")
         metadata = metadata or found

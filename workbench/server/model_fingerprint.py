@@ -1,8 +1,9 @@
-"""A fingerprint of the model files that a server was started with: a digest of the names, the sizes, and the first and
-last 64 KiB of all files. Computing the fingerprint takes about a second, because most bytes are not read.
+"""A fingerprint of the model files that a server was started with: a digest of the names, the
+sizes, and the first and last 64 KiB of all files. Computing the fingerprint takes about a second,
+because most bytes are not read.
 
-The fingerprint changes if a repository was updated, another quantization is used, or a file was truncated. It does not
-change if only the middle of a file changed.
+The fingerprint changes if a repository was updated, another quantization is used, or a file was
+truncated. It does not change if only the middle of a file changed.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from workbench.model.plan import LaunchPlan
 
 _TIMEOUT_S = 20.0
 _GB = 1e9
-# $1 model as the engine is given it, $2 working directory, $3 revision, $4 HF_HUB_CACHE, $5 HF_HOME (2 to 5 may be "").
-# Prints commit=…, or only looked=…; then `at` is the model's file or directory. A hub id is looked up in the layout of
-# huggingface_hub's cache: models--org--name/refs/REVISION names the commit, snapshots/COMMIT contains the files.
+# $1 model as the engine is given it, $2 working directory, $3 revision, $4 HF_HUB_CACHE, $5 HF_HOME
+# (2 to 5 may be ""). Prints commit=…, or only looked=…; then `at` is the model's file or directory.
+# A hub id is looked up in the layout of huggingface_hub's cache: models--org--name/refs/REVISION
+# names the commit, snapshots/COMMIT contains the files.
 LOCATE = r"""
 [ -n "$2" ] && cd -- "$2" 2>/dev/null
 at=$1
@@ -59,8 +61,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ModelBytes:
-    """The fingerprint of model files. `basis` describes the files from which `digest` was made. If there is no
-    fingerprint, `digest` is None and `basis` is the reason."""
+    """The fingerprint of model files. `basis` describes the files from which `digest` was made. If
+    there is no fingerprint, `digest` is None and `basis` is the reason."""
 
     digest: str | None
     basis: str
@@ -74,8 +76,9 @@ async def identify(
     *,
     started_unix_s: float | None = None,
 ) -> ModelBytes:
-    """Return the fingerprint of the model that `plan` names. Takes one round trip. Never raises: `digest` is None if
-    the files cannot be read, or if a file was changed after the server's start at `started_unix_s`."""
+    """Return the fingerprint of the model that `plan` names. Takes one round trip. Never raises:
+    `digest` is None if the files cannot be read, or if a file was changed after the server's start
+    at `started_unix_s`."""
     argv = locate_arguments(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LOOK, "sh", *argv], timeout_s=_TIMEOUT_S)
@@ -91,8 +94,8 @@ async def identify(
 
 
 def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | None) -> list[str]:
-    """Return the arguments for the shell script LOCATE, which finds the files of the model that `plan` names. `env` and
-    `workdir` are those of the server."""
+    """Return the arguments for the shell script LOCATE, which finds the files of the model that
+    `plan` names. `env` and `workdir` are those of the server."""
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)
@@ -100,7 +103,9 @@ def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | No
     return [model, workdir or "", revision if isinstance(revision, str) else "", *hub]
 
 
-def _of(files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None) -> ModelBytes:
+def _of(
+    files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None
+) -> ModelBytes:
     lines = sorted(f"{name} {size} {digest}" for size, _, digest, name in files)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     total = sum(int(size) for size, *_ in files)
@@ -108,6 +113,8 @@ def _of(files: list[tuple[str, ...]], commit: str | None, started_unix_s: float 
     basis = f"{number}, {total / _GB:.3g} GB: names, sizes, first and last 64 KiB of each"
     if commit:
         basis += f"; Hugging Face commit {commit}"
-    if started_unix_s is not None and any(float(changed) > started_unix_s for _, changed, *_ in files):
+    if started_unix_s is not None and any(
+        float(changed) > started_unix_s for _, changed, *_ in files
+    ):
         return ModelBytes(None, f"a model file was changed after the server started ({basis})")
     return ModelBytes(digest, basis)

@@ -1,6 +1,6 @@
-"""The copies of models on a host: in the cache of the Hugging Face hub, in directories, and single GGUF files. One
-script lists the copies. Another script computes hashes of whole files, and stores them on the host until the files
-change."""
+"""The copies of models on a host: in the cache of the Hugging Face hub, in directories, and single
+GGUF files. One script lists the copies. Another script computes hashes of whole files, and stores
+them on the host until the files change."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from workbench.model.untrusted_text import LINE_CHARS, clean, whole_number
 LIST_S = 60.0  # a cache on a network file system is slow
 HASHES = "model-hashes"  # in the state directory: lines of sha256, size, time of modification, path
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_SMALL_KIB = 32 * 1024  # of a file that is hashed whenever its model is looked at: index, configuration, tokenizer
+# of a file that is hashed whenever its model is looked at: index, configuration, tokenizer
+_SMALL_KIB = 32 * 1024
 
-# $1 HF_HUB_CACHE, $2 HF_HOME (may be ""), $3 the only model to show ("" for all, without hashes), $4 KiB of a small
-# file; the others are directories with models, directories of models, or GGUF files. Prints key=value lines; "copy="
-# begins a copy.
+# $1 HF_HUB_CACHE, $2 HF_HOME (may be ""), $3 the only model to show ("" for all, without hashes),
+# $4 KiB of a small file; the others are directories with models, directories of models, or GGUF
+# files. Prints key=value lines; "copy=" begins a copy.
 _LIST = r"""
 hub=${1:-${2:+$2/hub}}
 hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
@@ -118,7 +119,8 @@ for place do
 done
 exit 0
 """
-# $@: safetensors files. Prints the size that each header says: its own length, and the end of its last tensor.
+# $@: safetensors files. Prints the size that each header says: its own length, and the end of its
+# last tensor.
 _WHOLE = r"""
 for file do
     length=$(od -An -v -tu8 -N8 -- "$file" | tr -d ' ')
@@ -129,7 +131,8 @@ for file do
 done
 exit 0
 """
-# $1: the file with known hashes; the others are files. Prints a line for each file as soon as its hash is known.
+# $1: the file with known hashes; the others are files. Prints a line for each file as soon as its
+# hash is known.
 _HASH = r"""
 known=$1
 shift
@@ -148,20 +151,22 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places to search for models on a host. `env` is the environment of its servers, which names the hub's cache.
-    `paths` are further directories or files."""
+    """The places to search for models on a host. `env` is the environment of its servers, which
+    names the hub's cache. `paths` are further directories or files."""
 
     env: Mapping[str, str]
     paths: tuple[str, ...] = ()
 
 
 async def copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
-    """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or the last part of
-    either. If `model` is given, the small files are hashed and symbolic links to files outside the copy are listed.
-    Raises HostError if the host cannot list them."""
+    """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or
+    the last part of either. If `model` is given, the small files are hashed and symbolic links to
+    files outside the copy are listed. Raises HostError if the host cannot list them."""
     hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
-    done = await host.run(sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True)
+    done = await host.run(
+        sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True
+    )
     found = {copy.path: copy for copy in _parse(done.out, host.name)}
     return tuple(found.values())
 
@@ -183,15 +188,25 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         return [value for name, value in block if name == key]
 
     one = dict(reversed(block))
-    shas = {name.lstrip(" *"): digest for digest, _, name in (value.partition(" ") for value in all_of("sha"))}
-    blobs = {name: target.rpartition("/")[2] for target, _, name in (value.partition(" ") for value in all_of("blob"))}
+    shas = {
+        name.lstrip(" *"): digest
+        for digest, _, name in (value.partition(" ") for value in all_of("sha"))
+    }
+    blobs = {
+        name: target.rpartition("/")[2]
+        for target, _, name in (value.partition(" ") for value in all_of("blob"))
+    }
     links = dict(zip(all_of("link"), all_of("real"), strict=False))
     files = []
-    for size, modified, name in (words for value in all_of("file") if len(words := value.split(" ", 2)) == 3):
+    for size, modified, name in (
+        words for value in all_of("file") if len(words := value.split(" ", 2)) == 3
+    ):
         bytes_, changed = whole_number(size), whole_number(modified, 11)
         if bytes_ is not None and changed is not None:
             real = links.get(_bare(name))
-            files.append(ModelFile(_bare(name), bytes_, changed, shas.get(name), blobs.get(name), real=real))
+            files.append(
+                ModelFile(_bare(name), bytes_, changed, shas.get(name), blobs.get(name), real=real)
+            )
     total = one.get("total", "")
     return ModelCopy(
         host=host,
@@ -219,13 +234,17 @@ def path_of(copy: ModelCopy, file: ModelFile) -> str:
 
 
 async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
-    """Return the copy with the full size of each safetensors file, computed from the file's header. A truncated file is
-    smaller than that. Raises HostError if the host cannot be queried."""
+    """Return the copy with the full size of each safetensors file, computed from the file's header.
+    A truncated file is smaller than that. Raises HostError if the host cannot be queried."""
     paths = {path_of(copy, file): file for file in copy.files if file.name.endswith(".safetensors")}
     if not paths:
         return copy
     done = await host.run(sh(_WHOLE, *paths), timeout_s=LIST_S, check=True)
-    rows = (line.removeprefix("whole=").partition(" ") for line in done.out.splitlines() if line.startswith("whole="))
+    rows = (
+        line.removeprefix("whole=").partition(" ")
+        for line in done.out.splitlines()
+        if line.startswith("whole=")
+    )
     whole = {path: int(size) for size, _, path in rows if size.isdecimal() and path in paths}
     return _with(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
 
@@ -233,9 +252,10 @@ async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
 async def with_hashes(
     host: Host, copy: ModelCopy, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ModelCopy:
-    """Return the copy with the SHA-256 of every file, computed on the host. The host stores each hash, and reuses it
-    while size and modification time of the file are unchanged. `on_progress` receives the number of bytes hashed so far
-    and the total. Raises HostError if a file cannot be read."""
+    """Return the copy with the SHA-256 of every file, computed on the host. The host stores each
+    hash, and reuses it while size and modification time of the file are unchanged. `on_progress`
+    receives the number of bytes hashed so far and the total. Raises HostError if a file cannot be
+    read."""
     paths = {path_of(copy, file): file for file in copy.files}
     known = f"{await host.state_dir()}/{HASHES}"
     hashes: dict[str, str] = {}
@@ -247,7 +267,9 @@ async def with_hashes(
             if path not in paths:
                 continue
             if not _SHA256.fullmatch(digest):
-                raise HostError(f"{path} has no hash, because the file could not be read", host=host.name)
+                raise HostError(
+                    f"{path} has no hash, because the file could not be read", host=host.name
+                )
             hashes[path] = digest
             done += paths[path].size_bytes
             on_progress(done, copy.size_bytes)
@@ -255,7 +277,8 @@ async def with_hashes(
         await stream.close()
     if len(hashes) < len(paths):
         raise HostError(
-            f"the hashing of {copy.path} stopped early: {len(paths) - len(hashes)} of {len(paths)} files have no hash",
+            f"the hashing of {copy.path} stopped early: {len(paths) - len(hashes)} of {len(paths)} "
+            "files have no hash",
             host=host.name,
         )
     return _with(copy, {path: {"sha256": digest} for path, digest in hashes.items()})

@@ -1,7 +1,9 @@
-"""The files to send when a model is copied to another host, and which of them the other host has already.
+"""The files to send when a model is copied to another host, and which of them the other host has
+already.
 
-The bytes go to a staging directory next to their final place. A complete file is moved to its final place, and replaces
-a different file only if the user asks for it. An interrupted copy can therefore be continued.
+The bytes go to a staging directory next to their final place. A complete file is moved to its final
+place, and replaces a different file only if the user asks for it. An interrupted copy can therefore
+be continued.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ LOOK_S = 60.0
 _QUICK_S = 300.0  # reads 128 KiB of each file, from slow disks too
 _RESERVE = 2**30  # bytes that a copy leaves free
 
-# $1 a path that may begin with ~/; $2 HF_HUB_CACHE, $3 HF_HOME: prints the path, or that of the hub's cache for "".
+# $1 a path that may begin with ~/; $2 HF_HUB_CACHE, $3 HF_HOME: prints the path, or that of the
+# hub's cache for "".
 _PLACE = r"""
 place=$1
 case $place in "~"/*) place=$HOME/${place#"~"/} ;; esac
@@ -28,7 +31,8 @@ hub=${2:-${3:+$3/hub}}
 hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
 printf '%s\n' "${place:-$hub}"
 """
-# $1 root, $2 staging directory; the others are names below both. Prints "have" and "staged" with sizes, and free space.
+# $1 root, $2 staging directory; the others are names below both. Prints "have" and "staged" with
+# sizes, and free space.
 _LOOK = r"""
 root=$1 staging=$2
 shift 2
@@ -52,8 +56,8 @@ for name do
 done
 exit 0
 """
-# $1 root, $2 staging directory, $3 "replace" to replace files; then names to move, "--", and pairs of a link and its
-# target. A link that is there already stays.
+# $1 root, $2 staging directory, $3 "replace" to replace files; then names to move, "--", and pairs
+# of a link and its target. A link that is there already stays.
 _PLACE_FILES = r"""
 root=$1 staging=$2 replace=$3
 shift 3
@@ -76,10 +80,11 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What is copied to another host. The files below the directory `source`, with their `sizes` in bytes, get the same
-    names below `target`. `links` are symbolic links to create below `target`, as {name: link target}. `refs` are small
-    text files to write below `target`, as {name: text}. If a symbolic link has replaced a source file since its size
-    was taken, the copy reads the file through that link only with `follow_links`."""
+    """What is copied to another host. The files below the directory `source`, with their `sizes` in
+    bytes, get the same names below `target`. `links` are symbolic links to create below `target`,
+    as {name: link target}. `refs` are small text files to write below `target`, as {name: text}. If
+    a symbolic link has replaced a source file since its size was taken, the copy reads the file
+    through that link only with `follow_links`."""
 
     source: str
     target: str
@@ -95,8 +100,9 @@ class Shipment:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The files of a model that must still be sent to another host. `names` are these files in the order of sending.
-    `staged` has, by file, the number of bytes that the staging directory there already contains."""
+    """The files of a model that must still be sent to another host. `names` are these files in the
+    order of sending. `staged` has, by file, the number of bytes that the staging directory there
+    already contains."""
 
     names: tuple[str, ...]
     staged: Mapping[str, int]
@@ -104,23 +110,28 @@ class Remaining:
 
 
 def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
-    """Return what must be sent to copy a model. `target` is the hub's cache or the directory that receives the model.
-    Raises InputError for a file name that leads out of `target`, and without `follow_links` for a symbolic link to a
-    file outside the copy: a malicious copy could otherwise reach any file of the user."""
+    """Return what must be sent to copy a model. `target` is the hub's cache or the directory that
+    receives the model. Raises InputError for a file name that leads out of `target`, and without
+    `follow_links` for a symbolic link to a file outside the copy: a malicious copy could otherwise
+    reach any file of the user."""
     if copy.outside and not follow_links:
         raise InputError(
-            f"{copy.path} has symbolic links that lead out of it: {names_text(copy.outside)}; nothing was copied",
+            f"{copy.path} has symbolic links that lead out of it: {names_text(copy.outside)}; "
+            "nothing was copied",
             host=copy.host,
-            next_step="check where the links lead; --follow-links copies the files there as files of the model",
+            next_step="check where the links lead; --follow-links copies the files there as files "
+            "of the model",
         )
     shipment = replace(_shipment_of(copy, target), follow_links=follow_links)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
     if outside:
         raise InputError(
-            f"{copy.path} has names that lead out of the model's directory: {names_text(outside)}; nothing was copied",
+            f"{copy.path} has names that lead out of the model's directory: {names_text(outside)}; "
+            "nothing was copied",
             host=copy.host,
-            next_step=f"check the files of the model on {copy.host}: their names must not contain `..`",
+            next_step=f"check the files of the model on {copy.host}: their names must not contain "
+            "`..`",
         )
     return shipment
 
@@ -129,17 +140,21 @@ def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
     if copy.kind == FILE:
         return Shipment(copy.path.rpartition("/")[0], target, *_files_and_links(copy))
     if copy.kind != HUB:
-        return Shipment(copy.path, f"{target}/{copy.path.rpartition('/')[2]}", *_files_and_links(copy))
+        return Shipment(
+            copy.path, f"{target}/{copy.path.rpartition('/')[2]}", *_files_and_links(copy)
+        )
     folder, _, snapshot = copy.path.partition("/snapshots/")
     refs = {f"refs/{ref}": snapshot for ref in copy.refs}
     sizes, links = _files_and_links(copy, f"snapshots/{snapshot}/")
     return Shipment(folder, f"{target}/{folder.rpartition('/')[2]}", sizes, links, refs)
 
 
-def _files_and_links(copy: ModelCopy, inside: str = "") -> tuple[Mapping[str, int], Mapping[str, str]]:
-    """Return ({file: size in bytes}, {link: link target}) for a copy of a model. In the hub's cache, the names of a
-    model's files are links to the files that have the bytes. `inside` is the path from the root of the shipment to the
-    copy."""
+def _files_and_links(
+    copy: ModelCopy, inside: str = ""
+) -> tuple[Mapping[str, int], Mapping[str, str]]:
+    """Return ({file: size in bytes}, {link: link target}) for a copy of a model. In the hub's
+    cache, the names of a model's files are links to the files that have the bytes. `inside` is the
+    path from the root of the shipment to the copy."""
     sizes, links = {}, {}
     for file in copy.files:
         name = f"{inside}{file.name}"
@@ -153,20 +168,21 @@ def _files_and_links(copy: ModelCopy, inside: str = "") -> tuple[Mapping[str, in
 
 
 async def place_on(host: Host, places: Places, path: str) -> str:
-    """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory there. If `path` is
-    "", return the directory of the host's Hugging Face cache."""
+    """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory
+    there. If `path` is "", return the directory of the host's Hugging Face cache."""
     hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
     done = await host.run(sh(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
     return done.out.strip().rstrip("/")
 
 
 async def remaining(source: Host, target: Host, shipment: Shipment, replace: bool) -> Remaining:
-    """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if the target host has a
-    different file under one of the names and `replace` is False. Raises HostError if the target host has too little
-    free space."""
+    """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if
+    the target host has a different file under one of the names and `replace` is False. Raises
+    HostError if the target host has too little free space."""
     argv = sh(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
     rows = [
-        line.partition("=")[::2] for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()
+        line.partition("=")[::2]
+        for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()
     ]
     closed = next((value for key, value in rows if key == "closed"), None)
     if closed is not None:
@@ -175,26 +191,38 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
             host=target.name,
             next_step="use another directory: --to-dir DIR",
         )
-    have, staged = (dict(_sized(value) for key, value in rows if key == what) for what in ("have", "staged"))
+    have, staged = (
+        dict(_sized(value) for key, value in rows if key == what) for what in ("have", "staged")
+    )
     candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
     same = set(await _same(source, target, shipment, candidates))
     different = [name for name in have if name not in same]
     if different and not replace:
         raise InputError(
-            f"{target.name} has different files at {shipment.target}: {names_text(different)}; nothing was copied",
+            f"{target.name} has different files at {shipment.target}: {names_text(different)}; "
+            "nothing was copied",
             host=target.name,
-            next_step="use --replace to replace these files, or copy to another directory with --to-dir DIR",
+            next_step="use --replace to replace these files, or copy to another directory with "
+            "--to-dir DIR",
         )
     names = tuple(name for name in shipment.sizes if name not in same)
-    usable = {name: size for name, size in staged.items() if size <= shipment.sizes[name] and name in names}
-    free = next((int(value) * 1024 for key, value in rows if key == "free" and value.isdecimal()), 0)
+    usable = {
+        name: size
+        for name, size in staged.items()
+        if size <= shipment.sizes[name] and name in names
+    }
+    free = next(
+        (int(value) * 1024 for key, value in rows if key == "free" and value.isdecimal()), 0
+    )
     needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
     if needed and needed + _RESERVE > free:
         raise HostError(
-            f"too little space: the copy needs {size_text(needed)} more at {shipment.target}, and 1 GB must stay free; "
+            f"too little space: the copy needs {size_text(needed)} more at {shipment.target}, and "
+            "1 GB must stay free; "
             f"the disk has {size_text(free)} free",
             host=target.name,
-            next_step=f"free some space on {target.name}, or copy to another disk with --to-dir DIR",
+            next_step=f"free some space on {target.name}, or copy to another disk with --to-dir "
+            "DIR",
         )
     return Remaining(names, usable, tuple(sorted(same)))
 
@@ -204,23 +232,38 @@ def _sized(text: str) -> tuple[str, int]:
     return name, int(size) if size.isdecimal() else -1
 
 
-async def _same(source: Host, target: Host, shipment: Shipment, names: Sequence[str]) -> Sequence[str]:
+async def _same(
+    source: Host, target: Host, shipment: Shipment, names: Sequence[str]
+) -> Sequence[str]:
     """Return those of the files `names` whose first and last 64 KiB are equal on both hosts."""
     if not names:
         return ()
     digests = []
     for host, root in ((source, shipment.source), (target, shipment.target)):
         done = await host.run(sh(_QUICK, root, *names), timeout_s=_QUICK_S, check=True)
-        digests.append({name: digest for digest, _, name in (line.partition(" ") for line in done.out.splitlines())})
+        digests.append(
+            {
+                name: digest
+                for digest, _, name in (line.partition(" ") for line in done.out.splitlines())
+            }
+        )
     return [name for name in names if digests[0].get(name) == digests[1].get(name) is not None]
 
 
-async def put_in_place(target: Host, shipment: Shipment, names: Sequence[str], replace: bool) -> None:
-    """Move the staged files `names` to their final places, and create the symbolic links and the small text files
-    (refs) of the shipment. Raises HostError if a staged file is incomplete, or if there is a file at a final place and
-    `replace` is False."""
-    done = await target.run(sh(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True)
-    staged = dict(_sized(line.removeprefix("staged=")) for line in done.out.splitlines() if line.startswith("staged="))
+async def put_in_place(
+    target: Host, shipment: Shipment, names: Sequence[str], replace: bool
+) -> None:
+    """Move the staged files `names` to their final places, and create the symbolic links and the
+    small text files (refs) of the shipment. Raises HostError if a staged file is incomplete, or if
+    there is a file at a final place and `replace` is False."""
+    done = await target.run(
+        sh(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True
+    )
+    staged = dict(
+        _sized(line.removeprefix("staged="))
+        for line in done.out.splitlines()
+        if line.startswith("staged=")
+    )
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
             f"{names_text(short)} arrived incomplete",

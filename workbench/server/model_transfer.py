@@ -1,5 +1,5 @@
-"""Sends the files of a model from one host to another: by rsync if one of the hosts can reach the other, otherwise
-through this machine."""
+"""Sends the files of a model from one host to another: by rsync if one of the hosts can reach the
+other, otherwise through this machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from workbench.model.errors import HostError
 from workbench.model.model_copy import size_text
 from workbench.server.model_shipment import Remaining, Shipment
 
-Progress = Callable[[int, str], None]  # bytes of the shipment that have arrived, and what is under way
+# bytes of the shipment that have arrived, and what is under way
+Progress = Callable[[int, str], None]
 _REACH_S = 20.0
 _PREFIX_S = 3600.0  # to hash what is staged already
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=5")
 _SHOWN = re.compile(rb"^\s*([\d,.]+)\s+\d+%", re.MULTILINE)
 
-# $1 file, $2 bytes to skip, $3 bytes to print, $4 directory that must contain the file; "" if links may lead out of it.
-# The file that is open is examined, and not its name, which another user may turn into a link meanwhile.
+# $1 file, $2 bytes to skip, $3 bytes to print, $4 directory that must contain the file; "" if links
+# may lead out of it. The file that is open is examined, and not its name, which another user may
+# turn into a link meanwhile.
 _SEND = r"""
 exec <"$1" || exit
 if [ -n "$4" ]; then
@@ -37,7 +39,8 @@ if [ -n "$4" ]; then
 fi
 tail -c +"$(($2 + 1))" | head -c "$3"
 """
-# $1 file, $2 the size that it must have, $3 bytes to append from stdin. `head` ends by itself after them.
+# $1 file, $2 the size that it must have, $3 bytes to append from stdin. `head` ends by itself after
+# them.
 _APPEND = r"""
 mkdir -p -- "$(dirname -- "$1")" || exit
 [ -f "$1" ] || : >"$1" || exit
@@ -49,8 +52,8 @@ _PREFIX = 'head -c "$2" -- "$1" | sha256sum'
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to send files from one host to another with rsync: the host that runs rsync, and the address at which it
-    reaches the other host."""
+    """A way to send files from one host to another with rsync: the host that runs rsync, and the
+    address at which it reaches the other host."""
 
     runner: Host
     address: SshAddress
@@ -58,13 +61,19 @@ class Way:
 
     @property
     def text(self) -> str:
-        return f"by rsync on {self.runner.name}, {'to' if self.pushes else 'from'} {self.address.target}"
+        return (
+            f"by rsync on {self.runner.name}, {'to' if self.pushes else 'from'} "
+            f"{self.address.target}"
+        )
 
 
-async def find_way(source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]) -> Way | None:
-    """Return how rsync can send from `source` to `target`; None if neither host can reach the other by SSH, or if one
-    lacks rsync. `addresses` are the addresses to try, each with the host that it should lead to. The host's identity is
-    checked by a file with a random text that Workbench wrote there."""
+async def find_way(
+    source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]
+) -> Way | None:
+    """Return how rsync can send from `source` to `target`; None if neither host can reach the other
+    by SSH, or if one lacks rsync. `addresses` are the addresses to try, each with the host that it
+    should lead to. The host's identity is checked by a file with a random text that Workbench wrote
+    there."""
     for host in (source, target):
         if (await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_S)).returncode:
             return None
@@ -81,7 +90,10 @@ async def find_way(source: Host, target: Host, addresses: Sequence[tuple[Host, S
 
 @asynccontextmanager
 async def _secret(host: Host) -> AsyncIterator[tuple[str, bytes]]:
-    path, secret = f"{await host.state_dir()}/reached-{secrets.token_hex(8)}", secrets.token_hex(16).encode()
+    path, secret = (
+        f"{await host.state_dir()}/reached-{secrets.token_hex(8)}",
+        secrets.token_hex(16).encode(),
+    )
     await host.write_file(path, secret)
     try:
         yield path, secret
@@ -95,17 +107,26 @@ def _ssh(address: SshAddress) -> list[str]:
 
 
 async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
-    """Send the files of `rest` to the staging directory with rsync. For a partly staged file, rsync compares the staged
-    part and sends only what is missing. `on_progress` receives the number of bytes staged so far and a text. Raises
-    HostError if rsync fails."""
+    """Send the files of `rest` to the staging directory with rsync. For a partly staged file, rsync
+    compares the staged part and sends only what is missing. `on_progress` receives the number of
+    bytes staged so far and a text. Raises HostError if rsync fails."""
     runner = way.runner
     listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
     await runner.write_file(listed, b"".join(rule.encode() + b"\0" for rule in _rules(rest.names)))
-    near, far = (shipment.source, shipment.staging) if way.pushes else (shipment.staging, shipment.source)
+    near, far = (
+        (shipment.source, shipment.staging) if way.pushes else (shipment.staging, shipment.source)
+    )
     host = f"[{way.address.host}]" if ":" in way.address.host else way.address.host
     remote = f"{way.address.user}@{host}:{far}/" if way.address.user else f"{host}:{far}/"
     places = [f"{near}/", remote] if way.pushes else [remote, f"{near}/"]
-    options = ["-s", "-r", *(["-L"] if shipment.follow_links else []), "-t", "-O", "--append-verify"]
+    options = [
+        "-s",
+        "-r",
+        *(["-L"] if shipment.follow_links else []),
+        "-t",
+        "-O",
+        "--append-verify",
+    ]
     options += ["--info=progress2", "--from0", f"--include-from={listed}", "--exclude=*"]
     argv = ["rsync", *options, "-e", shlex.join(_ssh(way.address)), *places]
     before = sum(rest.staged.values())
@@ -117,7 +138,9 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
                 on_progress(min(whole, before + int(re.sub(rb"\D", b"", found[-1]))), way.text)
         if code := await stream.wait():
             raise HostError(
-                f"rsync on {runner.name} failed with exit code {code}: {await stream.stderr_tail()}", host=runner.name
+                f"rsync on {runner.name} failed with exit code {code}: "
+                f"{await stream.stderr_tail()}",
+                host=runner.name,
             )
     finally:
         await stream.close()
@@ -126,8 +149,9 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
 
 
 def _rules(names: Sequence[str]) -> Sequence[str]:
-    """Return rsync filter rules that select exactly the files `names` and the directories that contain them. With a
-    list of files in place of rules, rsync would follow a symbolic link that has replaced a directory."""
+    """Return rsync filter rules that select exactly the files `names` and the directories that
+    contain them. With a list of files in place of rules, rsync would follow a symbolic link that
+    has replaced a directory."""
     paths: dict[str, None] = {}
     for name in names:
         parts = name.split("/")
@@ -141,10 +165,13 @@ def _rule(path: str) -> str:
     return re.sub(r"[*?[\\]", r"\\\g<0>", path) if re.search(r"[*?[]", path) else path
 
 
-async def through_here(source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
-    """Send the files of `rest` to the staging directory through this machine, one after the other. A partly staged file
-    is continued if the staged part equals the source, otherwise it is sent again. `on_progress` receives the number of
-    bytes staged so far and a text. Raises HostError if a file cannot be read or written."""
+async def through_here(
+    source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress
+) -> None:
+    """Send the files of `rest` to the staging directory through this machine, one after the other.
+    A partly staged file is continued if the staged part equals the source, otherwise it is sent
+    again. `on_progress` receives the number of bytes staged so far and a text. Raises HostError if
+    a file cannot be read or written."""
     done = 0
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
@@ -165,7 +192,8 @@ async def through_here(source: Host, target: Host, shipment: Shipment, rest: Rem
 async def _same_start(source: Host, target: Host, from_path: str, to_path: str, size: int) -> bool:
     argv = [sh(_PREFIX, path, str(size)) for path in (from_path, to_path)]
     found = await asyncio.gather(
-        source.run(argv[0], timeout_s=_PREFIX_S, check=True), target.run(argv[1], timeout_s=_PREFIX_S, check=True)
+        source.run(argv[0], timeout_s=_PREFIX_S, check=True),
+        target.run(argv[1], timeout_s=_PREFIX_S, check=True),
     )
     return found[0].stdout == found[1].stdout
 
@@ -173,9 +201,10 @@ async def _same_start(source: Host, target: Host, from_path: str, to_path: str, 
 async def _pump(
     source: Host, target: Host, from_path: str, to_path: str, offset: int, size: int, within: str
 ) -> AsyncIterator[int]:
-    """Append the bytes `offset` to `size` of the source's file `from_path` to the target's file `to_path`. Yield the
-    number of bytes of each block that was sent. The source's file must be below the directory `within`, unless that is
-    "". Raises HostError if the source file ends early or the target file cannot be written."""
+    """Append the bytes `offset` to `size` of the source's file `from_path` to the target's file
+    `to_path`. Yield the number of bytes of each block that was sent. The source's file must be
+    below the directory `within`, unless that is "". Raises HostError if the source file ends early
+    or the target file cannot be written."""
     reader = await source.stream(sh(_SEND, from_path, str(offset), str(size - offset), within))
     try:
         writer = await target.stream(sh(_APPEND, to_path, str(offset), str(size - offset)))
@@ -189,12 +218,17 @@ async def _pump(
                 yield len(chunk)
             if left > 0 and not ended.done():
                 said = (await reader.stderr_tail()).strip() if await reader.wait() else ""
-                shorter = f"{from_path} on {source.name} is {size_text(left)} shorter than it was when the copy began"
+                shorter = (
+                    f"{from_path} on {source.name} is {size_text(left)} shorter than it "
+                    "was when the copy began"
+                )
                 raise HostError(said or shorter, host=source.name)
             if code := await ended:
                 tail = await writer.stderr_tail()
                 raise HostError(
-                    f"{to_path} could not be written on {target.name}: {tail or f'exit code {code}'}", host=target.name
+                    f"{to_path} could not be written on {target.name}: "
+                    f"{tail or f'exit code {code}'}",
+                    host=target.name,
                 )
         finally:
             await end_all([ended])
@@ -211,9 +245,11 @@ class Speed:
         self._seen: list[tuple[float, int]] = []
 
     def at(self, done_bytes: int) -> float:
-        """Record that `done_bytes` bytes have been transferred up to now, and return the speed in bytes per second. 0.0
-        at the first call."""
+        """Record that `done_bytes` bytes have been transferred up to now, and return the speed in
+        bytes per second. 0.0 at the first call."""
         now = time.monotonic()
-        self._seen = [seen for seen in self._seen if now - seen[0] < self.window_s] + [(now, done_bytes)]
+        self._seen = [seen for seen in self._seen if now - seen[0] < self.window_s] + [
+            (now, done_bytes)
+        ]
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0

@@ -1,9 +1,9 @@
 """Runs that have ended: their end mark, and their removal.
 
-The end mark is a file in the run directory. It says whether the run failed and when it ended, so that later listings of
-the host's runs need not examine the run. It is written once the end is recorded and no process of the run lives. A
-second file, `read`, says that a user has seen the run's log. Only runs with an end mark are removed, and never a failed
-run whose log no user has seen.
+The end mark is a file in the run directory. It says whether the run failed and when it ended, so
+that later listings of the host's runs need not examine the run. It is written once the end is
+recorded and no process of the run lives. A second file, `read`, says that a user has seen the run's
+log. Only runs with an end mark are removed, and never a failed run whose log no user has seen.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class EndedRun:
 
 
 def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
-    """Return the text of a run's end mark, the file that records its end: "stopped" or "failed", a space, and the Unix
-    time of the end. None if the run has an end mark or has not ended. Also None for a run from before the host's last
-    boot: if several machines share the home directory, it may live on another machine."""
+    """Return the text of a run's end mark, the file that records its end: "stopped" or "failed", a
+    space, and the Unix time of the end. None if the run has an end mark or has not ended. Also None
+    for a run from before the host's last boot: if several machines share the home directory, it may
+    live on another machine."""
     ended = not (seen.alive or seen.members) and seen.exit_code is not None and seen.same_boot
     kind = _KINDS.get(status.state)
     if seen.marked or not ended or kind is None:
@@ -53,28 +54,36 @@ def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
 
 
 async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
-    """Write the end marks of runs, the files which record that a run has ended. `marks` has the text of each run's mark
-    by run id, None for runs that get no mark. `root` is the directory of all runs."""
+    """Write the end marks of runs, the files which record that a run has ended. `marks` has the
+    text of each run's mark by run id, None for runs that get no mark. `root` is the directory of
+    all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
     for begin in range(0, len(found), _AT_ONCE):
         await detached_process.mark_ended(host, root, dict(found[begin : begin + _AT_ONCE]))
 
 
 async def mark_read(host: Host, run_dir: str) -> None:
-    """Write the file `read` into the run directory, which records that a user has seen the log of the run."""
+    """Write the file `read` into the run directory, which records that a user has seen the log of
+    the run."""
     await host.run(shell_scripts.sh('umask 077; : >"$1/read"', run_dir))
 
 
 async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
-    """Return a finding if the disk that contains the run directory is full, because the log may then lack the reason of
-    a failure. Otherwise return ()."""
+    """Return a finding if the disk that contains the run directory is full, because the log may
+    then lack the reason of a failure. Otherwise return ()."""
     done = await host.run(["df", "-Pk", "--", run_dir])
     lines = done.out.splitlines()
     words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
     if len(words) < 6 or not words[3].isdecimal() or int(words[3]) >= FULL_KIB:
         return ()
-    text = f"the disk of {run_dir} is full ({words[-1]}): the log may end before the reason of the failure"
-    fix = "free some space on that disk, or set XDG_STATE_HOME on the host to a directory on another disk"
+    text = (
+        f"the disk of {run_dir} is full ({words[-1]}): the log may end before the reason of "
+        "the failure"
+    )
+    fix = (
+        "free some space on that disk, or set XDG_STATE_HOME on the host to a directory on "
+        "another disk"
+    )
     return (Finding(Level.ERROR, "disk.full", text, fix=fix),)
 
 
@@ -93,7 +102,13 @@ async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
         elif kind.isdecimal() and words:
             sizes[words[0].removeprefix("./")] = int(kind)
     found = (
-        EndedRun(run_id, kind == _FAILED, read == "read", now_unix_s - float(unix_s), sizes.get(run_id, 0))
+        EndedRun(
+            run_id,
+            kind == _FAILED,
+            read == "read",
+            now_unix_s - float(unix_s),
+            sizes.get(run_id, 0),
+        )
         for run_id, (read, kind, unix_s) in marks.items()
         if RUN_ID.fullmatch(run_id)
     )
@@ -107,27 +122,34 @@ def chosen(
     keep: int | None = None,
     size_kib: float | None = None,
 ) -> tuple[EndedRun, ...]:
-    """Return the runs to remove: those that ended more than `older_than_s` seconds ago, those after the `keep` newest,
-    and the oldest ones beyond a total of `size_kib` KiB. A limit that is None does not apply. Failed runs whose log no
-    user has seen are left out. `runs` and the result begin with the newest."""
+    """Return the runs to remove: those that ended more than `older_than_s` seconds ago, those after
+    the `keep` newest, and the oldest ones beyond a total of `size_kib` KiB. A limit that is None
+    does not apply. Failed runs whose log no user has seen are left out. `runs` and the result begin
+    with the newest."""
     found, total = [], 0
     for place, run in enumerate(runs):
         total += run.size_kib
         old = older_than_s is not None and run.age_s > older_than_s
-        if old or (keep is not None and place >= keep) or (size_kib is not None and total > size_kib):
+        if (
+            old
+            or (keep is not None and place >= keep)
+            or (size_kib is not None and total > size_kib)
+        ):
             found.append(run)
     return tuple(run for run in found if not run.kept)
 
 
 async def remove(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
-    """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run with a living
-    process is not removed, nor is a failed run whose log no user has seen."""
+    """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run
+    with a living process is not removed, nor is a failed run whose log no user has seen."""
     names = [run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.kept]
     removed: list[str] = []
     for begin in range(0, len(names), _AT_ONCE):
         some = names[begin : begin + _AT_ONCE]
         alive = await detached_process.living(host, [posixpath.join(root, name) for name in some])
         dead = [name for name in some if posixpath.join(root, name) not in alive]
-        done = await host.run(shell_scripts.sh(shell_scripts.REMOVE_RUNS, root, *dead), timeout_s=300.0)
+        done = await host.run(
+            shell_scripts.sh(shell_scripts.REMOVE_RUNS, root, *dead), timeout_s=300.0
+        )
         removed += done.out.split()
     return tuple(removed)

@@ -1,5 +1,5 @@
-"""Checks on the host before a server is started: working directory, executable, model path and port. The checks take
-one round trip and change nothing."""
+"""Checks on the host before a server is started: working directory, executable, model path and
+port. The checks take one round trip and change nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from workbench.model.secrets import mask_argv, mask_command
 from workbench.model.server_run import ServerStatus
 from workbench.server.launchers import launcher_of
 
-# $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be empty).
-# Prints key=value lines. Reads /proc/net/tcp, since `ss` is not installed everywhere. State 0A is LISTEN.
+# $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be
+# empty). Prints key=value lines. Reads /proc/net/tcp, since `ss` is not installed everywhere. State
+# 0A is LISTEN.
 _LOOK = r"""
 [ -n "$5" ] && PATH=$5
 if [ -n "$2" ]; then cd -- "$2" 2>/dev/null || { echo "workdir=missing"; cd /; }; fi
@@ -43,10 +44,15 @@ exit 0
 
 
 async def check(
-    host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus], *, simulated: bool = False
+    host: Host,
+    plan: LaunchPlan,
+    command: Command,
+    runs: Iterable[ServerStatus],
+    *,
+    simulated: bool = False,
 ) -> None:
-    """Raise ServerError for the first problem that would prevent the server's start. `runs` are the statuses of all
-    runs on this host.
+    """Raise ServerError for the first problem that would prevent the server's start. `runs` are the
+    statuses of all runs on this host.
 
     A `simulated` engine loads no model, so its model path need not exist.
     """
@@ -59,13 +65,19 @@ async def check(
 
     if _looks_at("files", plan.run_as):
         _check_files(plan, command, model, facts, refuse)
-    problem = _port_problem(command, runs, facts, listening) if _looks_at("port", plan.run_as) else None
+    problem = (
+        _port_problem(command, runs, facts, listening) if _looks_at("port", plan.run_as) else None
+    )
     if problem is not None:
         raise refuse(*problem)
 
 
 def _check_files(
-    plan: LaunchPlan, command: Command, model: str, facts: Mapping[str, str], refuse: Callable[[str, str], ServerError]
+    plan: LaunchPlan,
+    command: Command,
+    model: str,
+    facts: Mapping[str, str],
+    refuse: Callable[[str, str], ServerError],
 ) -> None:
     if "workdir" in facts:
         raise refuse(
@@ -75,13 +87,21 @@ def _check_files(
     if "executable" not in facts:
         raise refuse(*_no_executable(command.argv[0], plan, facts))
     if "model" in facts:
-        where = f" (relative to {command.workdir})" if command.workdir and not posixpath.isabs(model) else ""
-        raise refuse(f"model path {model} does not exist{where}", "correct the model path, or give a Hugging Face id")
+        where = (
+            f" (relative to {command.workdir})"
+            if command.workdir and not posixpath.isabs(model)
+            else ""
+        )
+        raise refuse(
+            f"model path {model} does not exist{where}",
+            "correct the model path, or give a Hugging Face id",
+        )
 
 
 def _looks_at(what: str, run_as: str) -> bool:
-    """Return whether a server uses something of the host itself: its files if `what` is "files", its port if `what` is
-    "port". `run_as` names the launcher, which may run the server in a container or on a compute node."""
+    """Return whether a server uses something of the host itself: its files if `what` is "files",
+    its port if `what` is "port". `run_as` names the launcher, which may run the server in a
+    container or on a compute node."""
     launcher = launcher_of(run_as)
     return launcher is None or what in launcher.looks_at
 
@@ -89,8 +109,8 @@ def _looks_at(what: str, run_as: str) -> bool:
 async def port_problem(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
 ) -> tuple[str, str] | None:
-    """Return (message that says what uses the port of `command`, next step that names a free port). Return None if the
-    port is free, or if the server will not use a port of this host."""
+    """Return (message that says what uses the port of `command`, next step that names a free port).
+    Return None if the port is free, or if the server will not use a port of this host."""
     if not _looks_at("port", plan.run_as):
         return None
     facts, listening = await _look(host, command, "")
@@ -98,9 +118,15 @@ async def port_problem(
 
 
 async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, str], set[int]]:
-    """Run the script _LOOK on the host. Return (its output as {key: value}, set of ports on which any process of the
-    host listens)."""
-    argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
+    """Run the script _LOOK on the host. Return (its output as {key: value}, set of ports on which
+    any process of the host listens)."""
+    argv = [
+        command.argv[0],
+        command.workdir or "",
+        model,
+        str(command.port),
+        command.env.get("PATH", ""),
+    ]
     done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
     facts: dict[str, str] = {}
     listening: set[int] = set()
@@ -118,7 +144,9 @@ _NAME_ANOTHER = "name another program: row “executable” in the Launch pane, 
 
 def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tuple[str, str]:
     if "exists" in facts:
-        return f"{name} is not an executable file", f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER}"
+        return f"{name} is not an executable file", (
+            f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER}"
+        )
     if "/" in name:
         return f"{name} does not exist", f"install {plan.engine} there, or {_NAME_ANOTHER}"
     looked = f"searched PATH={facts.get('PATH', '')}"
@@ -128,10 +156,14 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
 def _port_problem(
     command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], listening: set[int]
 ) -> tuple[str, str] | None:
-    """Return (message that says what uses the port, next step); None if the port is free. `facts` has what a script
-    found on the host, by key, and `listening` the ports on which the host's processes listen."""
-    # An engine that is still loading may have bound the port without listening on it. Workbench knows its own runs.
-    owners = {r.port: r for r in runs if r.port is not None and _alive(r) and _looks_at("port", r.run_as)}
+    """Return (message that says what uses the port, next step); None if the port is free. `facts`
+    has what a script found on the host, by key, and `listening` the ports on which the host's
+    processes listen."""
+    # An engine that is still loading may have bound the port without listening on it. Workbench
+    # knows its own runs.
+    owners = {
+        r.port: r for r in runs if r.port is not None and _alive(r) and _looks_at("port", r.run_as)
+    }
     used = listening | owners.keys()
     free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
     another = "set another port" + (f": {free} is free" if free else "")
@@ -140,7 +172,11 @@ def _port_problem(
         return message, f"run workbench stop {own.run_id}, or {another}"
     if "taken" in facts:
         pid, _, holder = facts.get("holder", "").partition(" ")
-        by = f" by process {pid}: {' '.join(mask_argv(holder.split()))}" if pid else " by a process of another user"
+        by = (
+            (f" by process {pid}: {' '.join(mask_argv(holder.split()))}")
+            if pid
+            else " by a process of another user"
+        )
         return f"port {command.port} is in use{by}", f"end that process, or {another}"
     return None
 

@@ -1,4 +1,5 @@
-"""The command of a process on a host, read from /proc. The process gets no signal and is not changed."""
+"""The command of a process on a host, read from /proc. The process gets no signal and is not
+changed."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from workbench.hosts.base import Host
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean
 
-# $1: a process. Prints its words and its environment, each on a line. A line feed in them becomes the character 036.
-# "cut" if its words are longer than what is read; "changed" if it became another program, or ended, meanwhile.
+# $1: a process. Prints its words and its environment, each on a line. A line feed in them becomes
+# the character 036. "cut" if its words are longer than what is read; "changed" if it became another
+# program, or ended, meanwhile.
 LOOK = r"""
 words() { head -c 131073 <"/proc/$1/cmdline" 2>/dev/null | cksum; }
 [ -r "/proc/$1/cmdline" ] || exit 3
@@ -27,8 +29,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ProcessCommand:
-    """The command line, environment and working directory of a process, including secrets. `env` is None if this user
-    may not read the environment."""
+    """The command line, environment and working directory of a process, including secrets. `env` is
+    None if this user may not read the environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
@@ -41,9 +43,9 @@ class ProcessCommand:
 
 
 async def read_command(host: Host, pid: int) -> ProcessCommand:
-    """Return the command of the process `pid`. Raises InputError if there is no such process, if it has no command
-    line, or if it ended or executed another program while it was read. Raises HostError if the host cannot be
-    queried."""
+    """Return the command of the process `pid`. Raises InputError if there is no such process, if it
+    has no command line, or if it ended or executed another program while it was read. Raises
+    HostError if the host cannot be queried."""
     done = await host.run(["sh", "-c", LOOK, "sh", str(pid)])
     found = parse_command(done.out)
     if done.returncode or not found.argv:
@@ -54,25 +56,35 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
     said = set(done.out.split("\n"))
     if "changed" in said:
         text = f"process {pid} on {host.name} ended or became another program while it was read"
-        raise InputError(text, next_step="choose a process id from the list that `workbench servers` prints")
+        raise InputError(
+            text, next_step="choose a process id from the list that `workbench servers` prints"
+        )
     if "cut" in said:
-        text = f"the command line of process {pid} on {host.name} is longer than 128 KiB, which no server's is"
+        text = (
+            f"the command line of process {pid} on {host.name} is longer than 128 KiB, which "
+            "no server's is"
+        )
         raise InputError(
             text,
-            next_step="import a shortened command line with the flags that you need: `workbench import --command LINE`",
+            next_step="import a shortened command line with the flags that you need: `workbench "
+            "import --command LINE`",
         )
     return found
 
 
 def parse_command(text: str) -> ProcessCommand:
-    """Return the command in `text`, the output of the shell script LOOK. `argv` is () for a process without a command
-    line."""
+    """Return the command in `text`, the output of the shell script LOOK. `argv` is () for a process
+    without a command line."""
     lines = [line.partition(" ") for line in text.split("\n")]
     argv = [text.replace("\036", "\n") for kind, _, text in lines if kind == "arg"]
     while argv and not argv[-1]:
         argv.pop()
-    settings = [text.replace("\036", "\n") for kind, _, text in lines if kind == "env" and "=" in text]
+    settings = [
+        text.replace("\036", "\n") for kind, _, text in lines if kind == "env" and "=" in text
+    ]
     env = dict(text.partition("=")[::2] for text in settings)
-    workdir = next((text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None)
+    workdir = next(
+        (text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None
+    )
     readable = any(kind == "readable" for kind, _, _ in lines)
     return ProcessCommand(tuple(argv), env if readable else None, workdir)

@@ -1,17 +1,20 @@
-"""The watch process of one rank of a server on several nodes. It ends the rank if another rank has ended.
+"""The watch process of one rank of a server on several nodes. It ends the rank if another rank has
+ended.
 
-Workbench copies this file into the run directory on the node. The watch runs in the session of the run, with Python 3.8
-or newer and its standard library only.
+Workbench copies this file into the run directory on the node. The watch runs in the session of the
+run, with Python 3.8 or newer and its standard library only.
 
-The first rank is the head. Its watch listens at the head's address in the network of the nodes, and the other watches
-connect to it. Every `beat_s` seconds, each watch sends that its rank lives. When its rank ends, it sends that at once,
-and the head's watch forwards the message. A message is a line of JSON: [rank, word, MAC]. The MAC is made with a secret
-key of this server, so that other users cannot end a rank.
+The first rank is the head. Its watch listens at the head's address in the network of the nodes, and
+the other watches connect to it. Every `beat_s` seconds, each watch sends that its rank lives. When
+its rank ends, it sends that at once, and the head's watch forwards the message. A message is a line
+of JSON: [rank, word, MAC]. The MAC is made with a secret key of this server, so that other users
+cannot end a rank.
 
-A rank is ended in two cases only: another rank has reported its end, or no message of another rank has arrived for
-`silent_s` seconds for any reason. The second case applies only to ranks that have sent a message before and whose watch
-has not announced that it exits. Before it ends its rank, a watch waits `first_s` seconds for an open Workbench to do
-so, and `marked_s` seconds more if Workbench has written stop.json.
+A rank is ended in two cases only: another rank has reported its end, or no message of another rank
+has arrived for `silent_s` seconds for any reason. The second case applies only to ranks that have
+sent a message before and whose watch has not announced that it exits. Before it ends its rank, a
+watch waits `first_s` seconds for an open Workbench to do so, and `marked_s` seconds more if
+Workbench has written stop.json.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ _MOST_LINKS = 64
 
 
 class Watch:
-    """The watch process of the rank whose main process is `pid`. `orders` is the content of watch.json, which
-    watched_rank.py writes: own rank, all ranks, address, port, key and times."""
+    """The watch process of the rank whose main process is `pid`. `orders` is the content of
+    watch.json, which watched_rank.py writes: own rank, all ranks, address, port, key and times."""
 
     def __init__(self, run_dir: str, pid: int, orders: dict[str, Any]) -> None:
         self.run_dir, self.pid = run_dir, pid
@@ -58,9 +61,11 @@ class Watch:
         return self.own == self.ranks[0]
 
     async def run(self) -> None:
-        """Exchange messages with the watch processes of the server's other ranks until this rank has ended. If another
-        rank has ended, end this one."""
-        self._others = asyncio.ensure_future(self._listen() if self._is_head else self._keep_connected())
+        """Exchange messages with the watch processes of the server's other ranks until this rank
+        has ended. If another rank has ended, end this one."""
+        self._others = asyncio.ensure_future(
+            self._listen() if self._is_head else self._keep_connected()
+        )
         try:
             await self._watch()
         finally:
@@ -75,7 +80,8 @@ class Watch:
             if beat_s >= self._times["beat_s"]:
                 beat_s = 0.0
                 self._tell(self.own, "lives")
-            for rank in self._silent_s:  # counted in own ticks: a machine that was suspended has heard nothing either
+            # counted in own ticks: a machine that was suspended has heard nothing either
+            for rank in self._silent_s:
                 self._silent_s[rank] += _TICK_S
                 if self._silent_s[rank] > self._times["silent_s"]:
                     self._end_of(rank, f"has not been heard of for {self._times['silent_s']:.0f} s")
@@ -99,7 +105,10 @@ class Watch:
                 await asyncio.start_server(self._link, self.address, self.port)
             except OSError as error:
                 if not said:
-                    self._say(f"cannot listen on {self.address}:{self.port} ({error.strerror}): {_WITHOUT}")
+                    self._say(
+                        f"cannot listen on {self.address}:{self.port} ({error.strerror}): "
+                        f"{_WITHOUT}"
+                    )
                 said = True
                 await asyncio.sleep(self._times["beat_s"])
             else:
@@ -118,15 +127,22 @@ class Watch:
                 why = error.strerror or str(error)
             else:
                 await self._link(reader, writer)
-            if why and not said and not self._silent_s and time.monotonic() - began > self._times["connect_s"]:
+            if (
+                why
+                and not said
+                and not self._silent_s
+                and time.monotonic() - began > self._times["connect_s"]
+            ):
                 said = True
-                self._say(f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_WITHOUT}")
+                self._say(
+                    f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_WITHOUT}"
+                )
             await asyncio.sleep(1.0)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Process the messages from the watch process of one other rank, until the connection is lost or brings nothing
-        for four times `beat_s` seconds. If there are too many connections, close one that has brought no valid
-        message."""
+        """Process the messages from the watch process of one other rank, until the connection is
+        lost or brings nothing for four times `beat_s` seconds. If there are too many connections,
+        close one that has brought no valid message."""
         if len(self._links) >= _MOST_LINKS:
             stranger = next((link for link in self._links if link not in self._known), writer)
             self._links.discard(stranger)
@@ -151,8 +167,8 @@ class Watch:
             writer.close()
 
     def _hear(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Process a message from the watch process of another rank. Return False if the message is not from a rank of
-        this server."""
+        """Process a message from the watch process of another rank. Return False if the message is
+        not from a rank of this server."""
         rank, word, mac = json.loads(line.decode())
         if rank not in self.ranks or not hmac.compare_digest(mac, self._mac(rank, word)):
             return False
@@ -221,8 +237,8 @@ _WITHOUT = "if a rank ends while no Workbench is open, the others keep running"
 
 
 def _stat_of(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process name, beginning with the state; [] if the process does not
-    exist or is a zombie."""
+    """Return the fields of /proc/PID/stat after the process name, beginning with the state; [] if
+    the process does not exist or is a zombie."""
     try:
         words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].decode().split()
     except OSError:
@@ -236,11 +252,12 @@ def _start_of(pid: int) -> str | None:
 
 
 def _processes() -> list[int]:
-    """Return the ids of the run's processes: those of this session, and those of other sessions whose environment
-    variable WORKBENCH_RUN names the run. The session leader, which records the exit code, and this watch process are
-    left out."""
+    """Return the ids of the run's processes: those of this session, and those of other sessions
+    whose environment variable WORKBENCH_RUN names the run. The session leader, which records the
+    exit code, and this watch process are left out."""
     found, session = [], os.getsid(0)
-    others = (session, os.getpid(), os.getppid())  # the leader, this watch, and the shell that restarts it
+    # the leader, this watch, and the shell that restarts it
+    others = (session, os.getpid(), os.getppid())
     mark = b"WORKBENCH_RUN=" + os.environb.get(b"WORKBENCH_RUN", b"\0")
     for path in Path("/proc").iterdir():
         pid = int(path.name) if path.name.isdecimal() else session
@@ -262,12 +279,13 @@ def _signal(number: int) -> None:
 
 async def _watch(watch: Watch) -> None:
     await watch.run()
-    os._exit(0)  # asyncio would write an error into the log for each connection that is cut off at the end
+    # asyncio would write an error into the log for each connection that is cut off at the end
+    os._exit(0)
 
 
 def main() -> None:
-    """Watch a rank until it has ended. The command-line arguments are the run directory and the id of the rank's main
-    process."""
+    """Watch a rank until it has ended. The command-line arguments are the run directory and the id
+    of the rank's main process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends after its rank, and tells the others
     run_dir, pid = sys.argv[1:]

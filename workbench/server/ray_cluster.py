@@ -1,5 +1,5 @@
-"""Starts Ray on the nodes of a server. The server itself starts only after Ray has reported the GPUs that the server
-needs."""
+"""Starts Ray on the nodes of a server. The server itself starts only after Ray has reported the
+GPUs that the server needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _STATUS_S = 30.0  # `ray status` loads its modules for seconds
 
 
 async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) -> int | None:
-    """Return the number of GPUs in the Ray cluster whose head has the address `head`. None if no Ray answers there."""
+    """Return the number of GPUs in the Ray cluster whose head has the address `head`. None if no
+    Ray answers there."""
     argv = ray.status_command(plan, head)
     try:
         done = await host.run(argv, env=env, timeout_s=_STATUS_S)
@@ -27,30 +28,40 @@ async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) 
     return ray.gpus_in(done.out) if done.returncode == 0 else None
 
 
-async def wait_for_gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int) -> None:
-    """Wait until the Ray cluster at the address `head` has at least `wanted` GPUs, or with 0 until Ray answers. Raises
-    ServerError after UP_S seconds."""
+async def wait_for_gpus(
+    host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int
+) -> None:
+    """Wait until the Ray cluster at the address `head` has at least `wanted` GPUs, or with 0 until
+    Ray answers. Raises ServerError after UP_S seconds."""
     deadline, found = time.monotonic() + UP_S, None
     while time.monotonic() < deadline:
         found = await gpus(host, plan, head, env)
         if found is not None and found >= wanted:
             return
         await asyncio.sleep(_ASK_S)
-    what = f"has {found} of the {wanted} GPUs of the plan" if found is not None else "does not answer"
+    what = (
+        f"has {found} of the {wanted} GPUs of the plan"
+        if found is not None
+        else ("does not answer")
+    )
     raise ServerError(
         f"Ray at {head}:{ray.PORT} {what} after {UP_S:.0f} s",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
-        next_step="check that the other nodes reach the address of Ray's head, and that no firewall is in the way",
+        next_step="check that the other nodes reach the address of Ray's head, and that no "
+        "firewall is in the way",
     )
 
 
 def too_few(host: Host, plan: LaunchPlan, head: str, found: int, wanted: int) -> ServerError:
-    """Return the error for a Ray cluster that Workbench did not start and that has fewer GPUs than the plan needs."""
+    """Return the error for a Ray cluster that Workbench did not start and that has fewer GPUs than
+    the plan needs."""
     return ServerError(
-        f"the Ray cluster that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs {wanted}",
+        f"the Ray cluster that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs "
+        f"{wanted}",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
-        next_step=f"run `ray start --address {head}:{ray.PORT}` on the other nodes, or stop this Ray "
+        next_step=f"run `ray start --address {head}:{ray.PORT}` on the other nodes, or stop this "
+        "Ray "
         "with `ray stop`, so that Workbench starts Ray itself",
     )

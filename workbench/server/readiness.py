@@ -1,8 +1,8 @@
-"""Checks whether a server is ready, by three requests in this order: its health, the names of its models, and one
-token.
+"""Checks whether a server is ready, by three requests in this order: its health, the names of its
+models, and one token.
 
-Only the token proves that the server is ready. Engines report health and list models before they have compiled their
-kernels, and vLLM's /health does not notice a worker that hangs.
+Only the token proves that the server is ready. Engines report health and list models before they
+have compiled their kernels, and vLLM's /health does not notice a worker that hangs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a readiness check. `health` and `token` say whether these two requests succeeded, and `model` is
-    the name of a model that the server listed, or None. `reason` describes the first request that failed, or is None if
-    all succeeded."""
+    """The outcome of a readiness check. `health` and `token` say whether these two requests
+    succeeded, and `model` is the name of a model that the server listed, or None. `reason`
+    describes the first request that failed, or is None if all succeeded."""
 
     health: bool = False
     model: str | None = None
     token: bool = False
     reason: str | None = None
-    needs_key: bool = False  # the server answered 401 or 403: it is alive and requires an API key that is unknown
+    # the server answered 401 or 403: it is alive and requires an API key that is unknown
+    needs_key: bool = False
 
     @property
     def ready(self) -> bool:
@@ -40,8 +41,8 @@ class Answer:
 
 
 def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
-    """Return an HTTP client for health checks and other small requests. The client opens a new connection for each
-    request, because llama.cpp closes idle connections after 5 s."""
+    """Return an HTTP client for health checks and other small requests. The client opens a new
+    connection for each request, because llama.cpp closes idle connections after 5 s."""
     import httpx
 
     from workbench.server.bounded_http import BoundedClient
@@ -54,8 +55,11 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     return BoundedClient(base_url=base_url, headers=headers, timeout=timeout, verify=verify)
 
 
-async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None) -> str | None:
-    """Request the server's health endpoint. Return None if it answers with status 200, otherwise the reason."""
+async def healthy(
+    http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None
+) -> str | None:
+    """Request the server's health endpoint. Return None if it answers with status 200, otherwise
+    the reason."""
     status, body = await _ask(http, "GET", engine.health_path, timeout_s=timeout_s)
     if status == 200:
         return None
@@ -64,13 +68,18 @@ async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | No
 
 
 async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
-    """Request the server's health, its list of models and one token, in this order, until a request fails. Return the
-    outcome. `token_timeout_s` is the time limit for the token. Never raises, whatever the server answers."""
+    """Request the server's health, its list of models and one token, in this order, until a request
+    fails. Return the outcome. `token_timeout_s` is the time limit for the token. Never raises,
+    whatever the server answers."""
     if (reason := await healthy(http, engine)) is not None:
         return Answer(reason=reason)
     status, body = await _ask(http, "GET", engine.models_path)
     if status in (401, 403):
-        return Answer(health=True, needs_key=True, reason=f"{engine.models_path} requires an API key ({status})")
+        return Answer(
+            health=True,
+            needs_key=True,
+            reason=f"{engine.models_path} requires an API key ({status})",
+        )
     model = _model_name(body) if status == 200 else None
     if model is None:
         return Answer(health=True, reason=f"{engine.models_path} names no model ({status or body})")
@@ -78,19 +87,23 @@ async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: flo
     return Answer(health=True, model=model, token=reason is None, reason=reason)
 
 
-async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
-    """Request the model list at `path`. Return (HTTP status, names of the models). The status is None if there was no
-    HTTP answer."""
+async def models(
+    http: httpx.AsyncClient, path: str, timeout_s: float
+) -> tuple[int | None, list[str]]:
+    """Request the model list at `path`. Return (HTTP status, names of the models). The status is
+    None if there was no HTTP answer."""
     status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
     data = body.get("data") if status == 200 and isinstance(body, dict) else None
     rows = data if isinstance(data, list) else []
-    return status, [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+    return status, [
+        row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)
+    ]
 
 
 async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
-    """Request one token from the server, or an embedding if the model generates no text. Return None if the server
-    returned it, otherwise the reason. A plain completion is tried before a chat completion, because it needs no chat
-    template."""
+    """Request one token from the server, or an embedding if the model generates no text. Return
+    None if the server returned it, otherwise the reason. A plain completion is tried before a chat
+    completion, because it needs no chat template."""
     asked: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("/v1/completions", {"prompt": "Hello"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
@@ -105,7 +118,8 @@ async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str |
             return None
         detail = f"{status}: {_short(answer)}" if status else answer
         reasons.append(f"{path} returned no token ({detail})")
-        if status not in (400, 404, 405, 422, 501):  # the other endpoint helps only if this one is not supported
+        # the other endpoint helps only if this one is not supported
+        if status not in (400, 404, 405, 422, 501):
             break
     return "; ".join(reasons)
 
@@ -117,7 +131,8 @@ async def _ask(
     body: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
 ) -> tuple[int | None, Any]:
-    """Make one request. Return (HTTP status, decoded JSON or text), or (None, reason) if there was no HTTP answer."""
+    """Make one request. Return (HTTP status, decoded JSON or text), or (None, reason) if there was
+    no HTTP answer."""
     import httpx
 
     timeout_s = timeout_s or ANSWER_S
@@ -142,9 +157,9 @@ def _model_name(body: Any) -> str | None:
 
 
 def _has_token(body: Any) -> bool:
-    """Return whether `body`, the answer to a request for one token, contains a token or an embedding. If the server
-    reports a token count, only that count matters, because the text of a token may be empty (half a character, an end
-    mark)."""
+    """Return whether `body`, the answer to a request for one token, contains a token or an
+    embedding. If the server reports a token count, only that count matters, because the text of a
+    token may be empty (half a character, an end mark)."""
     if not isinstance(body, dict):
         return False
     data = body.get("data")
@@ -156,13 +171,21 @@ def _has_token(body: Any) -> bool:
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
         return bool(usage["completion_tokens"] >= 1)
     choice = body["choices"][0]
-    text = choice.get("text") or (choice.get("message") or {}).get("content") if isinstance(choice, dict) else None
+    text = (
+        choice.get("text") or (choice.get("message") or {}).get("content")
+        if isinstance(choice, dict)
+        else None
+    )
     return bool(text)
 
 
 def _short(body: Any) -> str:
     if isinstance(body, dict):
         error = body.get("error")
-        body = error.get("message", error) if isinstance(error, dict) else error or body.get("detail") or body
+        body = (
+            error.get("message", error)
+            if isinstance(error, dict)
+            else error or body.get("detail") or body
+        )
     text = " ".join(clean(str(body)).split())
     return text if len(text) <= 200 else text[:200] + " …"

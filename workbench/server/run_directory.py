@@ -1,5 +1,5 @@
-"""The directory of a run on its host: the files that Workbench writes there, and that any later version of Workbench
-can read.
+"""The directory of a run on its host: the files that Workbench writes there, and that any later
+version of Workbench can read.
 
 <state_dir>/runs/20261121-031502-vllm-3f2a/
     plan.json    the plan, the command with its secrets masked, versions; written before the start
@@ -32,8 +32,8 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The content of plan.json: what was started, when, and by which version of Workbench. Secrets in `plan` and
-    `command` are masked."""
+    """The content of plan.json: what was started, when, and by which version of Workbench. Secrets
+    in `plan` and `command` are masked."""
 
     run_id: str
     host: str
@@ -44,7 +44,8 @@ class RunRecord:
     engine_version: str | None = None
     workbench_version: str = ""
     simulated: bool = False
-    adopts: str | None = None  # handle of a server that others started through the launcher; a stop only unfollows it
+    # handle of a server that others started through the launcher; a stop only unfollows it
+    adopts: str | None = None
     cluster: ClusterRun | None = None  # of a rank of a server that spans several hosts
     problem: str | None = None  # why plan.json could not be read; such a run is listed nevertheless
 
@@ -54,28 +55,30 @@ class RunRecord:
 
     @property
     def answers(self) -> bool:
-        """Whether the run's server has a port that answers requests. Of a server that spans several hosts, only the
-        head has such a port."""
+        """Whether the run's server has a port that answers requests. Of a server that spans several
+        hosts, only the head has such a port."""
         return self.cluster is None or self.cluster.server_id == self.run_id
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyFacts:
-    """The content of ready.json: when, with which model and on which port the server first returned a token. If this
-    file exists, a later Workbench need not request a token to prove readiness."""
+    """The content of ready.json: when, with which model and on which port the server first returned
+    a token. If this file exists, a later Workbench need not request a token to prove readiness."""
 
     unix_s: float
     model: str
     ready_after_s: float
     port: int
-    pid: int | None = None  # of the server, if a launcher reported it: one that was restarted is not ready yet
-    restarts: int | None = None  # by the launcher until then, for a server on another node, whose pid is not reported
+    # of the server, if a launcher reported it: one that was restarted is not ready yet
+    pid: int | None = None
+    # by the launcher until then, for a server on another node, whose pid is not reported
+    restarts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The state of a run, as read from its directory and the process table. Times are in Unix seconds of the host's
-    clock. None means that an event has not happened or a value is unknown."""
+    """The state of a run, as read from its directory and the process table. Times are in Unix
+    seconds of the host's clock. None means that an event has not happened or a value is unknown."""
 
     record: RunRecord
     alive: bool  # whether the process that Workbench started is alive
@@ -93,24 +96,25 @@ class RunFacts:
 
     @property
     def server_pid(self) -> int | None:
-        """The process id of the server on its host; None if unknown. If a launcher runs the server, the id is from the
-        launcher's report, and the run's own process is the keeper that follows the server."""
+        """The process id of the server on its host; None if unknown. If a launcher runs the server,
+        the id is from the launcher's report, and the run's own process is the keeper that follows
+        the server."""
         if self.record.plan.run_as == PROCESS:
             return self.pid
         return self.launched.pid if self.launched else None
 
     @property
     def server_began_unix_s(self) -> float | None:
-        """When the server's present process was started, in Unix seconds by the host's clock; None if a launcher has
-        not started it yet."""
+        """When the server's present process was started, in Unix seconds by the host's clock; None
+        if a launcher has not started it yet."""
         if self.record.plan.run_as == PROCESS:
             return self.started_unix_s or self.record.created_unix_s
         return self.launched.began_unix_s if self.launched else None
 
 
 def new_run_id(engine: str, unix_s: float) -> str:
-    """Return a new run id such as "20261121-031502-vllm-3f2a". The id begins with the time `unix_s` in UTC, so that
-    sorted ids of all hosts are in the order of their starts."""
+    """Return a new run id such as "20261121-031502-vllm-3f2a". The id begins with the time `unix_s`
+    in UTC, so that sorted ids of all hosts are in the order of their starts."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(unix_s))}-{engine}-{secrets.token_hex(2)}"
 
 
@@ -122,15 +126,17 @@ def encode_record(record: RunRecord) -> bytes:
 
 
 def decode_record(run_id: str, data: bytes) -> RunRecord:
-    """Return the record in `data`, the bytes of plan.json. If these cannot be read, return a record whose `problem`
-    says why: the run must still be listed, because its process may be alive."""
+    """Return the record in `data`, the bytes of plan.json. If these cannot be read, return a record
+    whose `problem` says why: the run must still be listed, because its process may be alive."""
     try:
         body = json.loads(data)
         if body["format"] > FORMAT:
             raise ServerError(
-                f"a newer version of Workbench wrote the file (format {body['format']}, this version reads {FORMAT})"
+                f"a newer version of Workbench wrote the file (format {body['format']}, this "
+                f"version reads {FORMAT})"
             )
-        exact = {"plan": body["plan"], "command": body["command"]}  # they are run and compared as they were written
+        # they are run and compared as they were written
+        exact = {"plan": body["plan"], "command": body["command"]}
         rest = {name: clean_data(value) for name, value in body.items() if name not in exact}
         return from_json(RunRecord, {**rest, **exact, "run_id": run_id, "problem": None})
     except (ValueError, KeyError, TypeError, RecursionError, ServerError) as error:

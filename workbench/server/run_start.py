@@ -1,5 +1,5 @@
-"""Starts a run: writes its directory and files, and starts its process. That is the server itself, or the keeper, which
-starts and follows the server through a launcher."""
+"""Starts a run: writes its directory and files, and starts its process. That is the server itself,
+or the keeper, which starts and follows the server through a launcher."""
 
 from __future__ import annotations
 
@@ -20,18 +20,24 @@ from workbench.server.watched_rank import RankStart, unwatched
 from workbench.server.watched_run import WatchedRun
 
 
-async def start(host: Host, run: WatchedRun, command: Command, rank: RankStart | None = None) -> int | None:
-    """Write the files of the run, start its process, and return the process id. For a `rank` of a server on several
-    nodes, start its watch process too. Return None if the connection to the host was lost during the start. The process
-    may run nevertheless, so the caller must not try again.
+async def start(
+    host: Host, run: WatchedRun, command: Command, rank: RankStart | None = None
+) -> int | None:
+    """Write the files of the run, start its process, and return the process id. For a `rank` of a
+    server on several nodes, start its watch process too. Return None if the connection to the host
+    was lost during the start. The process may run nevertheless, so the caller must not try again.
 
-    Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be started. In both
-    cases no run directory is left, because it would look like a failed run.
+    Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be
+    started. In both cases no run directory is left, because it would look like a failed run.
     """
     run_dir = run.run_dir
     keeper = await _keeper(host, run, command, rank)
-    files = {f"{run_dir}/plan.json": encode_record(run.record)}  # first: the next Workbench then knows what was left
-    files |= {_inside(run_dir, name): text.encode() for name, text in {**command.files, **keeper.files}.items()}
+    # first: the next Workbench then knows what was left
+    files = {f"{run_dir}/plan.json": encode_record(run.record)}
+    files |= {
+        _inside(run_dir, name): text.encode()
+        for name, text in {**command.files, **keeper.files}.items()
+    }
     own = run.record.plan.run_as == PROCESS
     try:
         for path, data in files.items():
@@ -49,7 +55,9 @@ async def _detach(
     host: Host, run: WatchedRun, keeper: Keeper, workdir: str | None, open_files: int | None
 ) -> int | None:
     try:
-        started = await detached_process.start(host, run.run_dir, keeper.argv, keeper.env, workdir, open_files)
+        started = await detached_process.start(
+            host, run.run_dir, keeper.argv, keeper.env, workdir, open_files
+        )
     except HostUnreachable as error:
         run.set_lost(error.message)
         return None
@@ -57,8 +65,9 @@ async def _detach(
 
 
 async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart | None) -> Keeper:
-    """Return the command of the run's process: the server's own command, or that of the keeper, which starts and
-    follows the server through a launcher. Raises PlanError if the launcher cannot start the server."""
+    """Return the command of the run's process: the server's own command, or that of the keeper,
+    which starts and follows the server through a launcher. Raises PlanError if the launcher cannot
+    start the server."""
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
@@ -75,8 +84,9 @@ async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart
 
 
 def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
-    """Return the command for a run whose server Workbench starts itself. Without `rank`, it is `server`, the server's
-    own command. With `rank`, it also starts the memory guard and the watch process of that rank."""
+    """Return the command for a run whose server Workbench starts itself. Without `rank`, it is
+    `server`, the server's own command. With `rank`, it also starts the memory guard and the watch
+    process of that rank."""
     if rank is None:
         return server
     argv, files = server.argv, server.files

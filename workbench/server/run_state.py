@@ -1,5 +1,5 @@
-"""The status of a run, computed from its files and processes. All functions are pure, so that two Workbench processes
-with the same data report the same status."""
+"""The status of a run, computed from its files and processes. All functions are pure, so that two
+Workbench processes with the same data report the same status."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class _LauncherFields(TypedDict):
 def status_of(
     facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
 ) -> ServerStatus:
-    """Return the status of a run. `now_unix_s` is the present time of the host's clock. `silent_s` is the number of
-    seconds for which a ready server has not answered, None if it answers. `phase` is the start-up phase from the
-    server's log.
+    """Return the status of a run. `now_unix_s` is the present time of the host's clock. `silent_s`
+    is the number of seconds for which a ready server has not answered, None if it answers. `phase`
+    is the start-up phase from the server's log.
 
-    A server that is not ready in time is FAILED, but its process is left running, and the reason says so: the server
-    may only need more time, and becomes READY when it returns a token.
+    A server that is not ready in time is FAILED, but its process is left running, and the reason
+    says so: the server may only need more time, and becomes READY when it returns a token.
     """
     record = facts.record
     state, reason = _state(facts, now_unix_s, silent_s)
@@ -72,8 +72,9 @@ def status_of(
 
 
 def _phase(facts: RunFacts, of_log: str | None) -> str | None:
-    """Return the present phase of the start: `of_log`, the phase from the server's log, once the server's process runs.
-    Before that, return the state that the launcher reports, such as "PENDING (Resources)"."""
+    """Return the present phase of the start: `of_log`, the phase from the server's log, once the
+    server's process runs. Before that, return the state that the launcher reports, such as "PENDING
+    (Resources)"."""
     if facts.server_began_unix_s is not None:
         return of_log
     return (facts.launched and facts.launched.state) or f"waiting for {facts.record.plan.run_as}"
@@ -94,39 +95,56 @@ def _of_launcher(facts: RunFacts) -> _LauncherFields:
 
 
 def status_address(facts: RunFacts) -> str:
-    """Return the address at which the run's server can be reached from its host: the node that a launcher reported,
-    otherwise the address that the server binds to."""
+    """Return the address at which the run's server can be reached from its host: the node that a
+    launcher reported, otherwise the address that the server binds to."""
     return (
-        facts.launched.node if facts.launched and facts.launched.node else reachable_address(facts.record.command.host)
+        facts.launched.node
+        if facts.launched and facts.launched.node
+        else reachable_address(facts.record.command.host)
     )
 
 
 def reachable_address(bind_host: str) -> str:
-    """Return the address at which a server that binds to `bind_host` can be reached from the host on which it runs."""
+    """Return the address at which a server that binds to `bind_host` can be reached from the host
+    on which it runs."""
     if bind_host in ("", "0.0.0.0", "::", "localhost", "*"):
         return "127.0.0.1"
     return f"[{bind_host}]" if ":" in bind_host else bind_host
 
 
-def _state(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
+def _state(
+    facts: RunFacts, now_unix_s: float, silent_s: float | None
+) -> tuple[ServerState, str | None]:
     record = facts.record
     if facts.stop_unix_s is not None:
         kept = f"no longer followed; {record.adopts} was left as it is" if record.adopts else None
-        return (ServerState.STOPPING, None) if facts.alive or facts.members else (ServerState.STOPPED, kept)
+        return (
+            (ServerState.STOPPING, None)
+            if facts.alive or facts.members
+            else (ServerState.STOPPED, kept)
+        )
     if facts.alive:
         return _alive(facts, now_unix_s, silent_s)
     ended = facts.launched.ended if facts.launched else None
-    return (ServerState.CRASHED if facts.ready else ServerState.FAILED), ended or facts.lost or _ending(facts)
+    return (
+        ServerState.CRASHED if facts.ready else ServerState.FAILED
+    ), ended or facts.lost or _ending(facts)
 
 
-def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
+def _alive(
+    facts: RunFacts, now_unix_s: float, silent_s: float | None
+) -> tuple[ServerState, str | None]:
     if facts.ready and facts.server_began_unix_s is not None:
         if silent_s is None:
             return ServerState.READY, None
-        return ServerState.UNRESPONSIVE, f"the server has not answered for {silent_s:.0f} s, but its process is alive"
+        return ServerState.UNRESPONSIVE, (
+            f"the server has not answered for {silent_s:.0f} s, but its process is alive"
+        )
     limit_s, began_unix_s = facts.record.ready_timeout_s, facts.server_began_unix_s
     if limit_s and began_unix_s is not None and now_unix_s - began_unix_s > limit_s:
-        return ServerState.FAILED, f"the server was not ready within {limit_s:.0f} s, but its process still runs"
+        return ServerState.FAILED, (
+            f"the server was not ready within {limit_s:.0f} s, but its process still runs"
+        )
     return ServerState.STARTING, None
 
 
@@ -139,8 +157,8 @@ def _ending(facts: RunFacts) -> str:
 
 
 def ending_of(facts: RunFacts) -> Finding | None:
-    """Return the finding about the reason for which the launcher ended the server. None if the user stopped the server,
-    or if it ended by itself."""
+    """Return the finding about the reason for which the launcher ended the server. None if the user
+    stopped the server, or if it ended by itself."""
     stopped = facts.stop_unix_s is not None
     return finding_of(facts.launched.ended) if facts.launched is not None and not stopped else None
 
@@ -152,22 +170,33 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
         found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix=fix))
     restarts = facts.launched.restarts if facts.launched else None
     if restarts and facts.alive:
-        text = f"{facts.record.plan.run_as} has restarted the server {count_of(restarts, 'time')} since the run began"
+        text = (
+            f"{facts.record.plan.run_as} has restarted the server "
+            f"{count_of(restarts, 'time')} since the run began"
+        )
         found.append(
             Finding(
-                Level.WARN, "run.restarted", text, fix="the last log lines before the restart show why the server ended"
+                Level.WARN,
+                "run.restarted",
+                text,
+                fix="the last log lines before the restart show why the server ended",
             )
         )
     if not facts.alive and (ending := ending_of(facts)) is not None:
         found.append(ending)
     if (cluster := facts.record.cluster) is not None:
         hosts = ", ".join(dict.fromkeys(rank.host for rank in cluster.ranks))
-        text = f"this run is {cluster.label} of one server on {hosts}; if it is stopped, the others have to be too"
+        text = (
+            f"this run is {cluster.label} of one server on {hosts}; if it is stopped, the "
+            "others have to be too"
+        )
         fix = f"workbench cluster stop {cluster.cluster} {cluster.server_id}"
         found.append(Finding(Level.WARN, RANK, text, fix=fix))
     if facts.members and not facts.alive:
         alive = f"{count_of(facts.members, 'process', 'processes')} of the server"
-        text = f"{alive} {'is' if facts.members == 1 else 'are'} still alive and may occupy GPU memory"
+        text = (
+            f"{alive} {'is' if facts.members == 1 else 'are'} still alive and may occupy GPU memory"
+        )
         fix = f"run workbench stop {facts.record.run_id}, or press x (Stop) on the screen"
         found.append(Finding(Level.ERROR, "run.orphans", text, fix=fix))
     return tuple(found)

@@ -1,9 +1,9 @@
-"""API keys and other secrets of running servers. An API key is needed for requests to the server, and all secrets are
-masked in its log.
+"""API keys and other secrets of running servers. An API key is needed for requests to the server,
+and all secrets are masked in its log.
 
-Secrets are kept in memory only, except those of a scheduler's job, which are in the file `server` of the run directory
-while the job lives. The secrets of an adopted server are read from its process, from that file, or from the file into
-which its engine writes its key.
+Secrets are kept in memory only, except those of a scheduler's job, which are in the file `server`
+of the run directory while the job lives. The secrets of an adopted server are read from its
+process, from that file, or from the file into which its engine writes its key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def api_key_of(command: Command, engine: Engine | None) -> str | None:
-    """Return the API key that the server's command line or environment sets; None if neither sets a key."""
+    """Return the API key that the server's command line or environment sets; None if neither sets a
+    key."""
     following = (*command.argv[1:], "")
     for argument, after in zip(command.argv, following, strict=True):
         name, equals, value = argument.partition("=")
@@ -32,8 +33,8 @@ def api_key_of(command: Command, engine: Engine | None) -> str | None:
 
 
 async def command_of_process(host: Host, pid: int) -> Command | None:
-    """Return the command line and environment of the process `pid`. None if the process has ended, or if this user may
-    not read its environment."""
+    """Return the command line and environment of the process `pid`. None if the process has ended,
+    or if this user may not read its environment."""
     try:
         process = await read_command(host, pid)
     except InputError:
@@ -42,8 +43,9 @@ async def command_of_process(host: Host, pid: int) -> Command | None:
 
 
 async def command_of_run(host: Host, run_dir: str, pid: int | None) -> Command | None:
-    """Return the command line and environment of a run's server. They are read from its process, or for a job on
-    another node from the file `server` of the run directory. None if neither can be read."""
+    """Return the command line and environment of a run's server. They are read from its process, or
+    for a job on another node from the file `server` of the run directory. None if neither can be
+    read."""
     found = await command_of_process(host, pid) if pid else None
     if found is not None:
         return found
@@ -54,8 +56,9 @@ async def command_of_run(host: Host, run_dir: str, pid: int | None) -> Command |
 
 
 def command_in(text: str) -> Command:
-    """Return the command in `text`, the file `server` of a scheduler's job (server/launchers/jobs.py). The file is
-    shell code: `export NAME=value` for the environment, and `set -- WORDS` for the command line."""
+    """Return the command in `text`, the file `server` of a scheduler's job
+    (server/launchers/jobs.py). The file is shell code: `export NAME=value` for the environment, and
+    `set -- WORDS` for the command line."""
     words = shlex.split(text)
     pairs = (after.partition("=") for word, after in pairwise(words) if word == "export")
     at = next((i for i, pair in enumerate(pairwise(words)) if pair == ("set", "--")), len(words))
@@ -63,12 +66,14 @@ def command_in(text: str) -> Command:
 
 
 async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return the API key in the file that the engine writes to its working directory. None if the engine writes no such
-    file, or if the file cannot be read."""
+    """Return the API key in the file that the engine writes to its working directory. None if the
+    engine writes no such file, or if the file cannot be read."""
     if engine.key_file is None or engine.key_file_pattern is None or not workdir:
         return None
     try:
-        text = (await host.read_file(f"{workdir}/{engine.key_file}", limit=65536)).decode("utf-8", "replace")
+        text = (await host.read_file(f"{workdir}/{engine.key_file}", limit=65536)).decode(
+            "utf-8", "replace"
+        )
     except FileError:
         return None
     found = engine.key_file_pattern.search(text)

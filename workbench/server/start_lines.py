@@ -1,5 +1,5 @@
-"""Reads from a server's log, while the server starts, the phase of the start, the engine's version, and a port that the
-engine has chosen itself."""
+"""Reads from a server's log, while the server starts, the phase of the start, the engine's version,
+and a port that the engine has chosen itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class StartLines:
-    """Collects what a server's log reports about its start: the phase, the port and the engine's version. Each is None
-    until a line of the log reports it, except a version that is known before.
+    """Collects what a server's log reports about its start: the phase, the port and the engine's
+    version. Each is None until a line of the log reports it, except a version that is known before.
 
-    An engine has a dozen regular expressions for its phases. A line is not searched if it differs only in numbers from
-    an earlier line that reported nothing.
+    An engine has a dozen regular expressions for its phases. A line is not searched if it differs
+    only in numbers from an earlier line that reported nothing.
     """
 
     def __init__(self, engine: Engine | None, version: str | None) -> None:
@@ -28,8 +28,8 @@ class StartLines:
         self._silent: set[str] = set()
 
     def feed(self, lines: Sequence[str], forms: Sequence[str]) -> None:
-        """Search new lines of the log for the start-up phase, the engine's version and the port. `forms` are these
-        lines without their numbers (see log_patterns.forms_of)."""
+        """Search new lines of the log for the start-up phase, the engine's version and the port.
+        `forms` are these lines without their numbers (see log_patterns.forms_of)."""
         if len(self._silent) > MOST_FORMS:
             self._silent.clear()
         for line, form in zip(lines, forms, strict=True):
@@ -37,11 +37,15 @@ class StartLines:
                 self._silent.add(form)
 
     def read(self, line: str) -> bool:
-        """Search one line of the log, and return whether the line reported a phase, a version or a port."""
+        """Search one line of the log, and return whether the line reported a phase, a version or a
+        port."""
         engine = self._engine
         if engine is None:
             return False
-        phase, port = engine.phase(line), engine.moved_port_log and engine.moved_port_log.search(line)
+        phase, port = (
+            engine.phase(line),
+            engine.moved_port_log and engine.moved_port_log.search(line),
+        )
         version = engine.version_log.search(line) if self.version is None else None
         self.phase = phase or self.phase
         if port:

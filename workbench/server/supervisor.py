@@ -1,11 +1,12 @@
 """The servers of one host: starts, watches, adopts and stops them.
 
-All state is in the run directories on the host (run_directory.py, hosts/detached_process.py). A supervisor can
-therefore be killed at any moment and replaced by another, and two supervisors can watch the same runs: stopping a run
-twice does no harm, and both may write the file that proves readiness.
+All state is in the run directories on the host (run_directory.py, hosts/detached_process.py). A
+supervisor can therefore be killed at any moment and replaced by another, and two supervisors can
+watch the same runs: stopping a run twice does no harm, and both may write the file that proves
+readiness.
 
-Watching is cheap while nothing happens: for each run, its process state and its log are read in parallel. The whole
-process table is read only every few seconds, and when a process has ended.
+Watching is cheap while nothing happens: for each run, its process state and its log are read in
+parallel. The whole process table is read only every few seconds, and when a process has ended.
 """
 
 from __future__ import annotations
@@ -59,17 +60,19 @@ NEWEST_RUNS = 20  # are read even if they have ended
 EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
 FILES = ("plan.json", "ready.json", "stop.json", launcher.FILE)
 
-_BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two log_grew: 0.25 s gives 4 batches a second
+# between two log_grew: 0.25 s gives 4 batches a second
+_BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0
 _FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
 _FULL_READ_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
-_HEALTH_S, _ASK_NOW_S = 5.0, 3.0  # limit for /health: while watching (three failures count); for a single check
+# limit for /health: while watching (three failures count); for a single check
+_HEALTH_S, _ASK_NOW_S = 5.0, 3.0
 _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 
 class Supervisor:
-    """Starts, watches and stops the servers of one host. `on_event` is called in the event loop with each changed
-    status and each batch of new log lines, and must return quickly."""
+    """Starts, watches and stops the servers of one host. `on_event` is called in the event loop
+    with each changed status and each batch of new log lines, and must return quickly."""
 
     def __init__(self, host: Host, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self.host = host
@@ -85,8 +88,8 @@ class Supervisor:
     # ---- what is known now, without asking the host
 
     def status(self, run_id: str) -> ServerStatus:
-        """Return the last known status of a run, without querying the host. Raises ServerError if the run is
-        unknown."""
+        """Return the last known status of a run, without querying the host. Raises ServerError if
+        the run is unknown."""
         return self._known(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
@@ -94,18 +97,18 @@ class Supervisor:
         return tuple(self._runs[run_id].status for run_id in sorted(self._runs, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
-        """Return the record of a run: its plan and its command, with secrets masked. Raises ServerError if the run is
-        unknown."""
+        """Return the record of a run: its plan and its command, with secrets masked. Raises
+        ServerError if the run is unknown."""
         return self._known(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
-        """Return the API key of a run's server; None if the server has none or the key is unknown. The key must never
-        be shown, stored or logged."""
+        """Return the API key of a run's server; None if the server has none or the key is unknown.
+        The key must never be shown, stored or logged."""
         return self._known(run_id).api_key
 
     def host_time(self, run_id: str) -> float:
-        """Return the present time of the host's clock in Unix seconds. It is computed from the host's time at the last
-        reading of the run."""
+        """Return the present time of the host's clock in Unix seconds. It is computed from the
+        host's time at the last reading of the run."""
         return self._known(run_id).now_unix_s
 
     def log(self, run_id: str) -> LogRing:
@@ -140,14 +143,15 @@ class Supervisor:
         adopts: str | None = None,
         rank: RankStart | None = None,
     ) -> ServerStatus:
-        """Start `command` as a detached process, watch it, and return its status once the process runs. A later event
-        reports that the server is ready. `adopts` is the unit, container or job of a server that already runs: that
-        server is only followed, not started. `rank` is a rank of a server on several nodes, or None. The caller has
-        already checked the start of a rank.
+        """Start `command` as a detached process, watch it, and return its status once the process
+        runs. A later event reports that the server is ready. `adopts` is the unit, container or job
+        of a server that already runs: that server is only followed, not started. `rank` is a rank
+        of a server on several nodes, or None. The caller has already checked the start of a rank.
 
-        Raises ServerError for problems that can be found before the start, such as a port in use or a missing model
-        path, PlanError if a launcher refuses the plan, and HostError if the host cannot start the process. A server
-        that is not ready within `ready_timeout_s` becomes FAILED, but its process is left running.
+        Raises ServerError for problems that can be found before the start, such as a port in use or
+        a missing model path, PlanError if a launcher refuses the plan, and HostError if the host
+        cannot start the process. A server that is not ready within `ready_timeout_s` becomes
+        FAILED, but its process is left running.
         """
         if rank is None:
             await self.runs()
@@ -182,9 +186,10 @@ class Supervisor:
         return run.status
 
     async def restart(self, run_id: str, *, dry_run: bool = False) -> str:
-        """Restart the server of a run through its launcher, and return the command line for it. The run becomes
-        STARTING, and READY once the server returns a token. With `dry_run`, only return the command line. Raises
-        ServerError if the run has ended, or its launcher cannot restart a server."""
+        """Restart the server of a run through its launcher, and return the command line for it. The
+        run becomes STARTING, and READY once the server returns a token. With `dry_run`, only return
+        the command line. Raises ServerError if the run has ended, or its launcher cannot restart a
+        server."""
         run = await self._find(run_id)
         shown = await launched_runs.restart(self.host, run, dry_run=dry_run)
         await self._read_status(run)
@@ -194,19 +199,27 @@ class Supervisor:
     # ---- list and adopt
 
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
-        """Return the statuses of this host's runs, newest first: all that may be alive, and the `newest` most recent
-        ones. The attribute `older` gets the ids of the remaining runs. Living runs that another Workbench process
-        started are watched from now on."""
+        """Return the statuses of this host's runs, newest first: all that may be alive, and the
+        `newest` most recent ones. The attribute `older` gets the ids of the remaining runs. Living
+        runs that another Workbench process started are watched from now on."""
         root = await self.runs_dir()
-        read, self.older = await detached_process.list_runs(self.host, root, files=FILES, newest=newest)
+        read, self.older = await detached_process.list_runs(
+            self.host, root, files=FILES, newest=newest
+        )
         for process in read:
             self._take(process)
-        lost = (run for process in read if (run := self._runs.get(_id(process))) and launched_runs.is_lost(run))
+        lost = (
+            run
+            for process in read
+            if (run := self._runs.get(_id(process))) and launched_runs.is_lost(run)
+        )
         await asyncio.gather(*(self._keep_again(run) for run in lost))
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
         shown = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
-        failed = [run for run in shown if not run.facts.alive and run.facts.stop_unix_s is None][:EXPLAINED_RUNS]
+        failed = [run for run in shown if not run.facts.alive and run.facts.stop_unix_s is None][
+            :EXPLAINED_RUNS
+        ]
         adopted = [run for run in shown if run.facts.alive and not run.keys_known]
         explain = (self._explain(run) for run in failed if run.explained is None)
         marks = {
@@ -220,15 +233,17 @@ class Supervisor:
         return self.statuses()
 
     def _take(self, process: detached_process.ProcessStatus) -> None:
-        """Update the run that `process` describes, and publish its status if that changed. A run that this supervisor
-        does not know yet is added."""
+        """Update the run that `process` describes, and publish its status if that changed. A run
+        that this supervisor does not know yet is added."""
         run_id = _id(process)
         if run_id in self._starting:
             return
         run = self._runs.get(run_id)
         if run is None:
             record = decode_record(run_id, process.files.get("plan.json", b""))
-            run = WatchedRun(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
+            run = WatchedRun(
+                self.host, process.run_dir, record, self._engine(record.engine), adopted=True
+            )
             run.update(process)
             run.settled = run.has_ended and not launched_runs.is_lost(run)
             self._runs[run_id] = run
@@ -237,8 +252,8 @@ class Supervisor:
         self._publish(run)
 
     async def _keep_again(self, run: WatchedRun) -> None:
-        """Start a new keeper, the process that follows the server, for a run that has lost its keeper, if the run's
-        launcher still runs the server. Otherwise record the server's end."""
+        """Start a new keeper, the process that follows the server, for a run that has lost its
+        keeper, if the run's launcher still runs the server. Otherwise record the server's end."""
         try:
             await launched_runs.keep_again(self.host, run)
             await self._read_status(run)
@@ -250,12 +265,13 @@ class Supervisor:
         self._publish(run)
 
     async def look(self, run_id: str) -> ServerStatus:
-        """Return the status of a run. A run that `runs` has not read, because it is older, is first read from the host.
-        Raises ServerError if there is no such run."""
+        """Return the status of a run. A run that `runs` has not read, because it is older, is first
+        read from the host. Raises ServerError if there is no such run."""
         return (await self._find(run_id)).status
 
     async def mark_read(self, run_id: str) -> None:
-        """Record on the host that a user has seen the log of this run. A failed run may be removed only after that."""
+        """Record on the host that a user has seen the log of this run. A failed run may be removed
+        only after that."""
         with contextlib.suppress(HostError):
             await old_runs.mark_read(self.host, (await self._find(run_id)).run_dir)
 
@@ -291,8 +307,8 @@ class Supervisor:
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
-        """Wait until `until(status)` is true, and return that status of the run. If the run ends before that, return
-        its last status. Raises TimeoutError after `timeout_s` seconds."""
+        """Wait until `until(status)` is true, and return that status of the run. If the run ends
+        before that, return its last status. Raises TimeoutError after `timeout_s` seconds."""
         run = await self._find(run_id)
         async with asyncio.timeout(timeout_s):
             while not until(run.status) and not run.settled:
@@ -301,8 +317,8 @@ class Supervisor:
         return run.status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Wait until the server is READY, has failed or was stopped, and return its status. Raises TimeoutError after
-        `timeout_s` seconds."""
+        """Wait until the server is READY, has failed or was stopped, and return its status. Raises
+        TimeoutError after `timeout_s` seconds."""
         return await self.wait(run_id, lambda status: status.state not in _UNDECIDED, timeout_s)
 
     def _publish(self, run: WatchedRun) -> None:
@@ -317,15 +333,16 @@ class Supervisor:
     # ---- stop
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """Stop every process of the run, remove the shared memory that its processes left, and return the final status.
-        Does nothing if the run has ended.
+        """Stop every process of the run, remove the shared memory that its processes left, and
+        return the final status. Does nothing if the run has ended.
 
-        The process group of the run gets SIGTERM, and SIGKILL after `grace_s` seconds. Raises ServerError, which names
-        the processes that could not be ended.
+        The process group of the run gets SIGTERM, and SIGKILL after `grace_s` seconds. Raises
+        ServerError, which names the processes that could not be ended.
         """
         run = await self._find(run_id)
         for _ in range(_STOP_TRIES - 1):
-            with contextlib.suppress(HostUnreachable):  # the host waits for its link, and a stop can be repeated
+            # the host waits for its link, and a stop can be repeated
+            with contextlib.suppress(HostUnreachable):
                 return await self._stop(run, grace_s)
         return await self._stop(run, grace_s)
 
@@ -333,7 +350,8 @@ class Supervisor:
         await self.mark_stopped(run)
         await launched_runs.stop(self.host, run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
-        await launched_runs.stop(self.host, run, again=True)  # the keeper may have started it meanwhile
+        # the keeper may have started it meanwhile
+        await launched_runs.stop(self.host, run, again=True)
         await self._read_status(run)
         if report.left:
             self._publish(run)
@@ -342,7 +360,8 @@ class Supervisor:
                 f"the processes {left} of run {run.record.run_id} could not be ended",
                 host=self.host.name,
                 command=f"kill -KILL {left.replace(',', '')}",
-                next_step="check these processes with ps: they may belong to another user or hang in the driver",
+                next_step="check these processes with ps: they may belong to another user or hang "
+                "in the driver",
             )
         await self._explain(run)
         await run.close()
@@ -350,31 +369,34 @@ class Supervisor:
         return run.status
 
     async def uninstall(self, run_id: str) -> Sequence[str]:
-        """Remove what the start of an ended run has installed on the host, such as a systemd unit, and return the
-        removed paths. Raises ServerError if this run or another run of its unit is alive, or if Workbench did not start
-        the server or did not write the files."""
+        """Remove what the start of an ended run has installed on the host, such as a systemd unit,
+        and return the removed paths. Raises ServerError if this run or another run of its unit is
+        alive, or if Workbench did not start the server or did not write the files."""
         return await launched_runs.uninstall(self.host, await self._find(run_id), self.watched())
 
     def installed(self, run_id: str) -> str | None:
-        """Return the name of the systemd unit that the start of a run has installed and that stays after a stop; None
-        if there is none."""
+        """Return the name of the systemd unit that the start of a run has installed and that stays
+        after a stop; None if there is none."""
         return launched_runs.installed(self._known(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
-        """Record on the host that the user stops the run's server. Must be called before the server gets a signal, so
-        that its end does not count as a failure."""
+        """Record on the host that the user stops the run's server. Must be called before the server
+        gets a signal, so that its end does not count as a failure."""
         await run.close()
         await self._read_status(run)
         if (run.facts.alive or launched_runs.is_lost(run)) and run.facts.stop_unix_s is None:
             asked = run.facts.now_unix_s
-            with contextlib.suppress(FileError):  # a full disk must not prevent a stop; only the mark is lost
-                await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
+            # a full disk must not prevent a stop; only the mark is lost
+            with contextlib.suppress(FileError):
+                await self.host.write_file(
+                    f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode()
+                )
             run.facts = replace(run.facts, stop_unix_s=asked)
         self._publish(run)
 
     async def _read_status(self, run: WatchedRun) -> detached_process.ProcessStatus:
-        """Read the run's files and processes from the host, update the run, and return the reading. Readings of a run
-        do not overlap, so that an older reading never replaces a newer one."""
+        """Read the run's files and processes from the host, update the run, and return the reading.
+        Readings of a run do not overlap, so that an older reading never replaces a newer one."""
         async with run.reading:
             seen = await detached_process.status(self.host, run.run_dir, files=FILES)
             if not run.settled:
@@ -389,8 +411,8 @@ class Supervisor:
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """Return the lines of a run's log that are in memory: the log's first and its last part. A log of which nothing
-        was read yet is first read from the host."""
+        """Return the lines of a run's log that are in memory: the log's first and its last part. A
+        log of which nothing was read yet is first read from the host."""
         run = await self._find(run_id)
         if not run.follower.offset:
             read = log_reading.drain if run.settled else log_reading.catch_up
@@ -398,8 +420,8 @@ class Supervisor:
         return run.follower.ring
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
-        """Yield every line of a run's log from its start, in batches, without skipping any. With `follow`, continue
-        with new lines until the run has ended."""
+        """Yield every line of a run's log from its start, in batches, without skipping any. With
+        `follow`, continue with new lines until the run has ended."""
         run = await self._find(run_id)
 
         async def pause() -> None:
@@ -410,30 +432,35 @@ class Supervisor:
             return not follow or run.has_ended
 
         path, secrets = run.log_path, run.secrets
-        async for batch in log_lines.read(self.host, path, run_id, secrets=secrets, ended=ended, wait=pause):
+        async for batch in log_lines.read(
+            self.host, path, run_id, secrets=secrets, ended=ended, wait=pause
+        ):
             yield batch
 
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
-        """Return the findings about the log lines read so far, in the order of the lines, including findings about
-        harmless lines."""
+        """Return the findings about the log lines read so far, in the order of the lines, including
+        findings about harmless lines."""
         return self._known(run_id).scan.found
 
     async def in_force(self, run_id: str) -> InForceReport:
-        """Return the settings in the plan of the run's server, each with the value that the server actually uses."""
+        """Return the settings in the plan of the run's server, each with the value that the server
+        actually uses."""
         from workbench.server import in_force
 
         await self.load_log(run_id)
         return await in_force.read(self._known(run_id))
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
-        """Return up to `limit` lines of the run's whole log file that contain `text`, ignoring case. The search runs on
-        the host."""
+        """Return up to `limit` lines of the run's whole log file that contain `text`, ignoring
+        case. The search runs on the host."""
         run = await self._find(run_id)
-        return await log_lines.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)
+        return await log_lines.search(
+            self.host, run.log_path, text, secrets=run.secrets, limit=limit
+        )
 
     async def metrics(self, run_id: str, timeout_s: float = metrics.TIMEOUT_S) -> EngineMetrics:
-        """Return one reading of the engine's own counters. A value that cannot be read is None, and `absent` has the
-        reason. Raises ServerError if there is no such run."""
+        """Return one reading of the engine's own counters. A value that cannot be read is None, and
+        `absent` has the reason. Raises ServerError if there is no such run."""
         run = await self._find(run_id)
         if run.engine is None or run.has_ended:
             return metrics.no_metrics(
@@ -478,8 +505,8 @@ class Supervisor:
             await asyncio.sleep(max(pause_s, self.pause_s))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
-        """Read a run's state and log from the host, and return whether its log grew. If the host cannot be queried, set
-        the run's state to UNKNOWN."""
+        """Read a run's state and log from the host, and return whether its log grew. If the host
+        cannot be queried, set the run's state to UNKNOWN."""
         try:
             if not self.host.connected:
                 run.set_lost("the connection to the host is lost")
@@ -495,7 +522,9 @@ class Supervisor:
         return grew
 
     async def _update(self, run: WatchedRun) -> bool:
-        alive, grew = await asyncio.gather(self._alive(run), log_reading.read_new(self.host, run, self._emit))
+        alive, grew = await asyncio.gather(
+            self._alive(run), log_reading.read_new(self.host, run, self._emit)
+        )
         every_s = _FULL_READ_S.get(run.pace, _FULL_READ_ELSE_S)
         if not alive or time.monotonic() - run.read_at_s > every_s:
             await self._read_fully(run)
@@ -516,18 +545,21 @@ class Supervisor:
             return False  # unknown: a full reading is needed
         process = detached_process.DetachedProcess(pid, pid, start_time)
         return all(
-            await asyncio.gather(detached_process.alive(self.host, process), launched_runs.is_current(self.host, run))
+            await asyncio.gather(
+                detached_process.alive(self.host, process), launched_runs.is_current(self.host, run)
+            )
         )
 
     async def _read_fully(self, run: WatchedRun) -> None:
         seen = await self._read_status(run)
         if run.facts.ready is None or run.facts.stop_unix_s is not None:
-            # A server that is killed while it starts leaves shared memory, whose owner is only known now. SGLang
-            # creates a semaphore even while it shuts down, and leaves it.
+            # A server that is killed while it starts leaves shared memory, whose owner is only
+            # known now. SGLang creates a semaphore even while it shuts down, and leaves it.
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
 
     async def _finish(self, run: WatchedRun) -> None:
-        await log_reading.drain(self.host, run, self._emit)  # the last words of processes that outlived the server
+        # the last words of processes that outlived the server
+        await log_reading.drain(self.host, run, self._emit)
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
         self._settle(run)
@@ -539,21 +571,27 @@ class Supervisor:
     # ---- readiness
 
     def _check_when_due(self, run: WatchedRun) -> None:
-        """Start a health or readiness check of the run's server if the last check is long enough ago and none is
-        running. A readiness check may take minutes, because it requests a token."""
+        """Start a health or readiness check of the run's server if the last check is long enough
+        ago and none is running. A readiness check may take minutes, because it requests a token."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
         if run.facts.server_began_unix_s is None or not run.record.answers:
             return  # the launcher has not started it, or it is a rank without a port
-        if run.engine is None or (run.task and not run.task.done()) or time.monotonic() - run.asked_s < every_s:
+        if (
+            run.engine is None
+            or (run.task and not run.task.done())
+            or time.monotonic() - run.asked_s < every_s
+        ):
             return
         if run.task is not None and not run.task.cancelled():
             run.task.result()  # raises if the request failed: a defect must not stay silent
         run.asked_s = time.monotonic()
-        run.task = asyncio.create_task(self._health(run) if run.facts.ready else self._readiness(run))
+        run.task = asyncio.create_task(
+            self._health(run) if run.facts.ready else self._readiness(run)
+        )
 
     async def check_now(self) -> tuple[ServerStatus, ...]:
-        """Check the health of every READY server now, read the logs of starting servers, and return the statuses of all
-        runs that this supervisor has read."""
+        """Check the health of every READY server now, read the logs of starting servers, and return
+        the statuses of all runs that this supervisor has read."""
         every = self._runs.values()
         ready = [run for run in every if run.status.state is ServerState.READY]
         starting = [run for run in every if run.status.state is ServerState.STARTING]
@@ -566,8 +604,8 @@ class Supervisor:
         return self.statuses()
 
     async def has_unknown_runs(self) -> bool:
-        """Return whether the host has runs that this supervisor has not listed, because another Workbench process
-        started them. Takes one round trip."""
+        """Return whether the host has runs that this supervisor has not listed, because another
+        Workbench process started them. Takes one round trip."""
         done = await self.host.run(["ls", "-1", "--", await self.runs_dir()])
         names = {name for name in done.out.split() if RUN_ID.fullmatch(name)}
         return bool(names - self._runs.keys() - self._starting - set(self.older))

@@ -16,8 +16,9 @@ TIMEOUT_S = 10.0
 
 
 class Tokenizer:
-    """Counts tokens with the tokenizer endpoint of a server. `problem` is the reason why the last count failed.
-    `max_model_len` is the server's context length in tokens, None until the server has reported it."""
+    """Counts tokens with the tokenizer endpoint of a server. `problem` is the reason why the last
+    count failed. `max_model_len` is the server's context length in tokens, None until the server
+    has reported it."""
 
     def __init__(self, http: httpx.AsyncClient, engine: Engine, model: str) -> None:
         self._http, self._engine, self._model = http, engine, model
@@ -25,9 +26,9 @@ class Tokenizer:
         self.max_model_len: int | None = None
 
     async def count(self, asked: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens of a request's prompt, including special tokens and the chat template. `asked` is
-        {"prompt": text}, {"input": text} or {"messages": [...]}. None if the server cannot count tokens; `problem` then
-        says why. Never raises."""
+        """Return the number of tokens of a request's prompt, including special tokens and the chat
+        template. `asked` is {"prompt": text}, {"input": text} or {"messages": [...]}. None if the
+        server cannot count tokens; `problem` then says why. Never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"
@@ -36,14 +37,19 @@ class Tokenizer:
             written = await self._post(engine.template_path, {"messages": asked["messages"]})
             text = written.get("prompt") if written else None
             if not isinstance(text, str):
-                self.problem = self.problem or f"the server's {engine.template_path} returned no prompt"
+                self.problem = self.problem or (
+                    f"the server's {engine.template_path} returned no prompt"
+                )
                 return None
             asked = {"prompt": text}
         if "input" in asked:  # of an embedding
             asked = {"prompt": asked["input"]}
         body = engine.tokenize_body(self._model, asked)
         if body is None:
-            self.problem = f"{engine.title}'s tokenizer endpoint accepts no messages, so the chat template is unknown"
+            self.problem = (
+                f"{engine.title}'s tokenizer endpoint accepts no messages, so the "
+                "chat template is unknown"
+            )
             return None
         answer = await self._post(engine.tokenize_path, body)
         return None if answer is None else self._counted(answer)
@@ -70,7 +76,9 @@ class Tokenizer:
                 return None
             answer = clean_json(response.content)
         except (httpx.HTTPError, ValueError) as error:
-            self.problem = f"the server's {path} cannot be read: {str(error) or type(error).__name__}"
+            self.problem = (
+                f"the server's {path} cannot be read: {str(error) or type(error).__name__}"
+            )
             return None
         if not isinstance(answer, dict):
             self.problem = f"the answer of the server's {path} is not a JSON object"

@@ -1,5 +1,6 @@
-"""Starts a rank of a server on several nodes together with a watch process (rank_watch.py), which ends the rank when
-another rank has ended. Without a watch process, a rank could hang for hours while no Workbench is open."""
+"""Starts a rank of a server on several nodes together with a watch process (rank_watch.py), which
+ends the rank when another rank has ended. Without a watch process, a rank could hang for hours
+while no Workbench is open."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ from workbench.model.errors import HostError
 from workbench.model.findings import Finding, Level
 
 PROGRAM, ORDERS = "rank_watch.py", "watch.json"
-# Seconds. A network that is gone for five minutes has ended the server as well: vLLM waits as long for a step of a rank
-# (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS).
+# Seconds. A network that is gone for five minutes has ended the server as well: vLLM waits as long
+# for a step of a rank (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS).
 TIMES: Mapping[str, float] = MappingProxyType(
     {
         "beat_s": 5.0,
         "silent_s": 300.0,
-        "connect_s": 60.0,  # after which a rank that does not reach the first one says so in its log
+        # after which a rank that does not reach the first one says so in its log
+        "connect_s": 60.0,
         "first_s": 10.0,
         "marked_s": 30.0,
         "grace_s": 5.0,
@@ -33,7 +35,8 @@ with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET) as
     one.bind((sys.argv[1], 0))
     print(one.getsockname()[1])
 """
-# $1 run directory, $2 _WATCH, then the server's command, which becomes this process. The watch is no child of it.
+# $1 run directory, $2 _WATCH, then the server's command, which becomes this process. The watch is
+# no child of it.
 _WATCHED = r"""
 dir=$1 watch=$2
 shift 2
@@ -58,9 +61,9 @@ UNWATCHED = "cluster.unwatched"
 
 @dataclass(frozen=True, slots=True)
 class RankWatch:
-    """The settings that the watch processes of all ranks of one server share. `ranks` has a name for each rank, the
-    head's first. `address` and `port` are where the head's watch listens. `key` is the secret with which the watches
-    authenticate their messages."""
+    """The settings that the watch processes of all ranks of one server share. `ranks` has a name
+    for each rank, the head's first. `address` and `port` are where the head's watch listens. `key`
+    is the secret with which the watches authenticate their messages."""
 
     ranks: tuple[str, ...]
     address: str  # of the head, in the network of the nodes
@@ -69,12 +72,13 @@ class RankWatch:
     times: Mapping[str, float] = field(default_factory=lambda: TIMES)
 
     def command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the command that starts the watch process of a rank in the background and then the server `argv`."""
+        """Return the command that starts the watch process of a rank in the background and then the
+        server `argv`."""
         return ("sh", "-c", _WATCHED, "sh", run_dir, _WATCH, *argv)
 
     def files(self, own: str) -> Mapping[str, str]:
-        """Return the files that the watch process of the rank called `own` needs in its run directory, as {name:
-        text}."""
+        """Return the files that the watch process of the rank called `own` needs in its run
+        directory, as {name: text}."""
         orders = {
             "own": own,
             "ranks": self.ranks,
@@ -89,8 +93,9 @@ class RankWatch:
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """A rank to start: the run id of the rank, the server to which it belongs, with this rank's label, and the settings
-    of its watch process. `watch` is None if the rank gets no watch process."""
+    """A rank to start: the run id of the rank, the server to which it belongs, with this rank's
+    label, and the settings of its watch process. `watch` is None if the rank gets no watch process.
+    """
 
     run_id: str
     server: ClusterRun
@@ -106,9 +111,9 @@ def named(rank: ClusterRank) -> str:
 
 
 async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
-    """Return the settings for the watch processes of a server whose first rank, the head, runs on the host `head`.
-    `address` is the head's address in the network of the nodes. None if this address is unknown, if the head has no
-    python3, or if the server has only one rank."""
+    """Return the settings for the watch processes of a server whose first rank, the head, runs on
+    the host `head`. `address` is the head's address in the network of the nodes. None if this
+    address is unknown, if the head has no python3, or if the server has only one rank."""
     if not address or len(server.ranks) < 2:
         return None
     try:
@@ -122,11 +127,14 @@ async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankW
 
 
 def unwatched(server: ClusterRun) -> tuple[Finding, ...]:
-    """Return a warning that the ranks of a server have no watch processes: if a rank ends while no Workbench is open,
-    the other ranks keep running. Return () for a server with one rank."""
+    """Return a warning that the ranks of a server have no watch processes: if a rank ends while no
+    Workbench is open, the other ranks keep running. Return () for a server with one rank."""
     if len(server.ranks) < 2:
         return ()
     host = server.ranks[0].host
-    text = f"if a rank ends while no Workbench is open, the others keep running: {host} has no known address or python3"
+    text = (
+        f"if a rank ends while no Workbench is open, the others keep running: {host} has no "
+        "known address or python3"
+    )
     fix = f"install python3 on {host}, and give its address in the cluster of hosts.toml"
     return (Finding(Level.WARN, UNWATCHED, text, fix=fix),)

@@ -1,4 +1,5 @@
-"""What a supervisor knows about one run: its last state, its log, and the HTTP connection to its server."""
+"""What a supervisor knows about one run: its last state, its log, and the HTTP connection to its
+server."""
 
 from __future__ import annotations
 
@@ -37,20 +38,26 @@ _SILENT_STEP_S = 3.0
 _FIRST_LINES = 2000  # of a log, in which the engine names its version
 UNHEALTHY_AFTER = 3  # failed health checks in a row before a ready server counts as unresponsive
 STUCK_S = 120.0  # a starting server without a new log line for so long may be stuck
-_WAITING = "No available shared memory broadcast block"  # vLLM writes this each minute while a worker hangs
+# vLLM writes this each minute while a worker hangs
+_WAITING = "No available shared memory broadcast block"
 
 
 class WatchedRun:
-    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know the run's engine.
-    Such a run is listed and can be stopped, but its server receives no requests."""
+    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know
+    the run's engine. Such a run is listed and can be stopped, but its server receives no requests.
+    """
 
-    def __init__(self, host: Host, run_dir: str, record: RunRecord, engine: Engine | None, *, adopted: bool) -> None:
+    def __init__(
+        self, host: Host, run_dir: str, record: RunRecord, engine: Engine | None, *, adopted: bool
+    ) -> None:
         self.host = host
         self.run_dir = run_dir
         self.record = record
         self.engine = engine
         self.adopted = adopted
-        self.facts = RunFacts(record, alive=not adopted, started_unix_s=None if adopted else time.time())
+        self.facts = RunFacts(
+            record, alive=not adopted, started_unix_s=None if adopted else time.time()
+        )
         self.follower = LogFollower(record.run_id)
         self.scan = log_patterns.LogScan(record.engine)
         self.started_s = None if adopted else time.monotonic()
@@ -62,7 +69,8 @@ class WatchedRun:
         self.reading_log = asyncio.Lock()
         self.settled = False  # the run has ended, and there is nothing more to find out
         self.at_start: tuple[Finding, ...] = ()  # what the launcher found before the start
-        self.explained: tuple[str | None, tuple[Finding, ...]] | None = None  # reason and findings, after the end
+        # reason and findings, after the end
+        self.explained: tuple[str | None, tuple[Finding, ...]] | None = None
         self.api_key: str | None = None
         self.secrets: tuple[str, ...] = ()
         self.keys_known = False
@@ -70,7 +78,8 @@ class WatchedRun:
         self.failures = 0  # health checks failed in a row
         self._silent_since_s: float | None = None  # monotonic time when the first of them began
         self.unanswered: str | None = None  # why the last readiness check failed
-        self._last_line, self._last_line_s = "", time.monotonic()  # of the log, and when its last bytes were read
+        # of the log, and when its last bytes were read
+        self._last_line, self._last_line_s = "", time.monotonic()
         self._start = StartLines(engine, record.engine_version)
         self._lost: str | None = None
         self._forward: Forward | None = None
@@ -84,20 +93,28 @@ class WatchedRun:
 
     @property
     def port(self) -> int:
-        return self.facts.ready.port if self.facts.ready else self._start.port or self.record.command.port
+        return (
+            self.facts.ready.port
+            if self.facts.ready
+            else self._start.port or self.record.command.port
+        )
 
     @property
     def address(self) -> str:
-        """The address at which the server's port is reached from its host: that of a node that a scheduler chose, or
-        the address that the server binds to."""
+        """The address at which the server's port is reached from its host: that of a node that a
+        scheduler chose, or the address that the server binds to."""
         return status_address(self.facts)
 
     @property
     def pace(self) -> ServerState:
-        """The state by which the supervisor decides how often it reads the run. It is READY for a starting rank without
-        a port of its own, because such a rank never becomes READY."""
+        """The state by which the supervisor decides how often it reads the run. It is READY for a
+        starting rank without a port of its own, because such a rank never becomes READY."""
         state = self.status.state
-        return ServerState.READY if state is ServerState.STARTING and not self.record.answers else state
+        return (
+            ServerState.READY
+            if state is ServerState.STARTING and not self.record.answers
+            else state
+        )
 
     @property
     def has_ended(self) -> bool:
@@ -105,8 +122,8 @@ class WatchedRun:
 
     @property
     def now_unix_s(self) -> float:
-        """The present time of the host's clock in Unix seconds, computed from the host's time at the last full reading
-        of the run."""
+        """The present time of the host's clock in Unix seconds, computed from the host's time at
+        the last full reading of the run."""
         return self.facts.now_unix_s + (time.monotonic() - self.read_at_s)
 
     def update(self, seen: ProcessStatus) -> None:
@@ -124,8 +141,12 @@ class WatchedRun:
             alive=seen.alive,
             members=len(seen.members),
             pid=seen.pid,
-            exit_code=seen.exit_code if launched is None or not launched.ended else launched.exit_code,
-            exit_signal=seen.exit_signal if launched is None or not launched.ended else signal_name(launched.exit_code),
+            exit_code=seen.exit_code
+            if launched is None or not launched.ended
+            else launched.exit_code,
+            exit_signal=seen.exit_signal
+            if launched is None or not launched.ended
+            else signal_name(launched.exit_code),
             started_unix_s=seen.started_unix_s,
             ended_unix_s=seen.ended_unix_s,
             ready=ready,
@@ -136,9 +157,11 @@ class WatchedRun:
         )
 
     def launch(self, command: Command | None = None) -> Launch:
-        """Return the run in the form that its launcher gets. It contains `command` if given, otherwise the recorded
-        command, whose secrets are masked."""
-        launch = launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
+        """Return the run in the form that its launcher gets. It contains `command` if given,
+        otherwise the recorded command, whose secrets are masked."""
+        launch = launch_of(
+            self.record.run_id, self.run_dir, self.record.plan, command or self.record.command
+        )
         return replace(launch, may_sudo=self.host.may_sudo)
 
     @property
@@ -150,8 +173,8 @@ class WatchedRun:
         return None if ended is None else self.now_unix_s - ended
 
     def learn_secrets(self, command: Command) -> None:
-        """Set the run's secrets and API key to those in `command`, the command that Workbench started or the one of the
-        running process."""
+        """Set the run's secrets and API key to those in `command`, the command that Workbench
+        started or the one of the running process."""
         self.secrets = secret_values(command)
         self.follower.use_secrets(self.secrets)
         key = api_key_of(command, self.engine)
@@ -159,18 +182,27 @@ class WatchedRun:
         self.keys_known = True
 
     def ready_now(self, model: str) -> ReadyFacts:
-        """Return the content of ready.json for a server that has just returned its first token, with times by the
-        host's clock. `model` is the model name that the server reports."""
+        """Return the content of ready.json for a server that has just returned its first token,
+        with times by the host's clock. `model` is the model name that the server reports."""
         facts, own = self.facts, self.record.plan.run_as == PROCESS
-        began_unix_s = facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
-        after_s = time.monotonic() - self.started_s if self.started_s and own else self.now_unix_s - began_unix_s
+        began_unix_s = (
+            facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
+        )
+        after_s = (
+            time.monotonic() - self.started_s
+            if self.started_s and own
+            else self.now_unix_s - began_unix_s
+        )
         pid = None if own else facts.server_pid
         restarts = facts.launched.restarts if facts.launched else None
-        return ReadyFacts(round(self.now_unix_s, 3), model, round(max(0.0, after_s), 3), self.port, pid, restarts)
+        return ReadyFacts(
+            round(self.now_unix_s, 3), model, round(max(0.0, after_s), 3), self.port, pid, restarts
+        )
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
-        """Add `data`, bytes of the log that were read at position `at`, and return the new lines; None if no line is
-        complete. Until the server is ready, take its start-up phase, engine version and port from these lines."""
+        """Add `data`, bytes of the log that were read at position `at`, and return the new lines;
+        None if no line is complete. Until the server is ready, take its start-up phase, engine
+        version and port from these lines."""
         # A server that another Workbench started may be READY before its version is read.
         first = self._start.version is None and self.follower.ring.total < _FIRST_LINES
         batch = self.follower.feed(data, at)
@@ -183,25 +215,27 @@ class WatchedRun:
         return batch
 
     def finish_log(self) -> LogBatch | None:
-        """Return the last line of the log although it has no line end; None if there is none. Call this after the run
-        has ended."""
+        """Return the last line of the log although it has no line end; None if there is none. Call
+        this after the run has ended."""
         batch = self.follower.finish()
         self._examine(batch)
         return batch
 
     def _examine(self, batch: LogBatch | None) -> list[str]:
-        """Search the new lines of the log for known problems, and store the findings in `scan`. Return the new lines
-        without their numbers."""
+        """Search the new lines of the log for known problems, and store the findings in `scan`.
+        Return the new lines without their numbers."""
         if batch is None or not batch.lines:
             return []
         ring, forms = self.follower.ring, log_patterns.forms_of(batch.lines)
         self._last_line = batch.lines[-1]
-        self.scan.feed(batch.lines, forms, None if ring.skipped else ring.total - len(batch.lines) + 1)
+        self.scan.feed(
+            batch.lines, forms, None if ring.skipped else ring.total - len(batch.lines) + 1
+        )
         return forms
 
     def set_lost(self, why: str | None) -> None:
-        """Record that the host cannot be queried, for the reason `why`. With None, record that it can be queried
-        again."""
+        """Record that the host cannot be queried, for the reason `why`. With None, record that it
+        can be queried again."""
         if why is None:
             if self._lost is not None:
                 self.note_health(True, 0.0)
@@ -210,16 +244,26 @@ class WatchedRun:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
     def refresh(self) -> bool:
-        """Compute the run's status anew, and return whether it has changed. After an unexpected end of the server, the
-        status changes only once the reason for the end is known."""
+        """Compute the run's status anew, and return whether it has changed. After an unexpected end
+        of the server, the status changes only once the reason for the end is known."""
         facts = self.facts
-        if not facts.alive and facts.stop_unix_s is None and self.explained is None and not self.settled:
+        if (
+            not facts.alive
+            and facts.stop_unix_s is None
+            and self.explained is None
+            and not self.settled
+        ):
             return False
         before, self.status = self.status, self._current_status()
         return before != self.status
 
     def _current_status(self) -> ServerStatus:
-        status = status_of(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._start.phase)
+        status = status_of(
+            self.facts,
+            now_unix_s=self.now_unix_s,
+            silent_s=self._silent_s(),
+            phase=self._start.phase,
+        )
         reason, found = self.explained or (None, self.scan.to_act_on)
         if status.state is ServerState.STOPPED:
             reason, found = status.reason, ()
@@ -229,7 +273,12 @@ class WatchedRun:
             reason = f"{status.reason} ({self.unanswered})"
         silent_s = time.monotonic() - self._last_line_s
         if status.state is ServerState.STARTING and self.record.answers and silent_s > STUCK_S:
-            found = (*log_patterns.stuck(self._last_line, self.record.engine, self._start.phase, silent_s), *found)
+            found = (
+                *log_patterns.stuck(
+                    self._last_line, self.record.engine, self._start.phase, silent_s
+                ),
+                *found,
+            )
         status = replace(
             status,
             host=self.host.name,
@@ -246,8 +295,8 @@ class WatchedRun:
         return status
 
     def note_health(self, healthy: bool, asked_s: float, *, enough: int = 1) -> None:
-        """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A failed check adds
-        `enough` to the number of consecutive failures."""
+        """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A
+        failed check adds `enough` to the number of consecutive failures."""
         if healthy:
             self.failures, self._silent_since_s = 0, None
         else:
@@ -255,15 +304,18 @@ class WatchedRun:
             self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
 
     def _silent_s(self) -> float | None:
-        """Return the number of seconds for which the server has not answered health checks; None if it answers. The
-        number is rounded down to a multiple of 3, so that the status changes less often."""
+        """Return the number of seconds for which the server has not answered health checks; None if
+        it answers. The number is rounded down to a multiple of 3, so that the status changes less
+        often."""
         if self.failures < UNHEALTHY_AFTER or self._silent_since_s is None:
             return None
-        return max(1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S)
+        return max(
+            1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S
+        )
 
     async def http(self) -> httpx.AsyncClient:
-        """Return an HTTP client for the server's endpoints. For a remote host, it uses a forwarded port. Raises
-        HostError if the host cannot forward the port."""
+        """Return an HTTP client for the server's endpoints. For a remote host, it uses a forwarded
+        port. Raises HostError if the host cannot forward the port."""
         wanted = (self.address, self.port, self.api_key)
         if self._http is None or self._http_for != wanted:
             await self.disconnect()

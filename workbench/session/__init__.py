@@ -1,5 +1,5 @@
-"""The application without a screen. Front ends (the screen and the commands) call the parts of `session.Session` and
-draw the state of that session. The modules of this package:
+"""The application without a screen. Front ends (the screen and the commands) call the parts of
+`session.Session` and draw the state of that session. The modules of this package:
 
 session, state, state_holder    the session, its state as one frozen value, and the holder that replaces the state
 host_link, host_names           the link to the host, and the names of hosts

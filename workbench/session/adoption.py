@@ -1,5 +1,5 @@
-"""Servers that a launcher (systemd, a container engine or a job scheduler) runs: adoption of a server that somebody
-else started, restarts, and the removal of units."""
+"""Servers that a launcher (systemd, a container engine or a job scheduler) runs: adoption of a
+server that somebody else started, restarts, and the removal of units."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 
 async def follow(session: Session, run_as: str, handle: str, options: Sequence[str] = ()) -> str:
-    """Adopt a server that somebody else started: record the server as a run of Workbench and select that run. `run_as`
-    names the launcher that runs the server, `handle` is the name of its unit, container or job, and `options` are
-    options of the launcher, NAME=VALUE. Return the run id. Raises ServerError if no known engine runs as `handle`."""
+    """Adopt a server that somebody else started: record the server as a run of Workbench and select
+    that run. `run_as` names the launcher that runs the server, `handle` is the name of its unit,
+    container or job, and `options` are options of the launcher, NAME=VALUE. Return the run id.
+    Raises ServerError if no known engine runs as `handle`."""
     plan, command, engine, handle = await plan_of_server(session.host, run_as, handle, options)
     supervisor = session.servers.supervisor
     runs = await supervisor.runs()
-    following = next((s for s in runs if (s.run_as, s.handle) == (run_as, handle) and s.alive), None)
+    following = next(
+        (s for s in runs if (s.run_as, s.handle) == (run_as, handle) and s.alive), None
+    )
     if following is None:
         following = await supervisor.start(plan, command, engine, adopts=handle)
         session.core.record(f"workbench adopt {run_as}:{handle}", f"run {following.run_id}")
@@ -37,14 +40,14 @@ async def follow(session: Session, run_as: str, handle: str, options: Sequence[s
 
 
 async def restart_command(session: Session, run_id: str) -> str:
-    """Return the command with which the launcher of a run restarts the run's server. Raises ServerError if the launcher
-    cannot restart servers."""
+    """Return the command with which the launcher of a run restarts the run's server. Raises
+    ServerError if the launcher cannot restart servers."""
     return await session.servers.supervisor.restart(run_id, dry_run=True)
 
 
 async def restart(session: Session, run_id: str) -> None:
-    """Restart the server of a run with the launcher (such as systemd) that runs it, in the same unit, container or
-    job."""
+    """Restart the server of a run with the launcher (such as systemd) that runs it, in the same
+    unit, container or job."""
     session.servers.check_free()
     for prepare in session.servers.before_end:
         await prepare(run_id)
@@ -54,29 +57,31 @@ async def restart(session: Session, run_id: str) -> None:
 
 
 def installed(session: Session, run_id: str) -> str | None:
-    """Return the name of the systemd unit that Workbench installed for a run and that stays when the server is stopped.
-    None if there is no such unit."""
+    """Return the name of the systemd unit that Workbench installed for a run and that stays when
+    the server is stopped. None if there is no such unit."""
     return session.servers.supervisor.installed(run_id)
 
 
 async def uninstall(session: Session, run_id: str) -> Sequence[str]:
-    """Stop the server of a run if it is running, and remove the systemd unit that Workbench installed for the run.
-    Return the removed paths. Raises ServerError if the unit runs the server of another run, or if Workbench did not
-    write its files."""
+    """Stop the server of a run if it is running, and remove the systemd unit that Workbench
+    installed for the run. Return the removed paths. Raises ServerError if the unit runs the server
+    of another run, or if Workbench did not write its files."""
     status = session.servers.supervisor.status(run_id)
     if status.state.alive or status.outlived:
         await session.servers.stop(run_id)
     removed = await session.servers.supervisor.uninstall(run_id)
-    session.core.record(f"workbench stop {run_id} --uninstall", f"removed {', '.join(removed) or 'nothing'}")
+    session.core.record(
+        f"workbench stop {run_id} --uninstall", f"removed {', '.join(removed) or 'nothing'}"
+    )
     return removed
 
 
 async def plan_of_server(
     host: Host, run_as: str, handle: str, options: Sequence[str]
 ) -> tuple[LaunchPlan, Command, Engine, str]:
-    """Return (plan, command, engine, complete handle) of the server that the launcher `run_as` runs as `handle`. A
-    handle is the launcher's name of a unit, container or job. Raises ServerError if there is no such server, or if its
-    command starts no engine that Workbench knows."""
+    """Return (plan, command, engine, complete handle) of the server that the launcher `run_as` runs
+    as `handle`. A handle is the launcher's name of a unit, container or job. Raises ServerError if
+    there is no such server, or if its command starts no engine that Workbench knows."""
     launcher = launcher_of(run_as)
     if launcher is None:
         raise InputError(
@@ -88,9 +93,11 @@ async def plan_of_server(
     start = recognize(found.argv)
     if start is None:
         raise ServerError(
-            f"{found.handle} runs no engine that Workbench knows: {' '.join(mask_argv(found.argv))[:200]}",
+            f"{found.handle} runs no engine that Workbench knows: "
+            f"{' '.join(mask_argv(found.argv))[:200]}",
             host=host.name,
-            next_step="run `workbench bench --url URL` to benchmark any server that speaks the OpenAI API",
+            next_step="run `workbench bench --url URL` to benchmark any server that speaks the "
+            "OpenAI API",
         )
     engine = start.engine
     env = {n: v for n, v in found.env.items() if is_tuning_variable(n) or n == engine.api_key_env}
@@ -98,5 +105,7 @@ async def plan_of_server(
     plan = replace(read, run_as=run_as, run_options=asked.run_options, image=found.image)
     made = engine.command(plan)
     port = found.port if found.port is not None else made.port
-    command = Command(found.argv, env, workdir=found.workdir, host=found.address or made.host, port=port)
+    command = Command(
+        found.argv, env, workdir=found.workdir, host=found.address or made.host, port=port
+    )
     return plan, command, engine, found.handle

@@ -1,5 +1,6 @@
-"""The targets of an experiment's arms. A target is a configuration that is started for each run, a run that is measured
-as it is, or the URL of a server that others started. The two targets may be on different hosts."""
+"""The targets of an experiment's arms. A target is a configuration that is started for each run, a
+run that is measured as it is, or the URL of a server that others started. The two targets may be on
+different hosts."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ _LEAST = 4  # characters of a run id that identify it
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the servers that an experiment compares, with its host. If the experiment starts the server, `editor` has
-    the server's plan. If a server is measured as it is, `run_id` or `url` names that server and `editor` is None."""
+    """One of the servers that an experiment compares, with its host. If the experiment starts the
+    server, `editor` has the server's plan. If a server is measured as it is, `run_id` or `url`
+    names that server and `editor` is None."""
 
     session: Session
     editor: PlanEditor | None = None
@@ -46,7 +48,8 @@ class Side:
 
     @property
     def standing(self) -> str | None:
-        """The run id or URL of a server that is measured as it is. None if the experiment starts the server itself."""
+        """The run id or URL of a server that is measured as it is. None if the experiment starts
+        the server itself."""
         return self.run_id or self.url
 
     @property
@@ -63,15 +66,19 @@ class Side:
 
 
 class ArmTargets:
-    """Looks up the servers that an experiment's arms name, and checks them before anything is started."""
+    """Looks up the servers that an experiment's arms name, and checks them before anything is
+    started."""
 
     def __init__(self, plans: Plans, hosts: OtherHosts) -> None:
         self._plans, self._hosts = plans, hosts
 
-    async def look_up(self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None) -> tuple[Arm, Arm, Bases]:
-        """Return (arm A, arm B, plans): the arms with each target resolved to a host and a server, and for each arm the
-        plan to which its changes will be applied. `variables` are values for variables of presets. An arm without a
-        target uses the plan under edit. Raises InputError for an unknown target."""
+    async def look_up(
+        self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None
+    ) -> tuple[Arm, Arm, Bases]:
+        """Return (arm A, arm B, plans): the arms with each target resolved to a host and a server,
+        and for each arm the plan to which its changes will be applied. `variables` are values for
+        variables of presets. An arm without a target uses the plan under edit. Raises InputError
+        for an unknown target."""
         if a.target is None and b.target is None:
             return a, b, {}
         found, bases = [], {}
@@ -93,8 +100,9 @@ class ArmTargets:
     async def _find(
         self, arm: Arm, target: ArmTarget, variables: Mapping[str, str] | None
     ) -> tuple[ArmTarget, LaunchPlan | None]:
-        """Find what an arm of an experiment names: a URL, a run or a preset. Return (target with the full URL or run
-        id, plan to start). The plan is None if a running server is measured as it is."""
+        """Find what an arm of an experiment names: a URL, a run or a preset. Return (target with
+        the full URL or run id, plan to start). The plan is None if a running server is measured as
+        it is."""
         name, session = target.name, await self._hosts.session_of(target.host)
         if "://" in name:
             if arm.relaunches or target.executable:
@@ -105,7 +113,11 @@ class ArmTargets:
             return replace(target, url=server_address.parse(name).base), None
         statuses = await session.servers.supervisor.runs()
         exact = [s for s in statuses if s.run_id == name]
-        near = [s for s in statuses if len(name) >= _LEAST and (s.run_id.startswith(name) or s.run_id.endswith(name))]
+        near = [
+            s
+            for s in statuses
+            if len(name) >= _LEAST and (s.run_id.startswith(name) or s.run_id.endswith(name))
+        ]
         hits = exact or near
         if not hits:
             return target, _started_by(session.presets.plan_of(name, variables), target.executable)
@@ -129,20 +141,24 @@ class ArmTargets:
             raise InputError(
                 f"run {run.run_id} is {run.state}, not READY",
                 host=session.host.name,
-                next_step="give a READY run (`workbench servers` lists the runs), or a preset to start",
+                next_step="give a READY run (`workbench servers` lists the runs), or a preset to "
+                "start",
             )
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
     def trust_bases(self, bases: Bases) -> None:
-        """Trust all programs and code that the presets of these plans run besides their engines. `bases` has the plan
-        of each arm of an experiment. The trust is stored, so it also holds for later plans."""
+        """Trust all programs and code that the presets of these plans run besides their engines.
+        `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
+        later plans."""
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
-    async def sides(self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
-        """Return the host and the server of each side of an experiment by name: "A" and "B", or "A on HOST" if two
-        hosts with equal hardware (twins) are used. Raises PlanError for a plan that an engine would reject, and
-        SettingsError for GPU settings that cannot be applied. Raises InputError if the two hosts differ in GPUs, driver
-        or engine."""
+    async def sides(
+        self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases
+    ) -> dict[str, Side]:
+        """Return the host and the server of each side of an experiment by name: "A" and "B", or "A
+        on HOST" if two hosts with equal hardware (twins) are used. Raises PlanError for a plan that
+        an engine would reject, and SettingsError for GPU settings that cannot be applied. Raises
+        InputError if the two hosts differ in GPUs, driver or engine."""
         sides = {}
         for name, (arm_name, host) in design.sides(spec).items():
             arm = arms[arm_name]
@@ -151,14 +167,20 @@ class ArmTargets:
             if target is not None and target.plan is None:
                 if host is not None:
                     raise InputError(
-                        f"arm {arm_name} is a server that runs already, but on twins each run starts its own server",
+                        f"arm {arm_name} is a server that runs already, but on twins each run "
+                        "starts its own server",
                         next_step="give a preset, or a run together with a changed flag",
                     )
                 side = Side(session, run_id=target.run_id, url=target.url)
                 if target.url is not None:
                     await _check_url(name, session, target.url)
             else:
-                side = Side(session, await self._editor(name, arm, bases[arm_name], session, on_twin=host is not None))
+                side = Side(
+                    session,
+                    await self._editor(
+                        name, arm, bases[arm_name], session, on_twin=host is not None
+                    ),
+                )
             await _check_settings(name, arm, side)
             sides[name] = side
         if spec.twins:
@@ -187,15 +209,17 @@ class ArmTargets:
 
 
 def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
-    """Return (arm A, arm B, plans) of a stored experiment with its masked secrets filled in; `plans` has the plan of
-    each arm by "A" and "B". A secret comes from the environment variable of that name in this process, or from the
-    preset. Raises PlanError if a secret is missing."""
+    """Return (arm A, arm B, plans) of a stored experiment with its masked secrets filled in;
+    `plans` has the plan of each arm by "A" and "B". A secret comes from the environment variable of
+    that name in this process, or from the preset. Raises PlanError if a secret is missing."""
     known = dict(os.environ)
     for arm in (spec.a, spec.b):
         preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
         if preset_id is not None and MASK in repr(spec):
             plan = presets.plan_of(preset_id)
-            known.update({s.name: str(s.value) for s in (*plan.env, *plan.flags) if s.value != MASK})
+            known.update(
+                {s.name: str(s.value) for s in (*plan.env, *plan.flags) if s.value != MASK}
+            )
 
     def secret(name: str) -> str:
         if name not in known:
@@ -228,8 +252,8 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
 
 
 async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
-    """Raise InputError if two hosts differ in GPUs, driver or engines; the error's message lists the differences.
-    `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
+    """Raise InputError if two hosts differ in GPUs, driver or engines; the error's message lists
+    the differences. `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
     facts: list[dict[str, str]] = []
     for host in hosts:
         own = {name: side for name, side in sides.items() if name.endswith(f" on {host}")}
@@ -245,12 +269,15 @@ async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
             found[f"engine of {arm}"] = (around and around.installed) or "not found"
         facts.append(found)
     first, second = facts
-    differing = [f"{what}: {first[what]} and {second[what]}" for what in first if first[what] != second[what]]
+    differing = [
+        f"{what}: {first[what]} and {second[what]}" for what in first if first[what] != second[what]
+    ]
     if differing:
         raise InputError(
-            f"{hosts[0]} and {hosts[1]} are not twins, so what the machine does cannot be told from the change: "
-            + "; ".join(differing),
-            next_step="use hosts with the same GPUs, driver and engine, or compare both on one host",
+            f"{hosts[0]} and {hosts[1]} are not twins, so what the machine does cannot be told "
+            "from the change: " + "; ".join(differing),
+            next_step="use hosts with the same GPUs, driver and engine, or compare both on one "
+            "host",
         )
 
 
@@ -285,4 +312,6 @@ async def _check_settings(name: str, arm: Arm, side: Side) -> None:
             raise
         forbidden = next((c for c in commands if c.right), None)
         if forbidden is not None:
-            raise SettingsError(f"{name}: {forbidden.where}: {forbidden.right}", host=side.session.host.name)
+            raise SettingsError(
+                f"{name}: {forbidden.where}: {forbidden.right}", host=side.session.host.name
+            )

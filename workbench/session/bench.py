@@ -1,4 +1,5 @@
-"""Benchmarks of the host's servers: running them, measuring GPUs and engine meanwhile, and storing the results."""
+"""Benchmarks of the host's servers: running them, measuring GPUs and engine meanwhile, and storing
+the results."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ _READ_VALID_S = 1.0  # of the altered settings: a command has read them when it 
 
 
 class Bench:
-    """Benchmarks a server: that of the selected run (`run`), of a given run, or at a URL. If the selected server is
-    still starting, `run` queues the benchmark until the server is READY."""
+    """Benchmarks a server: that of the selected run (`run`), of a given run, or at a URL. If the
+    selected server is still starting, `run` queues the benchmark until the server is READY."""
 
     def __init__(
         self,
@@ -64,7 +65,8 @@ class Bench:
         self._core, self._plans, self._servers = core, plans, servers
         self._load, self._gpu, self._results = load, gpu, results
         self._queued: dict[str, Any] | None = None
-        self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}  # by server and settings: idle power, time
+        # by server and settings: idle power, time
+        self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}
         # The last valid benchmark that the user asked for; loads of sweeps and proofs do not count.
         self.asked: BenchSpec | None = None
         servers.on_ready.append(self._run_queued)
@@ -73,36 +75,42 @@ class Bench:
     # ---- shapes
 
     def defaults(self) -> BenchSpec:
-        """Return the spec of the last valid benchmark that the user ran in this session. Without one, return the spec
-        that the preset of the selected run suggests."""
+        """Return the spec of the last valid benchmark that the user ran in this session. Without
+        one, return the spec that the preset of the selected run suggests."""
         server = self._core.state.server
         return self.asked or self._load.spec_of(server.preset_id if server else None, {})
 
     def shape(self) -> dict[str, Any]:
-        """Return the fields of the default benchmark that are set, by name, as keyword arguments for a sweep or an
-        experiment."""
+        """Return the fields of the default benchmark that are set, by name, as keyword arguments
+        for a sweep or an experiment."""
         spec = self.defaults()
-        fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}  # may be a preset's own word
+        # may be a preset's own word
+        fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
     def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-        """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by name)."""
+        """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by
+        name)."""
         return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
 
     # ---- the user's benchmark
 
     async def run(self, **overrides: Any) -> int | None:
-        """Benchmark the selected run with the given fields of BenchSpec. Return the id of the result, or None if the
-        benchmark was queued until the server is READY. Raises BenchError if there is no server to measure."""
+        """Benchmark the selected run with the given fields of BenchSpec. Return the id of the
+        result, or None if the benchmark was queued until the server is READY. Raises BenchError if
+        there is no server to measure."""
         if self._servers.starting and not await self._started():
             return None
         status, host = self._core.state.server, self._core.host.name
         if status is None:
             raise BenchError(
-                "no server is selected to benchmark", host=host, next_step="press s to start the plan under edit"
+                "no server is selected to benchmark",
+                host=host,
+                next_step="press s to start the plan under edit",
             )
         self._servers.check_free()
-        spec = self._load.spec_of(status.preset_id, overrides)  # raises InputError before anything is queued
+        # raises InputError before anything is queued
+        spec = self._load.spec_of(status.preset_id, overrides)
         if status.state is ServerState.STARTING:
             self._queued = overrides
             self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
@@ -116,8 +124,8 @@ class Bench:
         return await self.run_asked(status.run_id, spec, overrides)
 
     async def _started(self) -> bool:
-        """Wait until the server that is being started is listed, and show the benchmark as queued meanwhile. Return
-        False if the user cancelled the benchmark while it waited, else True."""
+        """Wait until the server that is being started is listed, and show the benchmark as queued
+        meanwhile. Return False if the user cancelled the benchmark while it waited, else True."""
         self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
         await self._servers.wait_started()
         wanted = self._core.state.bench.queued
@@ -125,8 +133,9 @@ class Bench:
         return wanted
 
     async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
-        """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return the id of the result.
-        If the result is valid, its spec `asked` becomes the default of the next benchmark."""
+        """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return
+        the id of the result. If the result is valid, its spec `asked` becomes the default of the
+        next benchmark."""
         result_id = await self.run_on(run_id, **overrides)
         if not (await self._results.get(result_id)).summary.refused:
             self.asked = asked
@@ -163,13 +172,15 @@ class Bench:
             return await self._measure(load)
 
     async def run_url(self, url: str, **overrides: Any) -> int:
-        """Benchmark the server at a base URL, started by others. Return the id of the stored result. The result has GPU
-        metrics only if the URL is a loopback address, which means the session's host."""
+        """Benchmark the server at a base URL, started by others. Return the id of the stored
+        result. The result has GPU metrics only if the URL is a loopback address, which means the
+        session's host."""
         async with self._load.at_url(url, overrides, ahead=True) as load:
             return await self._measure(load)
 
     async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
-        """Benchmark the server at `url`, or if `url` is None the run `run_id`. Return the id of the stored result."""
+        """Benchmark the server at `url`, or if `url` is None the run `run_id`. Return the id of the
+        stored result."""
         if url is not None:
             return await self.run_url(url, **overrides)
         assert run_id is not None
@@ -185,7 +196,10 @@ class Bench:
         except BenchCancelled as cancelled:
             error, stored_id = "cancelled", cancelled.result_id
             if cancelled.result_id is not None:
-                error = f"cancelled; the measured part is stored as result {cancelled.result_id}, marked partial"
+                error = (
+                    "cancelled; the measured part is stored as result "
+                    f"{cancelled.result_id}, marked partial"
+                )
                 await self._results.refresh()
             raise
         except WorkbenchError as failure:
@@ -197,7 +211,8 @@ class Bench:
         self._core.record(_command(load.spec, load.server.status), f"result {result_id}")
         await self._results.refresh()
         if not (await self._results.get(result_id)).summary.refused:
-            self._core.update(bench=replace(self._core.state.bench, last_id=result_id))  # now in `state.results`
+            # now in `state.results`
+            self._core.update(bench=replace(self._core.state.bench, last_id=result_id))
         return result_id
 
     async def _measure_and_store(self, load: Load) -> int:
@@ -247,9 +262,10 @@ class Bench:
         changes: frozenset[LockChange],
         known: ContrastEvidence,
     ) -> Measured:
-        """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as partial if the
-        connection to the host was lost. `read` are calls that read the present settings. `locks` and `changes` are the
-        clock locks and their recorded changes from before the load, and `known` has the clocks of earlier loads."""
+        """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as
+        partial if the connection to the host was lost. `read` are calls that read the present
+        settings. `locks` and `changes` are the clock locks and their recorded changes from before
+        the load, and `known` has the clocks of earlier loads."""
         alterations = self._gpu.alterations
         try:
             await asyncio.gather(*read)
@@ -264,9 +280,12 @@ class Bench:
         return measured
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
-        """Return the values on which the idle power of the GPUs depends: the server, and the altered GPU settings. Idle
-        power is measured again only if one of these values has changed."""
-        return load.target, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
+        """Return the values on which the idle power of the GPUs depends: the server, and the
+        altered GPU settings. Idle power is measured again only if one of these values has changed.
+        """
+        return load.target, *(
+            (a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations
+        )
 
     def show_progress(self, progress: BenchProgress) -> None:
         """Show the progress of a load in the session's state."""
@@ -281,7 +300,9 @@ class Bench:
             server,
             measured,
             self._gpu.alterations.locks_on,
-            simulated=self._core.state.simulated or server.simulated or bool(server.status and server.status.simulated),
+            simulated=self._core.state.simulated
+            or server.simulated
+            or bool(server.status and server.status.simulated),
             model=await self._model_bytes(server),
         )
         summary = measured.summary
@@ -291,23 +312,25 @@ class Bench:
         if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
-        if server.status is not None and (parts := await self._servers.missing_of_preset(server.status)):
+        if server.status is not None and (
+            parts := await self._servers.missing_of_preset(server.status)
+        ):
             text = f"the preset was not applied whole: {', '.join(parts)}"
             summary = replace(summary, notes=(*summary.notes, text))
         samples = [r.as_json() for r in measured.outcome.requests]
         return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
 
     def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
-        """Return a text for each GPU or CPU setting of a preset that is not applied on the host. () if the preset no
-        longer exists."""
+        """Return a text for each GPU or CPU setting of a preset that is not applied on the host. ()
+        if the preset no longer exists."""
         with suppress(WorkbenchError):
             wanted = self._plans.preset_gpu_settings(preset_id) if preset_id else ()
             return not_applied(wanted, telemetry, self._core.state.alterations)
         return ()
 
     async def _model_bytes(self, server: ServerUnderTest) -> ModelBytes:
-        """Return a digest of the model files that the server was started with, or the reason if they cannot be
-        identified."""
+        """Return a digest of the model files that the server was started with, or the reason if
+        they cannot be identified."""
         status, record = server.status, server.record
         if status is None or record is None:
             return ModelBytes(None, "the server was not started by Workbench")
@@ -315,14 +338,17 @@ class Bench:
             return ModelBytes(None, "a simulated engine loads no model")
         env, workdir = record.command.env, record.command.workdir
         try:
-            return await identify(self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s)
+            return await identify(
+                self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s
+            )
         except HostUnreachable as lost:
             return ModelBytes(None, f"the model files could not be read: {lost.message}")
 
     # ---- the tuning loop
 
     async def restart_and_compare(self) -> None:
-        """Restart the server with the plan under edit, repeat the last benchmark, and compare the two results."""
+        """Restart the server with the plan under edit, repeat the last benchmark, and compare the
+        two results."""
         host = self._core.host.name
         if _AGAIN in self._core.state.busy:
             raise BenchError(
@@ -333,8 +359,14 @@ class Bench:
         with self._core.busy(_AGAIN):
             rows = self._core.state.results
             before = self._core.state.bench.last_id or last_usable(rows)
-            rejected = next((row for row in rows if not row.imported), None) if before is None else None
-            shape = self._shape_again((await self._results.get(before)).spec) if before is not None else {}
+            rejected = (
+                next((row for row in rows if not row.imported), None) if before is None else None
+            )
+            shape = (
+                self._shape_again((await self._results.get(before)).spec)
+                if before is not None
+                else {}
+            )
             run_id = await self._servers.start()
             status = await self._servers.wait_ready(run_id)
             if status.state is not ServerState.READY:
@@ -347,23 +379,33 @@ class Bench:
             if before is None:
                 first = f"result {after} is stored"
                 if rejected is not None:
-                    first += f" and compared with none, because result {rejected.id} is invalid ({rejected.refused[0]})"
-                self._core.notify(Level.INFO, f"{first}: change one flag and press . again to compare")
+                    first += (
+                        f" and compared with none, because result {rejected.id} is invalid "
+                        f"({rejected.refused[0]})"
+                    )
+                self._core.notify(
+                    Level.INFO, f"{first}: change one flag and press . again to compare"
+                )
                 return
             self._core.update(mark_a=before, mark_b=after)
             await self._results.compare(before, after)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
-        """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result. Results do not contain
-        the user's prompts and command, so both come from the last benchmark of this session. Raises BenchError if that
-        benchmark used other prompts or another command."""
+        """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result.
+        Results do not contain the user's prompts and command, so both come from the last benchmark
+        of this session. Raises BenchError if that benchmark used other prompts or another command.
+        """
         shape = {name: getattr(spec, name) for name in SHAPE}
         if spec.prompts_name or spec.command:
             last = self.asked or self._core.state.bench.spec
-            if last is None or (last.prompts_name, last.command) != (spec.prompts_name, spec.command):
+            if last is None or (last.prompts_name, last.command) != (
+                spec.prompts_name,
+                spec.command,
+            ):
                 what = spec.prompts_name or "a command of your own"
                 raise BenchError(
-                    f"the last benchmark used {what}, which results do not contain, so it cannot be repeated",
+                    f"the last benchmark used {what}, which results do not contain, so it cannot "
+                    "be repeated",
                     host=self._core.host.name,
                     next_step="press b and run that benchmark in this session first",
                 )
@@ -375,4 +417,11 @@ def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
     words: Sequence[str] = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]
     if spec.command:
         return shlex.join(["workbench", "bench", *words, "--", *mask_argv(spec.command)])
-    return shlex.join(["workbench", "bench", *words, *options(replace(spec, extra_body=mask_data(spec.extra_body)))])
+    return shlex.join(
+        [
+            "workbench",
+            "bench",
+            *words,
+            *options(replace(spec, extra_body=mask_data(spec.extra_body))),
+        ]
+    )

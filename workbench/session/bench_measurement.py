@@ -1,5 +1,5 @@
-"""One benchmark from its preparation to its metrics. The load is sent, and the readings of the load client, the GPUs
-and the engine are combined."""
+"""One benchmark from its preparation to its metrics. The load is sent, and the readings of the load
+client, the GPUs and the engine are combined."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the ca
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs, and `idle` the power of these
-    GPUs before the run, None if that power was not measured. `engine` is the engine's name, None if the engine is not
-    known."""
+    """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs, and `idle`
+    the power of these GPUs before the run, None if that power was not measured. `engine` is the
+    engine's name, None if the engine is not known."""
 
     outcome: BenchOutcome
     summary: BenchSummary
@@ -69,16 +69,19 @@ class Measured:
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
     def after_lost_link(self, lost: HostUnreachable) -> Measured:
-        """Return the measurement marked as partial, because the connection to the host was lost. It has no clocks under
-        load and no proofs of which GPU settings are in force."""
-        why = f"partial result: the connection to the host was lost before all was read ({lost.message})"
+        """Return the measurement marked as partial, because the connection to the host was lost. It
+        has no clocks under load and no proofs of which GPU settings are in force."""
+        why = (
+            "partial result: the connection to the host was lost before all was read "
+            f"({lost.message})"
+        )
         known = any(reason.startswith("partial result") for reason in self.summary.refused)
         refused = self.summary.refused if known else (*self.summary.refused, why)
         return replace(self, proofs=(), clocks=(), summary=replace(self.summary, refused=refused))
 
     def with_locks_changed(self, why: Sequence[str]) -> Measured:
-        """Return the measurement marked as invalid for the reasons `why`, which name the clock locks that changed
-        during the run. The proofs that clock locks are in force are removed."""
+        """Return the measurement marked as invalid for the reasons `why`, which name the clock
+        locks that changed during the run. The proofs that clock locks are in force are removed."""
         kept = tuple(p for p in self.proofs if not is_lock(p.setting))
         dropped = {p.line for p in self.proofs} - {p.line for p in kept}
         notes = tuple(note for note in self.summary.notes if note not in dropped)
@@ -87,9 +90,9 @@ class Measured:
 
 
 class Measurement:
-    """Sends one load to a server and measures it. `idle` is the idle power of the server's GPUs if an earlier benchmark
-    has measured it. `known` has the GPUs' clocks under earlier loads, and `on_sent` is called when the load has ended,
-    before the last readings of GPUs and engine."""
+    """Sends one load to a server and measures it. `idle` is the idle power of the server's GPUs if
+    an earlier benchmark has measured it. `known` has the GPUs' clocks under earlier loads, and
+    `on_sent` is called when the load has ended, before the last readings of GPUs and engine."""
 
     def __init__(
         self,
@@ -109,12 +112,16 @@ class Measurement:
         self._length: Length | None = None
 
     async def run(self) -> Measured:
-        """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and BenchError if the
-        load cannot be measured."""
+        """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
+        BenchError if the load cannot be measured."""
         async with self._http() as http:
             status = self._server.status
-            engine = EngineWatch(http, engines.get(status.engine) if status else None, self._load.on_engine_reading)
-            measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(http, engine)
+            engine = EngineWatch(
+                http, engines.get(status.engine) if status else None, self._load.on_engine_reading
+            )
+            measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(
+                http, engine
+            )
             return replace(measured, engine=engine.engine.name if engine.engine else None)
 
     async def _with_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
@@ -129,7 +136,9 @@ class Measurement:
         summary = self._with_engine(outcome, during)
         return Measured(outcome, without_energy(summary, self._server.gpus_unknown_because))
 
-    async def _metered(self, http: httpx.AsyncClient, engine: EngineWatch, meter: Meter) -> Measured:
+    async def _metered(
+        self, http: httpx.AsyncClient, engine: EngineWatch, meter: Meter
+    ) -> Measured:
         gpus = gpus_of(self._server.plan, meter.latest.infos if meter.latest else ())
         idle = self._idle
         if idle is None:
@@ -143,16 +152,23 @@ class Measurement:
             return await self._with_gpus(outcome, idle, meter, watch)
         except HostUnreachable as lost:
             why = f"the connection to {self._server.host} was lost during the run"
-            return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(lost)
+            return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(
+                lost
+            )
 
-    async def _with_gpus(self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch) -> Measured:
-        """Return the measurement of the load `outcome`, with the GPUs' readings by `meter` and their power `idle`
-        before the load. `watch` has recorded what changed on the GPUs during the load."""
+    async def _with_gpus(
+        self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch
+    ) -> Measured:
+        """Return the measurement of the load `outcome`, with the GPUs' readings by `meter` and
+        their power `idle` before the load. `watch` has recorded what changed on the GPUs during the
+        load."""
         telemetry = await meter.after(outcome.t1_unix)
         gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
         summary = meter.with_gpus(outcome, gpus, idle)
         span, used = span_of(outcome), (*gpus, HOST_INDEX)
-        proofs = meter.proofs(*span, [a for a in self._alterations if a.gpu_index in used], self._known)
+        proofs = meter.proofs(
+            *span, [a for a in self._alterations if a.gpu_index in used], self._known
+        )
         clocks = meter.clocks(*span, self._alterations, self._known) if self._known else ()
         changed, beside = await self._disturbances(watch)
         summary = replace(
@@ -161,12 +177,16 @@ class Measurement:
             refused=(*summary.refused, *changed),
         )
         moments = meter.moments(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
-        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments)
+        return Measured(
+            outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments
+        )
 
-    async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return (what changed on the GPUs during the run, which foreign programs used the GPUs throughout the run), as
-        texts. If the user's own command makes the load, no program counts as foreign, because that command may use the
-        GPUs."""
+    async def _disturbances(
+        self, watch: DisturbanceWatch
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return (what changed on the GPUs during the run, which foreign programs used the GPUs
+        throughout the run), as texts. If the user's own command makes the load, no program counts
+        as foreign, because that command may use the GPUs."""
         status = self._server.status
         if self._spec.command:
             return watch.changes(watch.came), ()
@@ -174,7 +194,9 @@ class Measurement:
         if (watch.came or watch.running) and status is not None:
             every = self._host.nodes if isinstance(self._host, ClusterHost) else ()
             nodes = {node.name: node.host for node in every}
-            ranks = [(nodes[rank.host], rank.run_dir) for rank in status.ranks if rank.host in nodes]
+            ranks = [
+                (nodes[rank.host], rank.run_dir) for rank in status.ranks if rank.host in nodes
+            ]
             for host, run_dir in ranks or [(self._host, status.run_dir)]:
                 runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
                 ours |= {pid for run in runs if run.run_dir == run_dir for pid in run.members}
@@ -202,10 +224,12 @@ class Measurement:
         limit = tokenizer.max_model_len
         if limit is not None and spec.input_tokens + longest > limit:
             raise BenchError(
-                f"prompts of {spec.input_tokens:,} and answers of {longest:,} tokens do not fit the server's context"
+                f"prompts of {spec.input_tokens:,} and answers of {longest:,} tokens do not fit "
+                "the server's context"
                 f" of {limit:,}",
                 host=self._server.host,
-                next_step="lower --input-tokens or --max-tokens, or start the server with a longer context",
+                next_step="lower --input-tokens or --max-tokens, or start the server with a longer "
+                "context",
             )
         self._length = await prompt_length.measure(spec, tokenizer.count)
         if self._length is not None:
@@ -221,11 +245,14 @@ class Measurement:
         if self._spec.command:
             return outcome, await engine.after(begin, end)
         sent = _sent(outcome.summary)
-        return outcome, await engine.after(begin, end, lambda e: caught_up(e, *sent) or self._cancel.is_set())
+        return outcome, await engine.after(
+            begin, end, lambda e: caught_up(e, *sent) or self._cancel.is_set()
+        )
 
     async def _client(self) -> BenchOutcome:
         started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
-        if spec.api_key_env and (key := self._key()):  # a client on the host has another environment
+        # a client on the host has another environment
+        if spec.api_key_env and (key := self._key()):
             env[spec.api_key_env] = key
         outcome = await runner.run(
             replace(spec, url=self._load.url_there) if started.client == "host" else spec,
@@ -245,47 +272,67 @@ class Measurement:
 
         self._show("running the command")
         with own_command.filled(spec.command, base_url, spec.model) as argv:
-            done = await own_command.run(argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s)
-        return BenchOutcome(spec, own_command.summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix)
+            done = await own_command.run(
+                argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s
+            )
+        return BenchOutcome(
+            spec, own_command.summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix
+        )
 
     # ---- what the engine counted
 
     def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
-        """Return the benchmark's summary with the engine's metrics. If the engine and the load client counted different
-        numbers of requests or tokens, the difference becomes a note or makes the result invalid."""
-        summary, notes, invalid = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
+        """Return the benchmark's summary with the engine's metrics. If the engine and the load
+        client counted different numbers of requests or tokens, the difference becomes a note or
+        makes the result invalid."""
+        summary, notes, invalid = (
+            outcome.summary,
+            list(outcome.summary.notes),
+            list(outcome.summary.refused),
+        )
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:
             return own_command.with_counts(replace(summary, engine=during, absent=absent), during)
-        if not (summary.requests_failed or outcome.partial):  # the engine may count a part of a failed request
+        # the engine may count a part of a failed request
+        if not (summary.requests_failed or outcome.partial):
             during = replace(during, disagreements=disagreements(during, *_sent(summary)))
         if during.disagreements:
             differing = "; ".join(during.disagreements)
-            notes.append(f"{differing}: the likely cause is traffic of other clients on this server")
+            notes.append(
+                f"{differing}: the likely cause is traffic of other clients on this server"
+            )
         cached = self._decided_by_cache(outcome, during)
         if cached and not any("cache" in reason for reason in invalid):
             invalid.append(cached)
-        return replace(summary, engine=during, absent=absent, notes=tuple(notes), refused=tuple(invalid))
+        return replace(
+            summary, engine=during, absent=absent, notes=tuple(notes), refused=tuple(invalid)
+        )
 
     def _decided_by_cache(self, outcome: BenchOutcome, during: EngineDuring) -> str | None:
-        """Return why the result is invalid because most of its prompt tokens came from the engine's prefix cache; None
-        if it is not. Cached tokens of a chat template, which all requests share, do not count."""
+        """Return why the result is invalid because most of its prompt tokens came from the engine's
+        prefix cache; None if it is not. Cached tokens of a chat template, which all requests share,
+        do not count."""
         spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
         if spec.shared_prefix or spec.prompts or not hits or not prompt:
             return None
         template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0
-        if self._length is not None:  # each of Workbench's words is at least one token; the rest may be template
+        # each of Workbench's words is at least one token; the rest may be template
+        if self._length is not None:
             template = max(0, self._length.tokens - self._length.words)
         requests = _sent(outcome.summary)[0]
         if hits - template * requests <= _CACHED_SHARE * prompt:
             return None
-        return f"{100 * hits / prompt:.0f} % of the prompt tokens came from the prefix cache by the engine's own count"
+        return (
+            f"{100 * hits / prompt:.0f} % of the prompt tokens came from the prefix cache by "
+            "the engine's own count"
+        )
 
     # ---- shared by the above
 
     @asynccontextmanager
     async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
-        await asyncio.to_thread(importlib.import_module, "httpx")  # takes 0.1 s, in which the screen would hang
+        # takes 0.1 s, in which the screen would hang
+        await asyncio.to_thread(importlib.import_module, "httpx")
         from workbench.server.bounded_http import BoundedClient
 
         key, url = self._key(), self._spec.url
@@ -299,18 +346,23 @@ class Measurement:
         return api_key(name, {**os.environ, **self._load.env}) if name else None
 
     def _show(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
-        """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text on the progress."""
+        """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text
+        on the progress."""
         total = 1 if self._spec.command else self._spec.requests
-        self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line))
+        self._on_progress(
+            BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line)
+        )
 
     async def _until_cancelled(self, work: Awaitable[T]) -> T:
-        """Return the result of `work`. Raises BenchCancelled as soon as the user cancels the benchmark."""
+        """Return the result of `work`. Raises BenchCancelled as soon as the user cancels the
+        benchmark."""
         working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())
         try:
             await asyncio.wait((working, cancelled), return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise BenchCancelled(
-                    "the benchmark was cancelled", next_step="nothing was stored; start the benchmark again"
+                    "the benchmark was cancelled",
+                    next_step="nothing was stored; start the benchmark again",
                 )
             return working.result()
         finally:
@@ -319,8 +371,8 @@ class Measurement:
 
 
 def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:
-    """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A number of tokens is
-    None if the server does not report it."""
+    """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A
+    number of tokens is None if the server does not report it."""
 
     def total(counted: int | None, warm: int | None) -> int | None:
         return None if counted is None or warm is None else counted + warm

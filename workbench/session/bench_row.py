@@ -1,5 +1,5 @@
-"""A row of the list of results, with the highest speed that the hardware allows. The row has a file of its own, because
-importing the file of the session's state takes longer."""
+"""A row of the list of results, with the highest speed that the hardware allows. The row has a file
+of its own, because importing the file of the session's state takes longer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CeilingView:
-    """The measured speed of a result (`measured_tok_s`, None if the result has none) and the highest speed that the
-    hardware allows (`tok_s`), in tokens per second."""
+    """The measured speed of a result (`measured_tok_s`, None if the result has none) and the
+    highest speed that the hardware allows (`tok_s`), in tokens per second."""
 
     tok_s: float
     measured_tok_s: float | None
@@ -46,4 +46,5 @@ class BenchRow:
     refused: tuple[str, ...] = ()  # why the result is invalid
     imported: bool = False  # measured by another tool
     ceiling: CeilingView | None = None
-    advice: tuple[Finding, ...] = ()  # the most important first; only in the row of the newest valid result
+    # the most important first; only in the row of the newest valid result
+    advice: tuple[Finding, ...] = ()

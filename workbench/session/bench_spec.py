@@ -20,7 +20,8 @@ OPEN_STREAMS = 256  # limit of requests in flight at a rate; reaching it distort
 OPEN_S = 30.0  # duration of a rate without a given end
 UNCOUNTED = 1_000_000  # requests of a run that ends by time
 LIMITS = ("timeout_s", "stall_s", "deadline_s")
-# The fields that a repeated benchmark has in common with the first: not its server, nor what is new in each run.
+# The fields that a repeated benchmark has in common with the first: not its server, nor what is new
+# in each run.
 SHAPE = (
     "profile",
     "concurrency",
@@ -58,9 +59,9 @@ _COUNTS = ("concurrency", "requests", "max_tokens", "input_tokens")
 
 
 def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
-    """Return the spec of a benchmark. `overrides` are fields of BenchSpec (None if not given) and `prompts_file`, a
-    path. A profile among the overrides replaces the preset's suggestion `suggested`. Raises InputError for a spec that
-    cannot be run."""
+    """Return the spec of a benchmark. `overrides` are fields of BenchSpec (None if not given) and
+    `prompts_file`, a path. A profile among the overrides replaces the preset's suggestion
+    `suggested`. Raises InputError for a spec that cannot be run."""
     from workbench.bench import profiles
     from workbench.model.bench import BenchSpec
 
@@ -85,8 +86,9 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
 
 
 def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Lower `concurrency` in `merged`, the fields of BenchSpec, so that each stream has at least one request. Raises
-    InputError if the user gave that concurrency. A benchmark with a request rate has no streams and is not checked."""
+    """Lower `concurrency` in `merged`, the fields of BenchSpec, so that each stream has at least
+    one request. Raises InputError if the user gave that concurrency. A benchmark with a request
+    rate has no streams and is not checked."""
     streams, requests = merged.get("concurrency", 1), merged.get("requests", 1)
     if merged.get("rate") is not None or merged.get("command") or streams <= requests:
         return
@@ -99,13 +101,17 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of "requests", "concurrency" and "warmup" that follow from the rate, the concurrency or the
-    duration in `given`, the user's options. {} if `given` has none of the three."""
+    """Return the values of "requests", "concurrency" and "warmup" that follow from the rate, the
+    concurrency or the duration in `given`, the user's options. {} if `given` has none of the three.
+    """
     fitting: dict[str, Any] = {}
     if "rate" in given:
         fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
     elif "concurrency" in given:
-        fitting = {"requests": ROUNDS * given["concurrency"], "warmup": max(1, given["concurrency"])}
+        fitting = {
+            "requests": ROUNDS * given["concurrency"],
+            "warmup": max(1, given["concurrency"]),
+        }
     return {**fitting, "requests": UNCOUNTED} if "seconds" in given else fitting
 
 
@@ -148,15 +154,22 @@ def _check_counts(fields: Mapping[str, Any]) -> None:
 def _check(fields: Mapping[str, Any]) -> None:
     _check_counts(fields)
     if fields.get("warmup", 0) < 0:
-        raise InputError("the number of warm-up requests is below 0", next_step="give 0 or more warm-up requests")
+        raise InputError(
+            "the number of warm-up requests is below 0", next_step="give 0 or more warm-up requests"
+        )
     seconds = (("seconds", "seconds"), *((name, "seconds") for name in LIMITS))
     for name, unit in (("rate", "requests per second"), *seconds):
         value = fields.get(name)
         if value is not None and not 0 < value < float("inf"):
             raise InputError(
-                f"{name} {value:g} is not a valid number of {unit}", next_step=f"give {name} a number above 0"
+                f"{name} {value:g} is not a valid number of {unit}",
+                next_step=f"give {name} a number above 0",
             )
-    for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ENDPOINTS), ("client", CLIENTS)):
+    for name, words in (
+        ("arrival", ("poisson", "constant")),
+        ("endpoint", ENDPOINTS),
+        ("client", CLIENTS),
+    ):
         if fields.get(name, words[0]) not in words:
             raise InputError(
                 f"{fields[name]!r} is not a valid value of {name}",
@@ -180,10 +193,15 @@ def _check(fields: Mapping[str, Any]) -> None:
     for name, option in _OPTIONS.items():
         if name in fields.get("extra_body", {}):
             raise InputError(
-                f"the extra body fields contain {name!r}, which has an option of its own", next_step=f"use {option}"
+                f"the extra body fields contain {name!r}, which has an option of its own",
+                next_step=f"use {option}",
             )
-    if any(map(has_messages, fields.get("prompts", ()))) and fields.get("endpoint", "chat") != "chat":
+    if (
+        any(map(has_messages, fields.get("prompts", ())))
+        and fields.get("endpoint", "chat") != "chat"
+    ):
         raise InputError(
-            f"the prompts file contains chat messages, which the endpoint {fields['endpoint']} does not accept",
+            f"the prompts file contains chat messages, which the endpoint {fields['endpoint']} "
+            "does not accept",
             next_step="use --endpoint chat",
         )

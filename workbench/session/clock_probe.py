@@ -1,6 +1,6 @@
-"""Probes of clock locks. A probe sets a clearly lower lock for 2 s under load, which shows whether the clock follows
-locks at all, and then sets the previous lock again. If Workbench is killed meanwhile, a guard process on the host does
-that."""
+"""Probes of clock locks. A probe sets a clearly lower lock for 2 s under load, which shows whether
+the clock follows locks at all, and then sets the previous lock again. If Workbench is killed
+meanwhile, a guard process on the host does that."""
 
 from __future__ import annotations
 
@@ -34,21 +34,26 @@ Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU ->
 
 
 def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
-    """Return the proofs that only a probe can decide: the clock under load agrees with the lock, but the clock might be
-    the same without the lock."""
+    """Return the proofs that only a probe can decide: the clock under load agrees with the lock,
+    but the clock might be the same without the lock."""
     return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
 
 
-def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Probes, tuple[str, ...]]:
-    """Return (probes, notes). The probes are the lower clock locks to try, by setting and GPU index, one for each lock
-    in `proofs`. The notes name the GPUs that support no suitable lock."""
+def choose_probes(
+    infos: Sequence[GpuInfo], proofs: Sequence[Proof]
+) -> tuple[Probes, tuple[str, ...]]:
+    """Return (probes, notes). The probes are the lower clock locks to try, by setting and GPU
+    index, one for each lock in `proofs`. The notes name the GPUs that support no suitable lock."""
     found: dict[str, dict[int, GpuSettings]] = {}
     notes: list[str] = []
     by_index = {info.index: info for info in infos}
     for proof in proofs:
         mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
         if mhz is None:
-            notes.append(f"{proof.where}: {label_of(proof.setting)} was not probed: the GPU has no clearly lower clock")
+            notes.append(
+                f"{proof.where}: {label_of(proof.setting)} was not probed: the GPU has no "
+                "clearly lower clock"
+            )
         else:
             lock = GpuSettings({proof.setting: ClockRange(mhz, mhz)})
             found.setdefault(proof.setting, {})[proof.gpu_index] = lock
@@ -56,8 +61,8 @@ def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Pr
 
 
 def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) -> int | None:
-    """Return the supported clock in MHz that is nearest to 75 % of the observed clock. None if no supported clock is
-    clearly below the observed one."""
+    """Return the supported clock in MHz that is nearest to 75 % of the observed clock. None if no
+    supported clock is clearly below the observed one."""
     entry = setting_of(setting)
     if info is None or observed_mhz is None or not isinstance(entry, ClockSetting):
         return None
@@ -67,19 +72,22 @@ def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) ->
 
 
 class ClockProbe:
-    """Runs probes of clock locks: short tries of a lower lock under load. A probe that fails gives a note with the
-    reason."""
+    """Runs probes of clock locks: short tries of a lower lock under load. A probe that fails gives
+    a note with the reason."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl) -> None:
         self._core, self._telemetry, self._gpu = core, telemetry, gpu
 
     async def commands(self, probes: Probes) -> Sequence[SettingCommand]:
-        """Return the commands that set the probes' locks, and those that set the previous locks again."""
+        """Return the commands that set the probes' locks, and those that set the previous locks
+        again."""
         found: list[SettingCommand] = []
         for setting, wanted in probes.items():
             previous = await self._previous(setting, wanted)
             found += await self._gpu.plan_each({str(gpu): lock for gpu, lock in wanted.items()})
-            found += await self._gpu.plan_each({str(gpu): one.settings for gpu, one in previous.items()})
+            found += await self._gpu.plan_each(
+                {str(gpu): one.settings for gpu, one in previous.items()}
+            )
         return found
 
     async def run(
@@ -90,8 +98,9 @@ class ClockProbe:
         known: ContrastEvidence,
         password: str | None,
     ) -> tuple[list[Clock], tuple[str, ...]]:
-        """Run the probes. Return (the GPUs' clocks under the probes, a note for each probe that failed). `meter` reads
-        the GPUs, `load(seconds)` loads the server, and `known` has the clocks under earlier loads."""
+        """Run the probes. Return (the GPUs' clocks under the probes, a note for each probe that
+        failed). `meter` reads the GPUs, `load(seconds)` loads the server, and `known` has the
+        clocks under earlier loads."""
         clocks: list[Clock] = []
         notes: list[str] = []
         for setting, wanted in probes.items():
@@ -101,8 +110,12 @@ class ClockProbe:
                 notes.append(f"{label_of(setting)} was not probed: {error.message}")
         return clocks, tuple(notes)
 
-    async def _previous(self, setting: str, wanted: Mapping[int, GpuSettings]) -> dict[int, Previous]:
-        return await previous_of(self._core.host, await self._telemetry.reading(), setting, tuple(wanted))
+    async def _previous(
+        self, setting: str, wanted: Mapping[int, GpuSettings]
+    ) -> dict[int, Previous]:
+        return await previous_of(
+            self._core.host, await self._telemetry.reading(), setting, tuple(wanted)
+        )
 
     async def _one(
         self,
@@ -116,10 +129,14 @@ class ClockProbe:
         previous = await self._previous(setting, wanted)
         self._gpu.guard.attend()  # the guard reverts the lock of a probe that is killed
         try:
-            report = await self._gpu.apply_each({str(gpu): lock for gpu, lock in wanted.items()}, password=password)
+            report = await self._gpu.apply_each(
+                {str(gpu): lock for gpu, lock in wanted.items()}, password=password
+            )
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
-                raise SettingsError(f"{failed.command.where}: {failed.message}", host=self._core.host.name)
+                raise SettingsError(
+                    f"{failed.command.where}: {failed.message}", host=self._core.host.name
+                )
             driven = await load(RISE_S + PROBE_S)
             return meter.clocks(driven.t0_s, driven.t1_s, self._core.state.alterations, known)
         finally:
@@ -131,7 +148,9 @@ class ClockProbe:
             with suppress(WorkbenchError):
                 why = await restore(self._core.host, self._gpu, gpu, one, password)
             if why:
-                text = f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"
+                text = (
+                    f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"
+                )
                 self._core.notify(
                     Level.ERROR,
                     text,

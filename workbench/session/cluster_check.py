@@ -1,5 +1,5 @@
-"""The check of a cluster before a server starts on it. The reports of the nodes are compared with each other and with
-what a plan needs."""
+"""The check of a cluster before a server starts on it. The reports of the nodes are compared with
+each other and with what a plan needs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,30 @@ _ADDRESSES = ("dist-init-addr",)
 
 
 async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
-    """Return a report on the nodes of a cluster, and on what the plan of `editor` needs there: the engine, the model's
-    files, free ports and GPU memory."""
+    """Return a report on the nodes of a cluster, and on what the plan of `editor` needs there: the
+    engine, the model's files, free ports and GPU memory."""
     networks = await asyncio.gather(*(interfaces.read(node.host) for node in host.nodes))
     plan = editor.effective if editor is not None else None
     ports = tuple(_ports(plan, editor)) if plan is not None and editor is not None else ()
     entries = HostsStore().content.hosts
     nodes = []
-    for number, (node, place, network) in enumerate(zip(host.nodes, host.places, networks, strict=True)):
+    for number, (node, place, network) in enumerate(
+        zip(host.nodes, host.places, networks, strict=True)
+    ):
         entry = entries.get(node.name)
-        programs = {name: shlex.split(text)[0] for name, text in entry.engines.items() if text} if entry else {}
-        model = partial(_identify, node.host, plan) if plan is not None and host.simulated is None else None
-        nodes.append(NodeToCheck(node.host, place, network, programs, ports if number == 0 else (), model))
+        programs = (
+            {name: shlex.split(text)[0] for name, text in entry.engines.items() if text}
+            if entry
+            else {}
+        )
+        model = (
+            partial(_identify, node.host, plan)
+            if plan is not None and host.simulated is None
+            else None
+        )
+        nodes.append(
+            NodeToCheck(node.host, place, network, programs, ports if number == 0 else (), model)
+        )
     reports, connections = await cluster_facts.gather(nodes)
     return ClusterReport(
         tuple(reports),
@@ -74,10 +86,12 @@ async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:
 
 
 def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
-    """Yield the ports that the plan uses on the cluster's first node: one for requests, and those through which the
-    processes on the nodes find each other."""
+    """Yield the ports that the plan uses on the cluster's first node: one for requests, and those
+    through which the processes on the nodes find each other."""
     yield editor.command().port
-    flags = {flag.name: flag.value for flag in plan.flags} | dict(plan.nodes[0].flags if plan.nodes else {})
+    flags = {flag.name: flag.value for flag in plan.flags} | dict(
+        plan.nodes[0].flags if plan.nodes else {}
+    )
     for name in _PORTS:
         if isinstance(port := flags.get(name), int):
             yield port

@@ -1,4 +1,5 @@
-"""A sweep of the concurrency: throughput and latency measured at rising numbers of concurrent requests."""
+"""A sweep of the concurrency: throughput and latency measured at rising numbers of concurrent
+requests."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from workbench.session.sweep_progress import EndedEarly, SweepProgress, broken
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
-ROUNDS = 8  # requests per stream: the steady window is then about 88 % of the run (bench/profiles.py)
+# requests per stream: the steady window is then about 88 % of the run (bench/profiles.py)
+ROUNDS = 8
 _MOST = 4096
 
 
@@ -28,9 +30,9 @@ async def plan_concurrency_sweep(
     max_minutes: float | None,
     bench: Mapping[str, Any],
 ) -> PlannedSweep:
-    """Check a sweep that measures a server at rising `levels` of concurrency, and return it. The server is the run
-    `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Raises InputError or BenchError for a sweep that
-    cannot be carried out."""
+    """Check a sweep that measures a server at rising `levels` of concurrency, and return it. The
+    server is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Raises
+    InputError or BenchError for a sweep that cannot be carried out."""
     rising = levels_of(levels)
     parts.load.spec_of(None, dict(bench))
     target = await target_of(parts, run_id, url)
@@ -43,12 +45,13 @@ async def plan_concurrency_sweep(
 
 
 def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
-    """Return the levels, which are numbers of concurrent requests, in rising order and each once. Raises InputError for
-    an empty list or a level that is too low or too high."""
+    """Return the levels, which are numbers of concurrent requests, in rising order and each once.
+    Raises InputError for an empty list or a level that is too low or too high."""
     found = tuple(sorted(set(levels)))
     if not found or found[0] < 1 or found[-1] > _MOST:
         raise InputError(
-            f"{', '.join(map(str, levels)) or 'an empty list'} is not a valid list of concurrency levels",
+            f"{', '.join(map(str, levels)) or 'an empty list'} is not a valid list of concurrency "
+            "levels",
             next_step=f"give levels from 1 to {_MOST}, for example 1,2,4,8,16",
         )
     return found
@@ -56,9 +59,9 @@ def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass
 class ConcurrencySweep:
-    """Measures a server at rising numbers of concurrent requests, the levels, until a level fails or would exceed the
-    time limit. `bench` has the fields of BenchSpec that the user gave. The numbers of requests and of warm-up requests
-    grow with the level unless the user gave them."""
+    """Measures a server at rising numbers of concurrent requests, the levels, until a level fails
+    or would exceed the time limit. `bench` has the fields of BenchSpec that the user gave. The
+    numbers of requests and of warm-up requests grow with the level unless the user gave them."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -73,7 +76,9 @@ class ConcurrencySweep:
             self.progress.check_stop()
             fields = self.fields(level)
             self._check_time(level, fields, best_tok_s)
-            bench = partial(self.parts.bench.run_target, self.target.run_id, self.target.url, **fields)
+            bench = partial(
+                self.parts.bench.run_target, self.target.run_id, self.target.url, **fields
+            )
             results = await self.progress.measure(index, bench)
             await self.progress.save()
             point = self.progress.sweep.points[index]
@@ -84,9 +89,12 @@ class ConcurrencySweep:
                 self.progress.note(f"{point.label}: {count_of(failed, 'request')} failed")
 
     def fields(self, level: int) -> dict[str, Any]:
-        """Return the fields of BenchSpec that the sweep sets at one level, a number of concurrent requests."""
+        """Return the fields of BenchSpec that the sweep sets at one level, a number of concurrent
+        requests."""
         given = self.bench
-        requests = given.get("requests") or (REQUESTS if given.get("seconds") else ROUNDS * max(level, 2))
+        requests = given.get("requests") or (
+            REQUESTS if given.get("seconds") else ROUNDS * max(level, 2)
+        )
         warmup = given.get("warmup")
         return {
             **given,
@@ -100,10 +108,14 @@ class ConcurrencySweep:
             return
         left_s = 60 * self.max_minutes - self.progress.elapsed_s
         spec: BenchSpec = self.parts.load.spec_of(None, dict(fields))
-        needs_s = (spec.requests + spec.warmup) * spec.max_tokens / best_tok_s if best_tok_s else 0.0
+        needs_s = (
+            (spec.requests + spec.warmup) * spec.max_tokens / best_tok_s if best_tok_s else 0.0
+        )
         if spec.seconds is not None:
             needs_s = min(needs_s, spec.seconds)
         if left_s <= 0 or needs_s > left_s:
             about = f"; c={level} would take about {needs_s:.0f} s" if left_s > 0 else ""
             left = f"{max(0.0, left_s):.0f} s left{about}"
-            raise EndedEarly(f"the sweep's limit of {self.max_minutes:g} minutes is nearly used up: {left}")
+            raise EndedEarly(
+                f"the sweep's limit of {self.max_minutes:g} minutes is nearly used up: {left}"
+            )

@@ -24,22 +24,40 @@ if TYPE_CHECKING:
     from workbench.session.bench_measurement import Measured
     from workbench.session.benchmark_load import ServerUnderTest
 
-_LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
+_LOAD = (
+    "endpoint",
+    "concurrency",
+    "rate",
+    "input_tokens",
+    "max_tokens",
+    "prompts_name",
+    "shared_prefix",
+    "command",
+)
 _GPU_FIELDS = (
     *("index", "name", "uuid", "sm_max_mhz", "memory_max_mhz", "power_default_w", "power_max_w"),
     *("memory_total_bytes", "temperature_slowdown_c", "virtualization"),
 )
-_PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
+_PARALLEL = (
+    "tensor-parallel-size",
+    "data-parallel-size",
+    "pipeline-parallel-size",
+    "tp-size",
+    "dp-size",
+    "pp-size",
+)
 
 
 def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
-    """Return the indices of the GPUs that a server with this plan uses; all GPUs if the plan is None. The GPUs are
-    those of CUDA_VISIBLE_DEVICES, or else the first GPUs of the host, as many as the plan's parallel sizes require. On
-    a cluster, each node of the plan provides an equal number of GPUs, and CUDA_VISIBLE_DEVICES counts from 0 on each
-    node."""
+    """Return the indices of the GPUs that a server with this plan uses; all GPUs if the plan is
+    None. The GPUs are those of CUDA_VISIBLE_DEVICES, or else the first GPUs of the host, as many as
+    the plan's parallel sizes require. On a cluster, each node of the plan provides an equal number
+    of GPUs, and CUDA_VISIBLE_DEVICES counts from 0 on each node."""
     if plan is None or not any(info.node for info in infos):
         return _gpus_of_host(plan, infos, 1)
-    names = dict.fromkeys(node.name for node in plan.nodes) or dict.fromkeys(info.node for info in infos[:1])
+    names = dict.fromkeys(node.name for node in plan.nodes) or dict.fromkeys(
+        info.node for info in infos[:1]
+    )
     found: list[int] = []
     for name in names:
         own = [info for info in infos if info.node == name]
@@ -56,20 +74,26 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
     visible = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), None)
     if visible is not None:
         names = [part.strip() for part in visible.split(",")]
-        return tuple(i.index for i in infos if str(i.index) in names or i.uuid in names) or everything
+        return (
+            tuple(i.index for i in infos if str(i.index) in names or i.uuid in names) or everything
+        )
     engine = engines.find(plan.engine)
     if engine is not None and engine.uses_all_gpus:
         return everything
     count = 1
     for name in _PARALLEL:
         value = plan.flag(name)
-        count *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+        count *= (
+            value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+        )
     return everything[: -(-count // nodes)]
 
 
-def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
-    """Return the present settings of `gpus`, by keys such as "gpu0.persistence". Drivers do not report clock locks, so
-    these come from `locks`, the locks that Workbenches have set."""
+def settings_of(
+    telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]
+) -> dict[str, Any]:
+    """Return the present settings of `gpus`, by keys such as "gpu0.persistence". Drivers do not
+    report clock locks, so these come from `locks`, the locks that Workbenches have set."""
     found: dict[str, Any] = {}
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:
@@ -84,11 +108,13 @@ def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: 
 
 
 def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
-    """Return a digest of the work: the server's plan, the model and the shape of the load. Two benchmarks of the same
-    work have the same digest."""
+    """Return a digest of the work: the server's plan, the model and the shape of the load. Two
+    benchmarks of the same work have the same digest."""
     plan = server.plan
     served: Any = (
-        spec.url if plan is None else (plan.engine, {f.name: str(f.value) for f in plan.flags if f.name != "port"})
+        spec.url
+        if plan is None
+        else (plan.engine, {f.name: str(f.value) for f in plan.flags if f.name != "port"})
     )
     shape = [getattr(spec, name) for name in _LOAD]
     text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
@@ -105,8 +131,9 @@ def conditions_of(
     simulated: bool,
     model: ModelBytes,
 ) -> Conditions:
-    """Return the conditions of a measurement. `client` says where the load client ran ("local", "host" or "tunnel"),
-    `locks` are the clock locks on the GPUs, and `model` identifies the files that the server was started with."""
+    """Return the conditions of a measurement. `client` says where the load client ran ("local",
+    "host" or "tunnel"), `locks` are the clock locks on the GPUs, and `model` identifies the files
+    that the server was started with."""
     status, record, plan = server.status, server.record, server.plan
     command = record.command if record else None
     telemetry, gpus = measured.telemetry, measured.gpus
@@ -116,7 +143,8 @@ def conditions_of(
     return Conditions(
         host=server.host,
         engine=status.engine if status else measured.engine,
-        engine_version=(status.engine_version if status else None) or (record.engine_version if record else None),
+        engine_version=(status.engine_version if status else None)
+        or (record.engine_version if record else None),
         model=plan.model if plan else spec.model,
         argv=command.argv if command else (),
         env=dict(command.env) if command else {},
@@ -149,14 +177,18 @@ def conditions_of(
 
 
 def _gpu(info: GpuInfo) -> dict[str, Any]:
-    """Return the properties of a GPU that results contain. On a cluster they include "node", the name of the GPU's
-    node."""
-    return {**{name: getattr(info, name) for name in _GPU_FIELDS}, **({"node": info.node} if info.node else {})}
+    """Return the properties of a GPU that results contain. On a cluster they include "node", the
+    name of the GPU's node."""
+    return {
+        **{name: getattr(info, name) for name in _GPU_FIELDS},
+        **({"node": info.node} if info.node else {}),
+    }
 
 
 def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
-    """Return what a benchmark's load adds to the computation of the highest possible speed: streams, mean context in
-    tokens, bits of a KV cache value, tokens per step. The mean context is the prompt and half of the output."""
+    """Return what a benchmark's load adds to the computation of the highest possible speed:
+    streams, mean context in tokens, bits of a KV cache value, tokens per step. The mean context is
+    the prompt and half of the output."""
     engine = measured.summary.engine
     flags = {f.name: f.value for f in plan.flags} if plan else {}
     return Load(
@@ -168,16 +200,22 @@ def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
 
 
 def ceiling_of(
-    plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None, load: Load | None = None
+    plan: LaunchPlan | None,
+    gpus: Sequence[GpuInfo],
+    memory_mhz: float | None = None,
+    load: Load | None = None,
 ) -> Ceiling | None:
-    """Return the highest speeds that the GPUs allow for the plan's model under `load`, with the memory clock
-    `memory_mhz`. None if the plan is None, the model's size is not known, or `gpus` is empty."""
+    """Return the highest speeds that the GPUs allow for the plan's model under `load`, with the
+    memory clock `memory_mhz`. None if the plan is None, the model's size is not known, or `gpus` is
+    empty."""
 
     if plan is None or plan.model_facts is None or not gpus:
         return None
 
     def size(*names: str) -> int:
-        found = next((v for v in map(plan.flag, names) if isinstance(v, int) and not isinstance(v, bool)), 1)
+        found = next(
+            (v for v in map(plan.flag, names) if isinstance(v, int) and not isinstance(v, bool)), 1
+        )
         return max(1, found)
 
     return ceiling(

@@ -27,8 +27,8 @@ RUNS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """The report on a host: `seen` has what was read from the host, and `findings` the problems, with the most severe
-    first."""
+    """The report on a host: `seen` has what was read from the host, and `findings` the problems,
+    with the most severe first."""
 
     seen: Examination
     findings: Sequence[Finding]
@@ -57,8 +57,8 @@ class HostReport:
 
 
 async def examine(session: Session) -> HostReport:
-    """Return the report about the session's host and about the user's own files. Raises HostUnreachable if there is no
-    connection."""
+    """Return the report about the session's host and about the user's own files. Raises
+    HostUnreachable if there is no connection."""
     from workbench.doctor import examination
     from workbench.doctor.checks import findings
     from workbench.store.config import ConfigStore
@@ -85,9 +85,13 @@ def _programs(settings: HostSettings) -> Mapping[str, str]:
 
 
 async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]:
-    """Return the problems of the journal of GPU settings, of the stored results, of config.toml and of hosts.toml."""
+    """Return the problems of the journal of GPU settings, of the stored results, of config.toml and
+    of hosts.toml."""
     found: list[Finding] = []
-    for code, read in (("gpu.journal", session.gpu.alterations.read), ("results", session.results.refresh)):
+    for code, read in (
+        ("gpu.journal", session.gpu.alterations.read),
+        ("results", session.results.refresh),
+    ):
         try:
             await read()
         except WorkbenchError as error:  # the other checks go on
@@ -101,20 +105,29 @@ async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]
 def _rights(rights: Rights | None) -> Iterator[Finding]:
     if rights is not None and rights.refusal:
         text = f"GPU settings cannot be changed: {rights.refusal}"
-        fix = rights.advice if rights.by_sudoers else "every setting can be read; `workbench demo` shows them all"
+        fix = (
+            rights.advice
+            if rights.by_sudoers
+            else ("every setting can be read; `workbench demo` shows them all")
+        )
         yield Finding(Level.HINT, "gpu.rights", text, fix=fix)
 
 
 def _leftovers(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
-    """Yield a finding for each run that has ended but still has processes, and for each run whose server no longer
-    answers requests."""
+    """Yield a finding for each run that has ended but still has processes, and for each run whose
+    server no longer answers requests."""
     for run in runs:
         if run.outlived or (run.alive and run.state.ended):
-            text = f"run {run.run_id} is {run.state}, and processes of it still live: they may hold GPU memory"
+            text = (
+                f"run {run.run_id} is {run.state}, and processes of it still live: they may "
+                "hold GPU memory"
+            )
             evidence = f"{run.outlived or 1} processes"
         elif run.state is ServerState.UNRESPONSIVE:
             text = f"the server of run {run.run_id} lives and no longer answers"
             evidence = f"port {run.port}"
         else:
             continue
-        yield Finding(Level.WARN, "run.leftover", text, fix=f"workbench stop {run.run_id}", evidence=evidence)
+        yield Finding(
+            Level.WARN, "run.leftover", text, fix=f"workbench stop {run.run_id}", evidence=evidence
+        )

@@ -1,5 +1,5 @@
-"""The entry of a server in an endpoint file on the server's host. The command `vf-eval -m NAME` of the Python package
-verifiers finds the server by that entry."""
+"""The entry of a server in an endpoint file on the server's host. The command `vf-eval -m NAME` of
+the Python package verifiers finds the server by that entry."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ FILE = "configs/endpoints.py"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A run's server as an entry of an endpoint file, the list in which a program such as `vf-eval` looks up servers.
-    `file` is the path of that file on the server's host, and `url` the server's address there. `key` is the name of the
-    environment variable that contains the server's API key."""
+    """A run's server as an entry of an endpoint file, the list in which a program such as `vf-eval`
+    looks up servers. `file` is the path of that file on the server's host, and `url` the server's
+    address there. `key` is the name of the environment variable that contains the server's API key.
+    """
 
     run_id: str
     host: str
@@ -43,13 +44,16 @@ class Endpoint:
 
     @property
     def advice(self) -> str:
-        """The steps that the user must take before running `vf-eval`, as text; "" if there are none."""
-        return f"put the server's API key into the variable {self.key} before you run vf-eval" * (self.key != NO_KEY)
+        """The steps that the user must take before running `vf-eval`, as text; "" if there are
+        none."""
+        return (f"put the server's API key into the variable {self.key} before you run vf-eval") * (
+            self.key != NO_KEY
+        )
 
 
 def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
-    """Return the entry of a run's server for an endpoint file. An empty `name` or `file` is replaced by that of the
-    run's preset, or else by the model's name or the default path FILE."""
+    """Return the entry of a run's server for an endpoint file. An empty `name` or `file` is
+    replaced by that of the run's preset, or else by the model's name or the default path FILE."""
     supervisor = session.servers.supervisor
     status, preset = supervisor.status(run_id), _of_preset(session, run_id)
     model = status.served_model or status.model
@@ -67,12 +71,16 @@ def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> End
 
 
 async def write(session: Session, endpoint: Endpoint) -> str:
-    """Write the entry into its endpoint file on the host. Return a sentence that names the file, the entry and its URL.
-    Raises InputError if the existing file is not an endpoint file."""
+    """Write the entry into its endpoint file on the host. Return a sentence that names the file,
+    the entry and its URL. Raises InputError if the existing file is not an endpoint file."""
     try:
-        text = with_endpoint(await _text_of(session, endpoint.file), endpoint.name, **endpoint.entry)
+        text = with_endpoint(
+            await _text_of(session, endpoint.file), endpoint.name, **endpoint.entry
+        )
     except InputError as error:
-        raise InputError(f"{endpoint.file}: {error.message}", host=endpoint.host, next_step=error.next_step) from None
+        raise InputError(
+            f"{endpoint.file}: {error.message}", host=endpoint.host, next_step=error.next_step
+        ) from None
     await session.host.write_file(endpoint.file, text.encode(), mode=0o644)
     words = ("endpoint", endpoint.run_id, "--file", endpoint.file, "--name", endpoint.name)
     session.core.record(shlex.join(("workbench", "--host", endpoint.host, *words)))

@@ -1,5 +1,5 @@
-"""Queueing and preemption as events at their begin and at their end, made from the readings of the engine's
-counters."""
+"""Queueing and preemption as events at their begin and at their end, made from the readings of the
+engine's counters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _QUIET_S = 10.0  # without waiting or preempted requests until an episode has en
 
 @dataclass(slots=True)
 class _Episode:
-    """A period in which a condition holds, such as queueing. It begins when the condition has held for `begin_s`
-    seconds, and ends when the condition has not held for 10 s. `began_s` and `last_s` are the Unix times of the first
-    and the last reading in which the condition held."""
+    """A period in which a condition holds, such as queueing. It begins when the condition has held
+    for `begin_s` seconds, and ends when the condition has not held for 10 s. `began_s` and `last_s`
+    are the Unix times of the first and the last reading in which the condition held."""
 
     begin_s: float
     began_s: float | None = None
@@ -28,8 +28,8 @@ class _Episode:
     told: bool = False
 
     def take(self, unix_s: float, amount: int) -> str | None:
-        """Update the episode with the next reading. The condition holds if `amount` is above 0. Return "begin" or "end"
-        if the episode begins or ends with this reading, otherwise None."""
+        """Update the episode with the next reading. The condition holds if `amount` is above 0.
+        Return "begin" or "end" if the episode begins or ends with this reading, otherwise None."""
         if amount:
             self.began_s = unix_s if self.began_s is None else self.began_s
             self.last_s = unix_s
@@ -48,9 +48,9 @@ class _Episode:
 
 
 class Episodes:
-    """Finds when queueing and preemption begin and end on one server. `limit` is (flag, value) of the flag that limits
-    the requests which run at the same time, with the value for all replicas; None if the plan does not set such a
-    flag."""
+    """Finds when queueing and preemption begin and end on one server. `limit` is (flag, value) of
+    the flag that limits the requests which run at the same time, with the value for all replicas;
+    None if the plan does not set such a flag."""
 
     def __init__(self, limit: tuple[str, int] | None = None) -> None:
         self._limit = limit
@@ -58,7 +58,8 @@ class Episodes:
         self._preemptions: int | None = None  # by the last reading
 
     def take(self, read: EngineMetrics) -> Iterator[Event]:
-        """Yield an event for each period of queueing or preemption that begins or ends with the reading `read`."""
+        """Yield an event for each period of queueing or preemption that begins or ends with the
+        reading `read`."""
         if read.waiting is not None:
             yield from self._queue(read, read.waiting)
         before, self._preemptions = self._preemptions, read.preemptions
@@ -70,16 +71,22 @@ class Episodes:
         happened = episode.take(read.unix_s, waiting)
         if happened == "begin":
             wait = "1 request waits" if waiting == 1 else f"{waiting} requests wait"
-            yield Event(episode.began_s or read.unix_s, EventKind.QUEUEING, wait + self._cause(read))
+            yield Event(
+                episode.began_s or read.unix_s, EventKind.QUEUEING, wait + self._cause(read)
+            )
         elif happened == "end":
             lasted_s = episode.last_s - (episode.began_s or episode.last_s)
-            text = f"queueing ended after {lasted_s:.0f} s, with up to {count_of(episode.most, 'request')} waiting"
+            text = (
+                f"queueing ended after {lasted_s:.0f} s, with up to "
+                f"{count_of(episode.most, 'request')} waiting"
+            )
             yield Event(read.unix_s, EventKind.QUEUEING, text)
             episode.clear()
 
     def _cause(self, read: EngineMetrics) -> str:
-        """Return why requests wait, as the end of a sentence: a reached limit of running requests. If that limit is not
-        reached, return the number of running requests and the use of the KV cache, as far as they are known."""
+        """Return why requests wait, as the end of a sentence: a reached limit of running requests.
+        If that limit is not reached, return the number of running requests and the use of the KV
+        cache, as far as they are known."""
         running = read.running
         if self._limit is not None and running is not None and running >= self._limit[1]:
             return f": {self._limit[0]} {self._limit[1]} reached"
@@ -96,6 +103,9 @@ class Episodes:
             yield Event(read.unix_s, EventKind.PREEMPTION, text)
         elif happened == "end":
             lasted_s = episode.last_s - (episode.began_s or episode.last_s)
-            text = f"preemption ended after {lasted_s:.0f} s: {count_of(episode.total, 'request')} preempted"
+            text = (
+                f"preemption ended after {lasted_s:.0f} s: "
+                f"{count_of(episode.total, 'request')} preempted"
+            )
             yield Event(read.unix_s, EventKind.PREEMPTION, text)
             episode.clear()

@@ -32,9 +32,10 @@ _ANSWERING = (ServerState.READY, ServerState.UNRESPONSIVE)
 
 
 class EngineLive:
-    """Reads the counters of one engine once a second, from the call of `watch` on. That engine serves the selected run,
-    else the newest READY run, else a server that Workbench did not start. The values go into the timeline and into
-    `state.engine`. While a benchmark loads the server, the benchmark's readings are used instead."""
+    """Reads the counters of one engine once a second, from the call of `watch` on. That engine
+    serves the selected run, else the newest READY run, else a server that Workbench did not start.
+    The values go into the timeline and into `state.engine`. While a benchmark loads the server, the
+    benchmark's readings are used instead."""
 
     def __init__(self, core: StateHolder, servers: Servers, timeline: Timeline) -> None:
         self._core, self._servers, self._timeline = core, servers, timeline
@@ -44,8 +45,9 @@ class EngineLive:
         self._forget(None)
 
     def _forget(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
-        """Forget the counters of the server that was read so far. `view` and `episodes` are the first state and the
-        events of the server to read next; `view` is None if there is no such server."""
+        """Forget the counters of the server that was read so far. `view` and `episodes` are the
+        first state and the events of the server to read next; `view` is None if there is no such
+        server."""
         self._meter, self._episodes = RateMeter(), episodes or Episodes()
         self._failures, self._benchmark_s = 0, float("-inf")
         self._core.update(engine=view)
@@ -55,7 +57,8 @@ class EngineLive:
         try:
             while True:
                 await asyncio.sleep(1.0 - (time.time() - _AFTER_S) % 1.0)
-                with suppress(WorkbenchError):  # a lost link shows in the state; the run may have been removed
+                # a lost link shows in the state; the run may have been removed
+                with suppress(WorkbenchError):
                     await self._read_once()
         finally:
             await self._leave_external()
@@ -69,7 +72,12 @@ class EngineLive:
             await self._read_external()
             return
         await self._leave_external()
-        self._begin(run.run_id, registry.get(run.engine), run.port, self._servers.supervisor.record(run.run_id).plan)
+        self._begin(
+            run.run_id,
+            registry.get(run.engine),
+            run.port,
+            self._servers.supervisor.record(run.run_id).plan,
+        )
         if self._due():
             self._take(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
 
@@ -77,17 +85,25 @@ class EngineLive:
         """Return the run whose engine's counters are read, if there is one."""
         state = self._core.state
         runs = (state.server, *state.servers)
-        return next((run for run in runs if run and run.state in _ANSWERING and run.engine in registry.names()), None)
+        return next(
+            (
+                run
+                for run in runs
+                if run and run.state in _ANSWERING and run.engine in registry.names()
+            ),
+            None,
+        )
 
     async def _read_external(self) -> None:
-        """Read the counters of a server that Workbench did not start. If none is known, search the host for such a
-        server, but not more often than every _LOOK_S seconds."""
+        """Read the counters of a server that Workbench did not start. If none is known, search the
+        host for such a server, but not more often than every _LOOK_S seconds."""
         if self._external is None and time.monotonic() - self._looked_s >= _LOOK_S:
             from workbench.server.external_servers import ExternalMetrics
 
             self._looked_s = time.monotonic()
             found = await self._servers.others()
-            known = sorted(found, key=lambda server: not server.engine)  # engines with known metrics first
+            # engines with known metrics first
+            known = sorted(found, key=lambda server: not server.engine)
             self._external = ExternalMetrics(self._core.host, known[0]) if known else None
         if self._external is None:
             if self._core.state.engine is not None:
@@ -105,7 +121,9 @@ class EngineLive:
         if external is not None:
             await external.close()
 
-    def _begin(self, server: str, engine: Engine | None, port: int | None, plan: LaunchPlan | None = None) -> None:
+    def _begin(
+        self, server: str, engine: Engine | None, port: int | None, plan: LaunchPlan | None = None
+    ) -> None:
         """Begin to read the counters of `server`, a run id or URL, unless they are read already."""
         view = self._core.state.engine
         if view is None or view.server != server:
@@ -113,18 +131,20 @@ class EngineLive:
             self._forget(EngineView(server, title), Episodes(_limit(engine, plan)))
 
     def _due(self) -> bool:
-        """Return whether the engine's counters are to be read now. They are not read while a benchmark reads them, and
-        only rarely after failed readings."""
+        """Return whether the engine's counters are to be read now. They are not read while a
+        benchmark reads them, and only rarely after failed readings."""
         if time.monotonic() - self._benchmark_s < _BENCH_S:
             return False
         return self._failures <= _PATIENCE or int(time.time()) % _RARELY_S == 0
 
     def _use_reading(self, server: str, read: EngineMetrics) -> None:
-        """Use a reading of the engine's counters that a benchmark has made. `server` is the run id or the URL of the
-        benchmark's server."""
+        """Use a reading of the engine's counters that a benchmark has made. `server` is the run id
+        or the URL of the benchmark's server."""
         view = self._core.state.engine
         same_port = view is not None and server.rpartition(":")[2] == view.server.rpartition(":")[2]
-        if view is not None and (view.server == server or (self._external is not None and same_port)):
+        if view is not None and (
+            view.server == server or (self._external is not None and same_port)
+        ):
             self._benchmark_s = time.monotonic()
             self._take(read)
 
@@ -139,7 +159,10 @@ class EngineLive:
         for event in self._episodes.take(read):
             self._timeline.add_event(event.kind, event.text, unix_s=event.unix_s)
         absent = {
-            metric.field: why for metric in LIVE_METRICS for name in metric.counters if (why := read.absent.get(name))
+            metric.field: why
+            for metric in LIVE_METRICS
+            for name in metric.counters
+            if (why := read.absent.get(name))
         }
         problem = next(iter(absent.values())) if len(absent) == len(LIVE_METRICS) else None
         self._failures = self._failures + 1 if problem else 0
@@ -148,8 +171,8 @@ class EngineLive:
 
 
 def _limit(engine: Engine | None, plan: LaunchPlan | None) -> tuple[str, int] | None:
-    """Return (flag, value) of the flag that limits the requests which run at the same time, with the value for all
-    replicas. None if the plan does not set such a flag."""
+    """Return (flag, value) of the flag that limits the requests which run at the same time, with
+    the value for all replicas. None if the plan does not set such a flag."""
     if engine is None or plan is None or engine.concurrency_flag is None:
         return None
     values = [plan.flag(engine.concurrency_flag), plan.flag("data-parallel-size") or 1]

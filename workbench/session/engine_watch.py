@@ -1,4 +1,5 @@
-"""The engine's own metrics before, during and after one benchmark, read from the engine's metrics page."""
+"""The engine's own metrics before, during and after one benchmark, read from the engine's metrics
+page."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ _LOOK_S = 0.1
 
 
 class EngineWatch:
-    """Reads the engine's metrics before, during and after a load: call `before`, run the load inside `watching`, then
-    call `after`. No method raises an error for a metric that cannot be read: the metric is None and has a reason. If
-    `engine` is None, the engine is identified by its metrics page. `hear` is called with each reading during the
-    load."""
+    """Reads the engine's metrics before, during and after a load: call `before`, run the load
+    inside `watching`, then call `after`. No method raises an error for a metric that cannot be
+    read: the metric is None and has a reason. If `engine` is None, the engine is identified by its
+    metrics page. `hear` is called with each reading during the load."""
 
     def __init__(
         self,
@@ -44,13 +45,14 @@ class EngineWatch:
         self._samples: list[EngineMetrics] = []
 
     async def identify(self) -> None:
-        """Identify the engine by its metrics page, if the engine is not known. The page is read at most once for
-        this."""
+        """Identify the engine by its metrics page, if the engine is not known. The page is read at
+        most once for this."""
         if self.engine is None and self._problem is None:
             await self._recognize()
 
     async def read(self) -> EngineMetrics:
-        """Return the engine's present metrics. If they cannot be read, every metric is None and has the reason."""
+        """Return the engine's present metrics. If they cannot be read, every metric is None and has
+        the reason."""
         from workbench.server import metrics  # loads httpx
 
         await self.identify()
@@ -69,15 +71,17 @@ class EngineWatch:
             self._problem = f"/metrics: {str(error) or type(error).__name__}"
             return
         if answer.status_code != 200:
-            self._problem = f"/metrics answers with HTTP {answer.status_code}, so the engine is not known"
+            self._problem = (
+                f"/metrics answers with HTTP {answer.status_code}, so the engine is not known"
+            )
             return
         self.engine = metrics.engine_of(answer.text)
         if self.engine is None:
             self._problem = "/metrics is not the page of an engine that Workbench knows"
 
     async def requests(self) -> RequestCounts:
-        """Return the number of requests that the engine is serving or has queued now, and its counters of all requests
-        so far."""
+        """Return the number of requests that the engine is serving or has queued now, and its
+        counters of all requests so far."""
         now = await self.read()
         known = [count for count in (now.running, now.waiting) if count is not None]
         return RequestCounts(sum(known) if known else None, _counted(now))
@@ -104,8 +108,9 @@ class EngineWatch:
     async def after(
         self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
     ) -> EngineDuring:
-        """Return what the engine counted since the call of `before`, and its other metrics between the two Unix times.
-        Waits, at most 3 s, until `settled` is true of the result or the counters no longer change."""
+        """Return what the engine counted since the call of `before`, and its other metrics between
+        the two Unix times. Waits, at most 3 s, until `settled` is true of the result or the
+        counters no longer change."""
         if self._before is None or not engine_counters.readable(self._before):
             now = await self.read()
             if not engine_counters.readable(now):

@@ -9,13 +9,15 @@ if TYPE_CHECKING:
 
 
 def change_text(before: MemoryFit | str, after: MemoryFit | str) -> str:
-    """Return the change from the estimate `before` to the estimate `after` as text: memory per GPU and KV cache, such
-    as "memory per GPU 21.4 > 23.0 of 24.0 GiB, KV cache 65,536 > 81,920 tokens". A str in place of an estimate is the
-    reason why there is none."""
+    """Return the change from the estimate `before` to the estimate `after` as text: memory per GPU
+    and KV cache, such as "memory per GPU 21.4 > 23.0 of 24.0 GiB, KV cache 65,536 > 81,920 tokens".
+    A str in place of an estimate is the reason why there is none."""
     if isinstance(after, str):
         return f"no estimate: {after}"
     old = None if isinstance(before, str) else before
-    used = _change(f"{old.used_gib_per_gpu:.1f}" if old is not None else None, f"{after.used_gib_per_gpu:.1f}")
+    used = _change(
+        f"{old.used_gib_per_gpu:.1f}" if old is not None else None, f"{after.used_gib_per_gpu:.1f}"
+    )
     parts = [f"memory per GPU {used} of {after.available_gib_per_gpu:.1f} GiB"]
     if after.kv_tokens is not None:
         known = f"{old.kv_tokens:,}" if old is not None and old.kv_tokens is not None else None

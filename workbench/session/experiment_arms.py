@@ -1,4 +1,5 @@
-"""The servers and GPU settings of an experiment's arms: set up for a run, benchmarked, and restored at the end."""
+"""The servers and GPU settings of an experiment's arms: set up for a run, benchmarked, and restored
+at the end."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ _LOOK_S = 2.0
 
 
 class Arms:
-    """Carries out the runs of an experiment on real hosts. `sides` has the host and the server of each side by name:
-    "A" and "B", or "A on HOST" if two hosts with equal hardware (twins) are used. `restarts` says whether each run gets
-    a new server, and `earlier` has the results before a resumed experiment was interrupted."""
+    """Carries out the runs of an experiment on real hosts. `sides` has the host and the server of
+    each side by name: "A" and "B", or "A on HOST" if two hosts with equal hardware (twins) are
+    used. `restarts` says whether each run gets a new server, and `earlier` has the results before a
+    resumed experiment was interrupted."""
 
     def __init__(
         self,
@@ -54,21 +56,23 @@ class Arms:
         self.started: str | None = None  # the server that is on if the experiment started it
         self._keep_on = False  # a server ran before, so the last one stays on
         self._settings_arm: str | None = None  # the arm whose GPU settings are on
-        self._words = next((r.spec.prompt_words for r in earlier), None)  # words of a prompt, the same in all runs
+        # words of a prompt, the same in all runs
+        self._words = next((r.spec.prompt_words for r in earlier), None)
 
     @property
     def _sessions(self) -> Sequence[Session]:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
     def replaced(self) -> str | None:
-        """Return the id of the selected run if the experiment must stop that run before it starts a server of its own.
-        None if no run is selected, or if the selected run can stay."""
+        """Return the id of the selected run if the experiment must stop that run before it starts a
+        server of its own. None if no run is selected, or if the selected run can stay."""
         selected = [session.state.server for session in self._sessions]
         return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
 
     async def prepare(self, experiment: Experiment) -> None:
-        """Stop the server and revert the settings that this experiment left behind if it crashed before. Then find the
-        servers that run now. Raises SettingsError if other GPU settings are altered."""
+        """Stop the server and revert the settings that this experiment left behind if it crashed
+        before. Then find the servers that run now. Raises SettingsError if other GPU settings are
+        altered."""
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
@@ -76,11 +80,18 @@ class Arms:
                 await session.servers.end(leftover)
             standing = statuses.get(experiment.replaces or "")
             if session.state.server is None and standing is not None and standing.state.alive:
-                await session.servers.select(standing.run_id)  # the killed experiment had not ended it yet
+                # the killed experiment had not ended it yet
+                await session.servers.select(standing.run_id)
             selected = session.state.server
-            if selected is None and experiment.runs and not self._restarts:  # a resumed one measures the same server
+            # a resumed one measures the same server
+            if selected is None and experiment.runs and not self._restarts:
                 selected = next(
-                    (s for s in statuses.values() if s.run_id != leftover and self._serves_a(session, s)), None
+                    (
+                        s
+                        for s in statuses.values()
+                        if s.run_id != leftover and self._serves_a(session, s)
+                    ),
+                    None,
                 )
             if selected is not None and selected.run_id != leftover and self._in_the_way(selected):
                 self._keep_on = True
@@ -88,19 +99,29 @@ class Arms:
                     self._run, self._run_side = selected.run_id, self._sides["A"]
         if design.changes_gpus(self._spec):
             for session in self._sessions:
-                session.gpu.guard.attend()  # the guard reverts the settings of an experiment that is killed
+                # the guard reverts the settings of an experiment that is killed
+                session.gpu.guard.attend()
             await self._check_settings(revert=experiment.settings_on)
 
     def _in_the_way(self, status: ServerStatus) -> bool:
-        """Return whether the experiment must stop this server before it starts one of its own: the server is live, and
-        no arm measures it."""
+        """Return whether the experiment must stop this server before it starts one of its own: the
+        server is live, and no arm measures it."""
         starts = any(side.standing is None for side in self._sides.values())
-        return starts and status.state.alive and status.run_id not in [s.run_id for s in self._sides.values()]
+        return (
+            starts
+            and status.state.alive
+            and status.run_id not in [s.run_id for s in self._sides.values()]
+        )
 
     def _serves_a(self, session: Session, status: ServerStatus) -> bool:
-        """Return whether a server is READY and has the configuration of arm A, so that it need not be started again."""
+        """Return whether a server is READY and has the configuration of arm A, so that it need not
+        be started again."""
         side = self._sides["A"]
-        if status.state is not ServerState.READY or side.editor is None or side.session is not session:
+        if (
+            status.state is not ServerState.READY
+            or side.editor is None
+            or side.session is not session
+        ):
             return False
         plan = session.servers.supervisor.record(status.run_id).plan
         return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
@@ -114,9 +135,12 @@ class Arms:
                 await self._revert(arm)
                 on = await _altered(side)
             if on:
-                which = ", ".join(f"{place_of(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on)
+                which = ", ".join(
+                    f"{place_of(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on
+                )
                 raise SettingsError(
-                    f"GPU settings that Workbench altered are still on ({which}) and would distort the comparison",
+                    f"GPU settings that Workbench altered are still on ({which}) and would distort "
+                    "the comparison",
                     host=side.session.host.name,
                     next_step="revert the settings first: r on the screen, or workbench gpu revert",
                 )
@@ -129,7 +153,11 @@ class Arms:
             return False
         plan = mask_plan(editor.effective)
         supervisor = self._sides[arm].session.servers.supervisor
-        ready = [s for s in await supervisor.runs() if s.ready_unix_s is not None and s.engine == editor.engine.name]
+        ready = [
+            s
+            for s in await supervisor.runs()
+            if s.ready_unix_s is not None and s.engine == editor.engine.name
+        ]
         return not any(_same_configuration(supervisor.record(s.run_id).plan, plan) for s in ready)
 
     async def server(self, arm: str) -> str:
@@ -141,7 +169,8 @@ class Arms:
         if self._run is None:
             await self._make_room(side)
             self._run_side = side
-            await uninterrupted(self._launch(side.session, side.editor))  # a cancelled run must end this server too
+            # a cancelled run must end this server too
+            await uninterrupted(self._launch(side.session, side.editor))
         return self._run or ""
 
     async def _launch(self, session: Session, editor: PlanEditor) -> None:
@@ -153,8 +182,8 @@ class Arms:
             await side.session.servers.end(selected.run_id)
 
     async def ready(self, arm: str, run_id: str) -> None:
-        """Wait until the server is READY, then apply the arm's GPU settings. Raises StartFailed if the server does not
-        become READY."""
+        """Wait until the server is READY, then apply the arm's GPU settings. Raises StartFailed if
+        the server does not become READY."""
         side = self._sides[arm]
         if side.url is None:
             status = await side.session.servers.wait_ready(run_id)
@@ -173,12 +202,18 @@ class Arms:
             self.started = None
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most SETTLE_S seconds. `tell`
-        is called with texts on the progress. Return the last temperature in °C, None if it is not known."""
+        """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most
+        SETTLE_S seconds. `tell` is called with texts on the progress. Return the last temperature
+        in °C, None if it is not known."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             now = await self._temperature()
-            if now is None or target_c is None or now <= target_c + within_c or time.monotonic() > deadline:
+            if (
+                now is None
+                or target_c is None
+                or now <= target_c + within_c
+                or time.monotonic() > deadline
+            ):
                 return now
             tell(f"waiting until the GPU has cooled from {now:.0f} to {target_c + within_c:.0f} °C")
             await asyncio.sleep(_LOOK_S)
@@ -187,7 +222,11 @@ class Arms:
         side = self._sides[self._arm]
         telemetry = await side.session.telemetry.reading()
         gpus = gpus_of(side.plan, telemetry.infos)
-        known = [g.temperature_c for g in telemetry.gpus if g.index in gpus and g.temperature_c is not None]
+        known = [
+            g.temperature_c
+            for g in telemetry.gpus
+            if g.index in gpus and g.temperature_c is not None
+        ]
         return max(known) if known else None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
@@ -210,19 +249,23 @@ class Arms:
             try:
                 await self._revert(self._settings_arm)
             except WorkbenchError as error:
-                notes.append(f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)")
+                notes.append(
+                    f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)"
+                )
         if self.started is not None:
             if self._keep_on:
                 arm = experiment.runs[-1].side if experiment.runs else "A"
                 notes.append(
-                    f"a server ran before the experiment, so {self.started} with {arm}'s configuration keeps running"
+                    f"a server ran before the experiment, so {self.started} with {arm}'s "
+                    "configuration keeps running"
                 )
             else:
                 try:
                     await self.clear()
                 except WorkbenchError as error:
                     notes.append(
-                        f"run {self.started} was not stopped: {error.message} (run `workbench stop {self.started}`)"
+                        f"run {self.started} was not stopped: {error.message} (run `workbench stop "
+                        f"{self.started}`)"
                     )
         return notes
 
@@ -232,8 +275,15 @@ class Arms:
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
         gpus, every = await side.gpus()
         if self._settings_arm is not None:
-            before, other = design.arm_of(self._spec, self._settings_arm).gpu, self._sides[self._settings_arm]
-            if wanted == before and other.session is side.session and await other.gpus() == (gpus, every):
+            before, other = (
+                design.arm_of(self._spec, self._settings_arm).gpu,
+                self._sides[self._settings_arm],
+            )
+            if (
+                wanted == before
+                and other.session is side.session
+                and await other.gpus() == (gpus, every)
+            ):
                 return
             await self._revert(self._settings_arm)
         if not wanted:
@@ -244,7 +294,8 @@ class Arms:
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
-                    f"{arm}: {failed.command.setting} of GPU{failed.command.gpu_index} was not set: {failed.message}",
+                    f"{arm}: {failed.command.setting} of GPU{failed.command.gpu_index} was not "
+                    f"set: {failed.message}",
                     host=side.session.host.name,
                 )
 
@@ -256,7 +307,8 @@ class Arms:
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
-                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not reverted: {failed.message}",
+                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not reverted: "
+                    f"{failed.message}",
                     host=side.session.host.name,
                 )
         self._settings_arm = None
@@ -279,4 +331,6 @@ def _start_failed(status: ServerStatus) -> StartFailed:
 
 def _same_configuration(a: LaunchPlan, b: LaunchPlan) -> bool:
     same = replace(a, engine_version=b.engine_version) if a.engine_version is None else a
-    return same.engine_version == b.engine_version and all(change.name == "port" for change in diff(a, b))
+    return same.engine_version == b.engine_version and all(
+        change.name == "port" for change in diff(a, b)
+    )

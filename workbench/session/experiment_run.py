@@ -1,6 +1,6 @@
-"""The course of an experiment: which run is next, what follows a failure, and when the experiment ends. Everything on
-hosts goes through the protocol `TestBed`, so that thousands of simulated experiments can follow the same course
-(tests/benchmarks/bench_experiments.py)."""
+"""The course of an experiment: which run is next, what follows a failure, and when the experiment
+ends. Everything on hosts goes through the protocol `TestBed`, so that thousands of simulated
+experiments can follow the same course (tests/benchmarks/bench_experiments.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Protocol
 from workbench.bench import experiment as design
 from workbench.bench.metric_changes import average, metric_called
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
-from workbench.model.experiment import INTERRUPTED, WARM_UP, Experiment, ExperimentRun, RunState, side_of
+from workbench.model.experiment import (
+    INTERRUPTED,
+    WARM_UP,
+    Experiment,
+    ExperimentRun,
+    RunState,
+    side_of,
+)
 from workbench.model.series_state import SeriesState
 
 if TYPE_CHECKING:
@@ -34,7 +41,8 @@ class NotMeasured(BenchError):
     """Raised when a run has no value of the metric that decides the experiment."""
 
 
-_HOPELESS = (StartFailed, NothingServed, NotMeasured)  # repeating does not help if the arm never succeeded
+# repeating does not help if the arm never succeeded
+_HOPELESS = (StartFailed, NothingServed, NotMeasured)
 
 
 class Stopped(WorkbenchError):
@@ -42,9 +50,9 @@ class Stopped(WorkbenchError):
 
 
 class TestBed(Protocol):
-    """The servers, GPU settings and benchmarks of an experiment. Each method's `arm` names the side that it works on:
-    "A" or "B", or "A on HOST" if two hosts with equal hardware (twins) are used. Every method may raise
-    WorkbenchError."""
+    """The servers, GPU settings and benchmarks of an experiment. Each method's `arm` names the side
+    that it works on: "A" or "B", or "A on HOST" if two hosts with equal hardware (twins) are used.
+    Every method may raise WorkbenchError."""
 
     @property
     def started(self) -> str | None:
@@ -52,43 +60,47 @@ class TestBed(Protocol):
         ...
 
     async def compiles_first(self, arm: str) -> bool:
-        """Return whether the arm's server must compile before its next start, because this configuration was never
-        started before."""
+        """Return whether the arm's server must compile before its next start, because this
+        configuration was never started before."""
         ...
 
     async def server(self, arm: str) -> str:
-        """Return the run id of the arm's server, started if necessary. The server need not be READY yet. A new server
-        is started for each run if the arms differ in anything that only a restart changes."""
+        """Return the run id of the arm's server, started if necessary. The server need not be READY
+        yet. A new server is started for each run if the arms differ in anything that only a restart
+        changes."""
         ...
 
     async def ready(self, arm: str, run_id: str) -> None:
-        """Wait until the server `run_id` is READY, then apply the GPU settings of `arm`. Raises StartFailed if the
-        server does not become READY."""
+        """Wait until the server `run_id` is READY, then apply the GPU settings of `arm`. Raises
+        StartFailed if the server does not become READY."""
         ...
 
     async def clear(self) -> None:
-        """Revert the GPU settings that the experiment has applied, then stop the server that the experiment uses."""
+        """Revert the GPU settings that the experiment has applied, then stop the server that the
+        experiment uses."""
         ...
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """Wait, for a limited time, until the GPUs are at most `within_c` °C away from `target_c`. `tell` is called
-        with texts on the progress. Return the last temperature in °C, or None if it is not known."""
+        """Wait, for a limited time, until the GPUs are at most `within_c` °C away from `target_c`.
+        `tell` is called with texts on the progress. Return the last temperature in °C, or None if
+        it is not known."""
         ...
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
-        """Benchmark the arm's server with prompts made from the random seed `seed`. Return the stored result."""
+        """Benchmark the arm's server with prompts made from the random seed `seed`. Return the
+        stored result."""
         ...
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
-        """Revert the GPU settings, and stop the experiment's server unless a server ran before the experiment. Return
-        notes for the user on what failed and on what keeps running."""
+        """Revert the GPU settings, and stop the experiment's server unless a server ran before the
+        experiment. Return notes for the user on what failed and on what keeps running."""
         ...
 
 
 class ExperimentConduct:
-    """Carries out one experiment. `tell` is called with the changed experiment after each change, and `save` writes it
-    to disk. `results` are the earlier results if the experiment is resumed, and `left_s` is the estimated duration in
-    seconds, None if unknown."""
+    """Carries out one experiment. `tell` is called with the changed experiment after each change,
+    and `save` writes it to disk. `results` are the earlier results if the experiment is resumed,
+    and `left_s` is the estimated duration in seconds, None if unknown."""
 
     def __init__(
         self,
@@ -109,8 +121,9 @@ class ExperimentConduct:
         self._began = time.monotonic()
 
     async def carry_out(self) -> Experiment:
-        """Carry out the experiment and return it as done, failed or stopped. A cancelled task or a lost link stops the
-        experiment, which is then returned without an error. Raises StoreError if the experiment cannot be stored."""
+        """Carry out the experiment and return it as done, failed or stopped. A cancelled task or a
+        lost link stops the experiment, which is then returned without an error. Raises StoreError
+        if the experiment cannot be stored."""
         state: SeriesState = SeriesState.FAILED
         error: str | None = None
         try:
@@ -131,7 +144,15 @@ class ExperimentConduct:
     def _ended(self, state: SeriesState, error: str | None, notes: Sequence[str]) -> None:
         why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
         runs = tuple(design.cut_off(run, why) for run in self.experiment.runs)
-        ended = replace(self.experiment, runs=runs, state=state, error=error, phase="", server=None, settings_on=False)
+        ended = replace(
+            self.experiment,
+            runs=runs,
+            state=state,
+            error=error,
+            phase="",
+            server=None,
+            settings_on=False,
+        )
         self.experiment = ended
         self._note(*notes)
         self._judge()
@@ -143,14 +164,18 @@ class ExperimentConduct:
             await self._warm_up()
         while (why := design.enough(self.experiment)) is None:
             if (late := self._late()) is not None:
-                raise Stopped(late, next_step="resume the experiment with more --max-minutes; finished pairs are kept")
+                raise Stopped(
+                    late,
+                    next_step="resume the experiment with more --max-minutes; "
+                    "finished pairs are kept",
+                )
             await self._make(design.next_run(self.experiment))
         if self.experiment.spec.until_pct is not None:
             self._note(why)
 
     def _late(self) -> str | None:
-        """Return a sentence which says that the experiment's time limit leaves no room for another pair of runs. None
-        if there is room, or no limit."""
+        """Return a sentence which says that the experiment's time limit leaves no room for another
+        pair of runs. None if there is room, or no limit."""
         limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
@@ -158,14 +183,17 @@ class ExperimentConduct:
             return None
         if time.monotonic() - self._began + 2 * average(took) <= 60 * limit:
             return None
-        return f"the limit of {limit:g} min was reached after {done} of {self.experiment.spec.pairs} pairs"
+        return (
+            f"the limit of {limit:g} min was reached after {done} of "
+            f"{self.experiment.spec.pairs} pairs"
+        )
 
     # ---- one run
 
     async def _warm_up(self) -> None:
-        """Make the first runs, whose results are discarded because a cold machine is slower. By default this is one run
-        on each host, or one run of each arm whose server must compile at its next start. A resumed experiment repeats
-        these runs."""
+        """Make the first runs, whose results are discarded because a cold machine is slower. By
+        default this is one run on each host, or one run of each arm whose server must compile at
+        its next start. A resumed experiment repeats these runs."""
         spec = self.experiment.spec
         if spec.throw_away is False:
             return
@@ -174,16 +202,20 @@ class ExperimentConduct:
             chosen: Sequence[str] = arms
             if not spec.throw_away:
                 again = self.experiment.restarts
-                compiling = [a for a in arms if again and await self._bench.compiles_first(side_of(a, host))]
+                compiling = [
+                    a for a in arms if again and await self._bench.compiles_first(side_of(a, host))
+                ]
                 chosen = compiling or arms[:1]
             for arm in chosen:
-                while (await self._make(design.warm_up(self.experiment, arm, host))).state == RunState.FAILED:
+                while (
+                    await self._make(design.warm_up(self.experiment, arm, host))
+                ).state == RunState.FAILED:
                     pass
 
     async def _server(self, arm: str) -> str:
-        """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings, and return the run
-        id. The experiment is saved after the start, so that it can stop this server when it is resumed after a
-        crash."""
+        """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
+        and return the run id. The experiment is saved after the start, so that it can stop this
+        server when it is resumed after a crash."""
         run_id = await self._bench.server(arm)
         settings = design.changes_gpus(self.experiment.spec)
         now = replace(self.experiment, server=self._bench.started, settings_on=settings)
@@ -194,8 +226,8 @@ class ExperimentConduct:
         return run_id
 
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
-        """Carry out one run of the experiment. Return it with the state "done", "discarded" or "failed". A failed run
-        may be repeated."""
+        """Carry out one run of the experiment. Return it with the state "done", "discarded" or
+        "failed". A failed run may be repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.side}"
         run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
@@ -203,11 +235,15 @@ class ExperimentConduct:
             run = replace(run, run_id=await self._server(run.side))
             run = replace(run, start_temperature_c=await self._settled(run, title))
             run = await self._put(replace(run, state=RunState.MEASURING), f"{title}: measuring")
-            result = await self._bench.measure(run.side, run, design.seed_of(self.experiment.spec, max(0, run.pair)))
+            result = await self._bench.measure(
+                run.side, run, design.seed_of(self.experiment.spec, max(0, run.pair))
+            )
         except HostError:
             raise
         except (BenchError, ServerError) as failure:
-            return await self._failed(replace(run, took_s=time.monotonic() - began), _in_one_line(failure), failure)
+            return await self._failed(
+                replace(run, took_s=time.monotonic() - began), _in_one_line(failure), failure
+            )
         run = replace(run, result_id=result.id, took_s=time.monotonic() - began)
         metric = self.experiment.spec.metric
         if (why := design.unfit(result.summary, metric)) is not None:
@@ -216,7 +252,11 @@ class ExperimentConduct:
                 return await self._failed(run, why, NothingServed(why, next_step=logs))
             if (absent := design.unmeasured(result.summary, metric)) is not None:
                 return await self._failed(
-                    run, why, NotMeasured(absent, next_step="make the runs longer, or decide by another --metric")
+                    run,
+                    why,
+                    NotMeasured(
+                        absent, next_step="make the runs longer, or decide by another --metric"
+                    ),
                 )
             if run.pair != WARM_UP:
                 return await self._failed(run, why, BenchError(why))
@@ -230,24 +270,37 @@ class ExperimentConduct:
         within = self.experiment.spec.match_temperature_c
         if within is None:
             return None
-        first = next((r.start_temperature_c for r in self.experiment.runs if r.start_temperature_c is not None), None)
-        temperature = await self._bench.settle(first, within, lambda text: self._phase(f"{title}: {text}"))
+        first = next(
+            (
+                r.start_temperature_c
+                for r in self.experiment.runs
+                if r.start_temperature_c is not None
+            ),
+            None,
+        )
+        temperature = await self._bench.settle(
+            first, within, lambda text: self._phase(f"{title}: {text}")
+        )
         if first is not None and temperature is not None and abs(temperature - first) > within:
             began = f"run {run.place + 1} ({run.arm}) began at {temperature:.0f} °C"
             self._note(f"{began}, the first run at {first:.0f} °C")
         return temperature
 
     async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
-        """Store a failed run and return it. The run and the other run of its pair are repeated later. Raises BenchError
-        if a repetition would not help, or if the pair has failed too often."""
+        """Store a failed run and return it. The run and the other run of its pair are repeated
+        later. Raises BenchError if a repetition would not help, or if the pair has failed too
+        often."""
         run = await self._put(replace(run, state=RunState.FAILED, error=why))
-        never = not any(r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs)
+        never = not any(
+            r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs
+        )
         if isinstance(failure, _HOPELESS) and never:
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
         tries = design.tries(self.experiment, run.pair)
         if tries >= design.TRIES:
             raise BenchError(
-                f"{_which(run)} failed {tries} times; last error, in arm {run.arm}: {failure.message}",
+                f"{_which(run)} failed {tries} times; last error, in arm {run.arm}: "
+                f"{failure.message}",
                 next_step=failure.next_step,
             )
         return run

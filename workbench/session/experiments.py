@@ -1,4 +1,5 @@
-"""A/B experiments: two configurations measured in pairs of runs. They are stored after every run and can be resumed."""
+"""A/B experiments: two configurations measured in pairs of runs. They are stored after every run
+and can be resumed."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ _BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, if nothing b
 
 
 class Experiments:
-    """Carries out one experiment at a time, and shows it in `state.experiment`. `targets` looks up the servers that the
-    arms name."""
+    """Carries out one experiment at a time, and shows it in `state.experiment`. `targets` looks up
+    the servers that the arms name."""
 
     def __init__(
         self,
@@ -61,7 +62,8 @@ class Experiments:
         self.targets = ArmTargets(plans, hosts)
         self._conducting: asyncio.Task[Experiment] | None = None
         self._one = asyncio.Lock()
-        self._ending = False  # the experiment has ended, and its locks and servers are being given back
+        # the experiment has ended, and its locks and servers are being given back
+        self._ending = False
 
     @cached_property
     def db(self) -> ExperimentsDb:
@@ -74,8 +76,8 @@ class Experiments:
         return await asyncio.to_thread(self.db.list)
 
     async def get(self, experiment_id: int) -> Experiment:
-        """Return a stored experiment with the comparison of its results. Raises InputError if there is none with this
-        id."""
+        """Return a stored experiment with the comparison of its results. Raises InputError if there
+        is none with this id."""
         experiment = await asyncio.to_thread(self.db.get, experiment_id)
         return design.judged(experiment, {r.id: r for r in await self._results_of(experiment)})
 
@@ -105,9 +107,9 @@ class Experiments:
     # ---- designed
 
     def spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
-        """Return the spec of an experiment that compares the arms `a` and `b`. If the arms name no servers, both start
-        from the plan under edit. `options` are fields of ExperimentSpec; InputError is raised if the experiment cannot
-        be carried out."""
+        """Return the spec of an experiment that compares the arms `a` and `b`. If the arms name no
+        servers, both start from the plan under edit. `options` are fields of ExperimentSpec;
+        InputError is raised if the experiment cannot be carried out."""
         unknown = sorted(set(options) - {f.name for f in fields(ExperimentSpec)})
         if unknown:
             raise InputError(f"an experiment has no option {', '.join(unknown)}")
@@ -117,7 +119,9 @@ class Experiments:
             options.setdefault("pairs", twins.PAIRS)
         options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
         plan = self._plans.editor.effective if a.target is None and b.target is None else None
-        preset_id = plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
+        preset_id = (
+            plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
+        )
         given = {"preset_id": preset_id, **options}
         body = asdict(mask_plan(plan)) if plan else {}
         spec = design.checked(ExperimentSpec(_masked(a), _masked(b), body, **given))
@@ -125,14 +129,15 @@ class Experiments:
         return spec
 
     def estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
-        """Return the estimated duration of an experiment in seconds; None if no earlier starts or benchmarks of the
-        same kind are stored."""
+        """Return the estimated duration of an experiment in seconds; None if no earlier starts or
+        benchmarks of the same kind are stored."""
         spec = self.spec(a, b, **options)
         return self._estimate_s(spec, design.restarts(a, b, bool(spec.twins)))
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
-        """Return the estimated duration of an experiment in seconds, from earlier starts and benchmarks of the same
-        kind. None if there are none. `restarts` says whether each run starts a server."""
+        """Return the estimated duration of an experiment in seconds, from earlier starts and
+        benchmarks of the same kind. None if there are none. `restarts` says whether each run starts
+        a server."""
         start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
         if bench_s is None or start_s is None:
             return None
@@ -148,7 +153,9 @@ class Experiments:
             known = [
                 s.ready_after_s
                 for s in self._servers.supervisor.statuses()
-                if s.ready_after_s is not None and s.engine == plan["engine"] and s.model == plan["model"]
+                if s.ready_after_s is not None
+                and s.engine == plan["engine"]
+                and s.model == plan["model"]
             ]
             if not known:
                 return None
@@ -180,10 +187,10 @@ class Experiments:
         advice: AdvisedChange | None = None,
         **options: Any,
     ) -> Experiment:
-        """Carry out a new experiment and return it as done, failed or stopped. `options` are fields of ExperimentSpec,
-        and `bases` the plans of the arms if `targets` has looked them up already. `advice` is the finding that the
-        experiment tests; it is stored with the experiment. `opened` is called with the experiment's id before anything
-        is started."""
+        """Carry out a new experiment and return it as done, failed or stopped. `options` are fields
+        of ExperimentSpec, and `bases` the plans of the arms if `targets` has looked them up
+        already. `advice` is the finding that the experiment tests; it is stored with the
+        experiment. `opened` is called with the experiment's id before anything is started."""
         async with self._alone():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
@@ -214,13 +221,20 @@ class Experiments:
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
     ) -> Experiment:
-        """Continue a stored experiment. `pairs` changes the planned number of pairs of runs. `max_minutes` limits the
-        time from now on; with None there is no limit. Raises InputError if the experiment cannot be resumed."""
+        """Continue a stored experiment. `pairs` changes the planned number of pairs of runs.
+        `max_minutes` limits the time from now on; with None there is no limit. Raises InputError if
+        the experiment cannot be resumed."""
         async with self._alone():
             stored = await self.get(experiment_id)
-            spec = replace(stored.spec, max_minutes=max_minutes, pairs=stored.spec.pairs if pairs is None else pairs)
+            spec = replace(
+                stored.spec,
+                max_minutes=max_minutes,
+                pairs=stored.spec.pairs if pairs is None else pairs,
+            )
             experiment = self._resumable(replace(stored, spec=design.checked(spec)))
-            if experiment.state == SeriesState.DONE or (spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2):
+            if experiment.state == SeriesState.DONE or (
+                spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2
+            ):
                 experiment = replace(experiment, extensions=experiment.extensions + 1)
             a, b, bases = with_secrets(self._presets, experiment.spec)
             if a.target is None:
@@ -234,9 +248,14 @@ class Experiments:
         which, host = f"experiment {experiment.id}", self._core.host.name
         check_same_host(which, experiment.host, host)
         if experiment.state == SeriesState.RUNNING:
-            raise InputError(f"{which} is running already", next_step="wait until the experiment has ended")
+            raise InputError(
+                f"{which} is running already", next_step="wait until the experiment has ended"
+            )
         if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:
-            narrower, more = "start an experiment with a narrower --until", "give a higher --pairs to add pairs"
+            narrower, more = (
+                ("start an experiment with a narrower --until"),
+                "give a higher --pairs to add pairs",
+            )
             raise InputError(
                 f"{which} is finished: {experiment.verdict}",
                 next_step=more if experiment.spec.until_pct is None else narrower,
@@ -244,8 +263,8 @@ class Experiments:
         return experiment
 
     async def stop(self) -> None:
-        """Stop the running experiment, which can be resumed later. Returns when servers and GPU settings are
-        restored."""
+        """Stop the running experiment, which can be resumed later. Returns when servers and GPU
+        settings are restored."""
         work = self._conducting
         if work is not None:
             if not work.cancelling():  # a second cancellation would end the restoring
@@ -254,12 +273,14 @@ class Experiments:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Run the block while no other experiment of this session runs. If an earlier experiment is being stored, wait
-        for that. Raises BenchError if another experiment is running."""
+        """Run the block while no other experiment of this session runs. If an earlier experiment is
+        being stored, wait for that. Raises BenchError if another experiment is running."""
         if self._one.locked() and not self._ending:
             host = self._core.host.name
             raise BenchError(
-                "another experiment is running", host=host, next_step="wait until that experiment has ended, or stop it"
+                "another experiment is running",
+                host=host,
+                next_step="wait until that experiment has ended, or stop it",
             )
         async with self._one:
             try:
@@ -268,16 +289,16 @@ class Experiments:
                 self._ending = False
 
     async def _find_engine(self) -> None:
-        """Search the host for the installed engine, against which both arms are checked. Do nothing if that was done
-        before."""
+        """Search the host for the installed engine, against which both arms are checked. Do nothing
+        if that was done before."""
         around = self._plans.editor.around
         if around.installed is None and around.installed_problem is None:
             await self._plans.look_for_engine()
 
     @asynccontextmanager
     async def _locked(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
-        """Hold the measurement lock of each host of the experiment, so that no other Workbench measures there. `what`
-        tells other Workbenches who holds the lock."""
+        """Hold the measurement lock of each host of the experiment, so that no other Workbench
+        measures there. `what` tells other Workbenches who holds the lock."""
         sessions = {side.session.host.name: side.session for side in sides.values()}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
@@ -285,8 +306,8 @@ class Experiments:
             yield
 
     async def _carry_out(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
-        """Carry out an experiment in a task of its own. A cancelled experiment restores servers and settings, and is
-        returned as stopped."""
+        """Carry out an experiment in a task of its own. A cancelled experiment restores servers and
+        settings, and is returned as stopped."""
         self._conducting = asyncio.ensure_future(self._conduct(experiment, sides))
         try:
             with self._core.busy(_EXPERIMENT), self._servers.reserve("an experiment"):
@@ -305,7 +326,9 @@ class Experiments:
             try:
                 await arms.prepare(experiment)
             except WorkbenchError as error:
-                failed = replace(experiment, state=SeriesState.FAILED, error=error.message, left_s=None)
+                failed = replace(
+                    experiment, state=SeriesState.FAILED, error=error.message, left_s=None
+                )
                 await self._save(failed)
                 self._show(failed)
                 raise
@@ -333,5 +356,15 @@ def _masked(arm: Arm) -> Arm:
 
 
 def _same_work(a: BenchSpec, b: BenchSpec) -> bool:
-    names = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "rate", "seconds", "command", "stream")
+    names = (
+        "concurrency",
+        "requests",
+        "max_tokens",
+        "input_tokens",
+        "warmup",
+        "rate",
+        "seconds",
+        "command",
+        "stream",
+    )
     return all(getattr(a, name) == getattr(b, name) for name in names)

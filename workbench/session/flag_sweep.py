@@ -1,5 +1,6 @@
-"""A sweep of one or two flags. The server of each combination of values is started and measured with a few runs, which
-do not suffice to show a difference. Then the best combination is compared with the current values in pairs of runs."""
+"""A sweep of one or two flags. The server of each combination of values is started and measured
+with a few runs, which do not suffice to show a difference. Then the best combination is compared
+with the current values in pairs of runs."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ SCREENED = "screened with {}: only a value that was compared in pairs is claimed
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One combination of flag values. `sets` has the assignments "flag=value"; () stands for the plan's current values.
-    `x` is the value as a number, or None if two flags are swept or the value is not a number. `editor` has the changed
-    plan."""
+    """One combination of flag values. `sets` has the assignments "flag=value"; () stands for the
+    plan's current values. `x` is the value as a number, or None if two flags are swept or the value
+    is not a number. `editor` has the changed plan."""
 
     label: str
     x: float | None
@@ -44,9 +45,9 @@ class Combination:
 
 @dataclass
 class FlagSweep:
-    """Carries out a sweep of flags. `before` is the plan of the server that ran when the sweep began and that is
-    started again at the end, None if no server ran. A resumed sweep does not measure again what was measured
-    already."""
+    """Carries out a sweep of flags. `before` is the plan of the server that ran when the sweep
+    began and that is started again at the end, None if no server ran. A resumed sweep does not
+    measure again what was measured already."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -56,7 +57,8 @@ class FlagSweep:
     runs: int = 1
     pairs: int = 3
     max_minutes: float | None = None
-    _server: str | None = field(default=None, init=False)  # the run that the sweep started and that is on
+    # the run that the sweep started and that is on
+    _server: str | None = field(default=None, init=False)
 
     async def run(self) -> None:
         try:
@@ -67,8 +69,8 @@ class FlagSweep:
             await uninterrupted(self._restore())
 
     async def _stop_selected(self) -> None:
-        """Stop the selected server. Its run id is stored first, so that a killed sweep can start that server again when
-        it is resumed."""
+        """Stop the selected server. Its run id is stored first, so that a killed sweep can start
+        that server again when it is resumed."""
         server = self.parts.core.state.server
         if server is not None and server.state.alive:
             self.progress.change(before=server.run_id)
@@ -81,18 +83,24 @@ class FlagSweep:
         missing = self.progress.missing
         for count, index in enumerate(missing):
             self.progress.check_stop()
-            each_s = self.progress.elapsed_s / count if count else 0.0  # with the start of its server
+            # with the start of its server
+            each_s = self.progress.elapsed_s / count if count else 0.0
             self._check_time(each_s)
             await self._screen(index, self.combinations[index])
             runs = len(missing) - count - 1 + 2 * self.pairs
             self.progress.change(left_s=runs * self.progress.elapsed_s / (count + 1))
-        self.progress.note(SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each"))
+        self.progress.note(
+            SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each")
+        )
 
     def _check_time(self, needs_s: float) -> None:
         left_s = self._left_s()
         if left_s is not None and left_s <= needs_s:
             left = f"{max(0.0, left_s):.0f} s are left"
-            raise TimeUp(f"the sweep's limit of {self.max_minutes:g} minutes leaves too little time to go on: {left}")
+            raise TimeUp(
+                f"the sweep's limit of {self.max_minutes:g} minutes leaves too little "
+                f"time to go on: {left}"
+            )
 
     def _left_s(self) -> float | None:
         return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s
@@ -107,19 +115,22 @@ class FlagSweep:
         except WorkbenchError as error:
             await self.progress.fail(index, f"not started: {error.message}")
         else:
-            await self.progress.measure(index, lambda: self.parts.bench.run_on(run_id, **self.bench), self.runs)
+            await self.progress.measure(
+                index, lambda: self.parts.bench.run_on(run_id, **self.bench), self.runs
+            )
             await self.progress.save()
         finally:
             await self._end_server()
 
     async def _start(self, editor: PlanEditor) -> str:
-        """Start a server, and return its run id once the server is READY. Raises WorkbenchError with the reason if the
-        server does not become READY."""
+        """Start a server, and return its run id once the server is READY. Raises WorkbenchError
+        with the reason if the server does not become READY."""
 
         async def launch() -> None:
             self._server = (await self.parts.servers.launch(editor)).run_id
 
-        await uninterrupted(launch())  # otherwise a cancelled sweep would not know a server that it has to end
+        # otherwise a cancelled sweep would not know a server that it has to end
+        await uninterrupted(launch())
         run_id = self._server or ""
         self.progress.change(server=run_id)
         await self.progress.save()  # names the server if the sweep is killed now
@@ -129,8 +140,8 @@ class FlagSweep:
         return run_id
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:
-        """Return the result of `work`, such as the start of a server, which may take half an hour. Raises
-        BenchCancelled as soon as the sweep is cancelled."""
+        """Return the result of `work`, such as the start of a server, which may take half an hour.
+        Raises BenchCancelled as soon as the sweep is cancelled."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self.progress.stop.wait())
         try:
@@ -175,10 +186,12 @@ class FlagSweep:
             return self.progress.note(f"{label} was not compared in pairs: {error.message}")
         verdict = experiment.comparison.metrics[0].verdict if experiment.comparison else ""
         self.progress.change(
-            experiment_id=experiment.id, confirmed=experiment.state == SeriesState.DONE and verdict == BETTER
+            experiment_id=experiment.id,
+            confirmed=experiment.state == SeriesState.DONE and verdict == BETTER,
         )
         task = asyncio.current_task()
-        if task is not None and task.cancelling():  # a cancelled experiment ends in order, and returns
+        # a cancelled experiment ends in order, and returns
+        if task is not None and task.cancelling():
             raise asyncio.CancelledError
         self.progress.check_stop()
         if experiment.state == SeriesState.STOPPED:
@@ -187,8 +200,9 @@ class FlagSweep:
         return self.progress.note(f"{label} against the current values: {outcome}")
 
     async def _experiment(self, sets: Sequence[str]) -> Experiment:
-        """Compare the plan with the assignments `sets` against the plan as it is, in an experiment, and return the
-        experiment. If a resumed sweep had begun this experiment already, continue the experiment."""
+        """Compare the plan with the assignments `sets` against the plan as it is, in an experiment,
+        and return the experiment. If a resumed sweep had begun this experiment already, continue
+        the experiment."""
         left_s = self._left_s()
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id
@@ -201,7 +215,9 @@ class FlagSweep:
         options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
         if minutes is not None:
             options["max_minutes"] = minutes
-        return await self.parts.experiments.run(Arm(), Arm(sets=tuple(sets)), opened=self._note_experiment, **options)
+        return await self.parts.experiments.run(
+            Arm(), Arm(sets=tuple(sets)), opened=self._note_experiment, **options
+        )
 
     async def _note_experiment(self, experiment_id: int) -> None:
         self.progress.change(experiment_id=experiment_id)
@@ -214,16 +230,24 @@ class FlagSweep:
         try:
             status = await self.parts.servers.launch(self.before)
         except WorkbenchError as error:
-            self.progress.change(error=f"the server that ran before the sweep was not started again: {error.message}")
+            self.progress.change(
+                error=f"the server that ran before the sweep was not started again: {error.message}"
+            )
             return
         self.progress.change(before=None)
-        self.progress.note(f"the server that ran before the sweep was started again as {status.run_id}")
+        self.progress.note(
+            f"the server that ran before the sweep was started again as {status.run_id}"
+        )
 
 
 def _best(points: Sequence[SweepPoint]) -> int | None:
-    """Return the index of the fastest of a sweep's measured values. None if no value is faster than the first, which is
-    the plan's current one, or if that one was not measured."""
-    known = [(p.tok_s, i) for i, p in enumerate(points) if p.state == PointState.DONE and p.tok_s is not None]
+    """Return the index of the fastest of a sweep's measured values. None if no value is faster than
+    the first, which is the plan's current one, or if that one was not measured."""
+    known = [
+        (p.tok_s, i)
+        for i, p in enumerate(points)
+        if p.state == PointState.DONE and p.tok_s is not None
+    ]
     if not known or points[0].state != PointState.DONE:
         return None
     return max(known)[1] or None

@@ -1,4 +1,5 @@
-"""Plans of sweeps of flags: each combination of values is checked as a launch plan before the first start."""
+"""Plans of sweeps of flags: each combination of values is checked as a launch plan before the first
+start."""
 
 from __future__ import annotations
 
@@ -48,12 +49,15 @@ class FlagSweepPlanner:
         max_minutes: float | None,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Check a sweep over the values of one or two flags, and return it. `runs` is the number of runs of each
-        combination of values, and `pairs` the number of pairs of runs that compare the best one with the current
-        values. Raises InputError or PlanError for a sweep that cannot be carried out."""
+        """Check a sweep over the values of one or two flags, and return it. `runs` is the number of
+        runs of each combination of values, and `pairs` the number of pairs of runs that compare the
+        best one with the current values. Raises InputError or PlanError for a sweep that cannot be
+        carried out."""
         combinations = await self._combinations(flags)
         if pairs < 0:
-            raise InputError(f"a sweep with {pairs} pairs is not possible", next_step="give --pairs 0 or more")
+            raise InputError(
+                f"a sweep with {pairs} pairs is not possible", next_step="give --pairs 0 or more"
+            )
         editor = self.parts.plans.editor
         plan = editor.effective
         self.parts.load.spec_of(plan.preset_id, dict(bench))
@@ -71,23 +75,29 @@ class FlagSweepPlanner:
         return self._planned(spec, combinations, bench, before)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
-        """Check that a stored sweep can be resumed, and return the sweep of the values that are not measured yet. The
-        sweep's plan becomes the plan under edit. Raises WorkbenchError if the sweep cannot be resumed."""
+        """Check that a stored sweep can be resumed, and return the sweep of the values that are not
+        measured yet. The sweep's plan becomes the plan under edit. Raises WorkbenchError if the
+        sweep cannot be resumed."""
         flags: dict[str, list[str]] = {}
         for word in spec.values:
             name, _, value = word.partition("=")
             flags.setdefault(name, []).append(value)
         await self._check_runs_known(sweep)
         assert spec.plan is not None
-        *_, bases = with_secrets(self.parts.presets, ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id))
+        *_, bases = with_secrets(
+            self.parts.presets, ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
+        )
         self.parts.plans.take(bases["A"], f"sweep {sweep.id}")
         combinations = await self._combinations(flags)
         if [c.label for c in combinations] != [p.label for p in sweep.points]:
             raise InputError(
-                f"sweep {sweep.id} cannot be resumed: this version of Workbench would measure other values",
+                f"sweep {sweep.id} cannot be resumed: this version of Workbench would measure "
+                "other values",
                 next_step="start a new sweep",
             )
-        check_same_conditions(self.parts, sweep, spec, await conditions_of_plan(self.parts, self.parts.plans.editor))
+        check_same_conditions(
+            self.parts, sweep, spec, await conditions_of_plan(self.parts, self.parts.plans.editor)
+        )
         await self._end_leftovers(sweep)
         return self._planned(spec, combinations, spec.bench, self._restartable(sweep.before))
 
@@ -116,9 +126,9 @@ class FlagSweepPlanner:
         return combinations
 
     def _restartable(self, stopped: str | None = None) -> PlanEditor | None:
-        """Return the plan with which the selected live run can be started again after the sweep. If there is no such
-        run, the run `stopped` takes its place, and None is returned if that is None, too. Raises PlanError if the run
-        was started with a secret, which is not stored."""
+        """Return the plan with which the selected live run can be started again after the sweep. If
+        there is no such run, the run `stopped` takes its place, and None is returned if that is
+        None, too. Raises PlanError if the run was started with a secret, which is not stored."""
         status = self.parts.core.state.server
         run_id = status.run_id if status is not None and status.state.alive else stopped
         if run_id is None:
@@ -132,21 +142,27 @@ class FlagSweepPlanner:
         if plan is not None and not diff(mask_plan(current.plan), plan):
             return _with(current, ())
         raise PlanError(
-            f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start it again",
+            f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start "
+            "it again",
             host=self.parts.core.host.name,
             next_step=f"run `workbench stop {run_id}`, then start the sweep again",
         )
 
     async def _check_runs_known(self, sweep: Sweep) -> None:
-        """Raise ServerError if Workbench has no record of a run that the sweep started or stopped. That run might still
-        be alive, and could not be stopped."""
+        """Raise ServerError if Workbench has no record of a run that the sweep started or stopped.
+        That run might still be alive, and could not be stopped."""
         known = {s.run_id for s in await self.parts.servers.supervisor.runs()}
-        unknown = next((run for run in (sweep.server, sweep.before) if run is not None and run not in known), None)
+        unknown = next(
+            (run for run in (sweep.server, sweep.before) if run is not None and run not in known),
+            None,
+        )
         if unknown is not None:
             raise ServerError(
-                f"sweep {sweep.id} cannot be resumed: its run {unknown} has no record and may still be alive",
+                f"sweep {sweep.id} cannot be resumed: its run {unknown} has no record and may "
+                "still be alive",
                 host=self.parts.core.host.name,
-                next_step="set XDG_STATE_HOME as it was when the sweep was started, or start a new sweep",
+                next_step="set XDG_STATE_HOME as it was when the sweep was started, or start a new "
+                "sweep",
             )
 
     async def _end_leftovers(self, sweep: Sweep) -> None:
@@ -158,9 +174,11 @@ class FlagSweepPlanner:
                 await self.parts.servers.end(status.run_id)
 
 
-def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> tuple[Combination, ...]:
-    """Return the plan's current values as the first combination, then every other combination of `flags`. Raises
-    InputError if a value is invalid or no combination can be started."""
+def combinations_of(
+    editor: PlanEditor, flags: Mapping[str, Sequence[str]]
+) -> tuple[Combination, ...]:
+    """Return the plan's current values as the first combination, then every other combination of
+    `flags`. Raises InputError if a value is invalid or no combination can be started."""
     names = _checked_names(editor, flags)
     values = [list(dict.fromkeys(given)) for given in flags.values()]
     empty = next((name for name, given in zip(names, values, strict=True) if not given), None)
@@ -177,7 +195,10 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
             found.append(Combination(" ".join(sets), _number(one), sets, changed))
     if len(found) < 2:
         current = found[0].label.removeprefix("start: ")
-        raise InputError(f"the plan has {current} already, so there is nothing to sweep", next_step="give other values")
+        raise InputError(
+            f"the plan has {current} already, so there is nothing to sweep",
+            next_step="give other values",
+        )
     errors = [next((f for f in c.editor.findings() if f.level is Level.ERROR), None) for c in found]
     if errors[0] is None and errors[1] is not None and all(errors[1:]):
         raise InputError(
@@ -188,18 +209,24 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
 
 
 def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags cannot be swept."""
+    """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags
+    cannot be swept."""
     if not flags or len(flags) > MOST_FLAGS:
         raise InputError(
-            f"a sweep needs one or two flags, not {len(flags)}", next_step="give one or two flags to sweep"
+            f"a sweep needs one or two flags, not {len(flags)}",
+            next_step="give one or two flags to sweep",
         )
     names = [engines.canonical_name(editor.catalog, name) for name in flags]
     if secret := next(filter(is_secret_name, names), None):
         raise InputError(
-            f"{secret} is a secret, and a sweep stores its values in plain text", next_step="sweep another flag"
+            f"{secret} is a secret, and a sweep stores its values in plain text",
+            next_step="sweep another flag",
         )
     if len(set(names)) < len(names):
-        raise InputError(f"the flag {names[0]} is given twice", next_step="give each flag once, with all its values")
+        raise InputError(
+            f"the flag {names[0]} is given twice",
+            next_step="give each flag once, with all its values",
+        )
     return names
 
 

@@ -1,7 +1,9 @@
-"""Several hosts at once, each with its GPUs, its servers and their token rates, and its altered settings.
+"""Several hosts at once, each with its GPUs, its servers and their token rates, and its altered
+settings.
 
-Each host has tasks of its own with time limits (fleet_member.py), so that a slow or unreachable host does not delay the
-readings of the other hosts. The state of all hosts is made once a second, however many readings have arrived."""
+Each host has tasks of its own with time limits (fleet_member.py), so that a slow or unreachable
+host does not delay the readings of the other hosts. The state of all hosts is made once a second,
+however many readings have arrived."""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ INTERVAL_S = 1.0
 Listener = Callable[[FleetState], None]
 
 
-def members(named: Sequence[str] = (), cluster: str | None = None) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host name. The hosts are
-    those in `named` and the nodes of `cluster`; without both, all hosts of hosts.toml. Raises InputError for an unknown
-    cluster."""
+def members(
+    named: Sequence[str] = (), cluster: str | None = None
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host
+    name. The hosts are those in `named` and the nodes of `cluster`; without both, all hosts of
+    hosts.toml. Raises InputError for an unknown cluster."""
     written = HostsStore()
     labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
     nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []
@@ -37,8 +41,9 @@ def members(named: Sequence[str] = (), cluster: str | None = None) -> tuple[Sequ
 
 
 class Fleet:
-    """Reads several hosts from the call of `open` until `close`. `state` is their newest state; listeners are called
-    with the state once a second. `labels` has, by host name, a text to display."""
+    """Reads several hosts from the call of `open` until `close`. `state` is their newest state;
+    listeners are called with the state once a second. `labels` has, by host name, a text to
+    display."""
 
     def __init__(
         self,
@@ -83,7 +88,8 @@ class Fleet:
         self._members[name].start(ask)
 
     async def read_once(self, limit_s: float) -> FleetState:
-        """Return the state when every host is read or has failed, at the latest after `limit_s` seconds."""
+        """Return the state when every host is read or has failed, at the latest after `limit_s`
+        seconds."""
         for member in self._members.values():
             member.look_soon()
         deadline = time.monotonic() + limit_s

@@ -47,8 +47,8 @@ _ENDED_BADLY = (ServerState.FAILED, ServerState.CRASHED)
 
 
 class _Rates:
-    """The live metrics of one server, computed from two successive readings of its counters. `read` returns a new
-    reading."""
+    """The live metrics of one server, computed from two successive readings of its counters. `read`
+    returns a new reading."""
 
     def __init__(self, read: Callable[[], Awaitable[EngineMetrics]]) -> None:
         self._read = read
@@ -64,11 +64,13 @@ class _Rates:
 
 
 class FleetMember:
-    """Reads one host from the call of `start` until `close`. `begin_due` starts the readings that are due, in tasks
-    with time limits. The host is searched for servers `first_look_s` seconds after the connection, so that not all
-    hosts are searched at the same time."""
+    """Reads one host from the call of `start` until `close`. `begin_due` starts the readings that
+    are due, in tasks with time limits. The host is searched for servers `first_look_s` seconds
+    after the connection, so that not all hosts are searched at the same time."""
 
-    def __init__(self, name: str, label: str, open_host: Callable[[str], Host], *, first_look_s: float = 0.0) -> None:
+    def __init__(
+        self, name: str, label: str, open_host: Callable[[str], Host], *, first_look_s: float = 0.0
+    ) -> None:
         self._name, self._label, self._open_host = name, label, open_host
         self._host: Host | None = None
         self._link, self._problem = "connecting", ""
@@ -82,7 +84,8 @@ class FleetMember:
         self._latency_ms: float | None = None
         self._looked, self._look_problem = False, ""
         self._servers_read = False
-        self._files, self._whole_look_s = "", 0.0  # as they were at the last whole look, and when the next one is due
+        # as they were at the last whole look, and when the next one is due
+        self._files, self._whole_look_s = "", 0.0
         self._register_dir = ""
         self._look_after_s, self._look_due_s, self._rates_due_s = first_look_s, 0.0, 0.0
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -127,7 +130,14 @@ class FleetMember:
         if not shown and statuses and statuses[0].state in _ENDED_BADLY:
             shown = [statuses[0]]
         own = [
-            FleetServer(s.run_id, s.engine, s.served_model or s.model, s.port, s.state, s.reason or s.phase or "")
+            FleetServer(
+                s.run_id,
+                s.engine,
+                s.served_model or s.model,
+                s.port,
+                s.state,
+                s.reason or s.phase or "",
+            )
             for s in shown
         ]
         others = [
@@ -138,22 +148,26 @@ class FleetMember:
 
     def _with_rates(self, server: FleetServer) -> FleetServer:
         rates = self._rates.get(server.name) if server.answers else None
-        return server if rates is None else replace(server, values=rates.values, problem=rates.problem)
+        return (
+            server if rates is None else replace(server, values=rates.values, problem=rates.problem)
+        )
 
     @property
     def settled(self) -> bool:
-        """Whether the first reading of the host has ended: its GPUs, servers and settings are known, or the reason why
-        they cannot be read."""
+        """Whether the first reading of the host has ended: its GPUs, servers and settings are
+        known, or the reason why they cannot be read."""
         if self._link in ("down", "refused"):
             return True
         telemetry = self._telemetry
-        read = telemetry is not None and bool(telemetry.infos or telemetry.driver.status is not DriverStatus.OK)
+        read = telemetry is not None and bool(
+            telemetry.infos or telemetry.driver.status is not DriverStatus.OK
+        )
         rated = all(server.values or server.problem for server in self._servers() if server.answers)
         return (read or self._problem_text() is not None) and self._looked and rated
 
     def keep_second(self) -> None:
-        """Add the readings of this second to the graphs. If the newest reading is too old, the graphs have no values at
-        this second."""
+        """Add the readings of this second to the graphs. If the newest reading is too old, the
+        graphs have no values at this second."""
         now = self.view()
         values = (now.util_pct, now.power_w, now.tok_s) if now.live else (None, None, None)
         for trail, value in zip(self._trails, values, strict=True):
@@ -162,7 +176,8 @@ class FleetMember:
     # ---- the link
 
     def start(self, ask: Ask | None = None) -> None:
-        """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for login secrets."""
+        """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for
+        login secrets."""
         if self._source is None or self._link == "refused":
             self._begin("link", lambda: self._connect(ask))
 
@@ -183,11 +198,12 @@ class FleetMember:
             await self._source.start()
 
     async def _connected(self, ask: Ask | None) -> bool:
-        """Connect to the host. Return False if a later attempt may succeed. Return True if the host is connected or has
-        refused the login, because only the user can resolve a refusal."""
+        """Connect to the host. Return False if a later attempt may succeed. Return True if the host
+        is connected or has refused the login, because only the user can resolve a refusal."""
         try:
             if self._host is None:
-                self._host = await asyncio.to_thread(self._open_host, self._name)  # may load the ssh library
+                # may load the ssh library
+                self._host = await asyncio.to_thread(self._open_host, self._name)
                 self._host.on_link(self._on_link)
             self._host.ask = ask
             async with asyncio.timeout(None if ask else _CONNECT_LIMIT_S):
@@ -222,8 +238,8 @@ class FleetMember:
         self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
 
     def begin_due(self) -> None:
-        """Start the reading of servers and settings, and the reading of the servers' counters, if they are due and the
-        previous ones have ended."""
+        """Start the reading of servers and settings, and the reading of the servers' counters, if
+        they are due and the previous ones have ended."""
         now_s = time.monotonic()
         if self._link != "connected" or self._supervisor is None:
             return
@@ -236,7 +252,9 @@ class FleetMember:
         task = self._tasks.get(name)
         if task is not None and not task.done():
             return False
-        self._tasks[name] = asyncio.create_task(self._guarded(work()), name=f"{name} of {self._name}")
+        self._tasks[name] = asyncio.create_task(
+            self._guarded(work()), name=f"{name} of {self._name}"
+        )
         return True
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
@@ -271,22 +289,24 @@ class FleetMember:
             self._looked = True
 
     async def _files_now(self, host: Host, supervisor: Supervisor) -> str:
-        """Return a text that changes when a run begins or is removed, or when a GPU setting is changed: the times and
-        sizes of the directories and files in which Workbench records both. Reading these takes a tenth of the time of
-        reading the files."""
+        """Return a text that changes when a run begins or is removed, or when a GPU setting is
+        changed: the times and sizes of the directories and files in which Workbench records both.
+        Reading these takes a tenth of the time of reading the files."""
         places = (await supervisor.runs_dir(), await journal.path_on(host), self._register_dir)
         return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 
     async def _look_for_others(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
-        """Find the servers of the host that Workbench did not start. A simulated host is not searched, because its
-        processes are those of this machine."""
+        """Find the servers of the host that Workbench did not start. A simulated host is not
+        searched, because its processes are those of this machine."""
         if host.simulated is not None:
             return
         ports = [s.port for s in statuses if s.alive and s.port is not None]
         found = {server.url: server for server in await external_servers.find(host, ports)}
         gone = [one for one in self._found if found.get(one.server.url) != one.server]
         kept = {one.server.url: one for one in self._found if one not in gone}
-        self._found = [kept.get(url) or external_servers.ExternalMetrics(host, found[url]) for url in found]
+        self._found = [
+            kept.get(url) or external_servers.ExternalMetrics(host, found[url]) for url in found
+        ]
         for one in gone:
             await one.close()
 
@@ -296,7 +316,10 @@ class FleetMember:
         gpus = self._telemetry.gpus if self._telemetry is not None else ()
         energy_j = {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
         own = (alteration(record) for record in state.records(energy_j) if record.why_lost is None)
-        self._altered = (*own, *(alteration_of(claim) for claim in state.without_gone(energy_j).others))
+        self._altered = (
+            *own,
+            *(alteration_of(claim) for claim in state.without_gone(energy_j).others),
+        )
 
     async def _read_rates(self) -> None:
         supervisor = self._supervisor
@@ -308,13 +331,15 @@ class FleetMember:
             if s.state is ServerState.READY
         }
         readers |= {one.server.url: partial(one.read, _HTTP_LIMIT_S) for one in self._found}
-        self._rates = {name: self._rates.get(name) or _Rates(read) for name, read in readers.items()}
+        self._rates = {
+            name: self._rates.get(name) or _Rates(read) for name, read in readers.items()
+        }
         async with asyncio.timeout(_RATES_LIMIT_S):
             await asyncio.gather(*(rates.update() for rates in self._rates.values()))
 
     async def close(self) -> None:
-        """Disconnect from the host. Its servers and settings stay as they are. If the host hangs, the wait for it ends
-        after a few seconds."""
+        """Disconnect from the host. Its servers and settings stay as they are. If the host hangs,
+        the wait for it ends after a few seconds."""
         await end_all(self._tasks.values())
         with suppress(TimeoutError, WorkbenchError):
             async with asyncio.timeout(_CLOSE_S):

@@ -25,8 +25,9 @@ Trail = tuple[float | None, ...]  # one value per second, the newest last
 
 @dataclass(frozen=True, slots=True)
 class FleetServer:
-    """A server of a host, with the newest values of its engine's metrics. `state` is that of its run, or FOUND for a
-    server that Workbench did not start. `problem` says why the metrics cannot be read, None if they can."""
+    """A server of a host, with the newest values of its engine's metrics. `state` is that of its
+    run, or FOUND for a server that Workbench did not start. `problem` says why the metrics cannot
+    be read, None if they can."""
 
     name: str  # run id, or the URL of a server that Workbench did not start
     engine: str
@@ -50,12 +51,14 @@ class FleetServer:
 
 @dataclass(frozen=True, slots=True)
 class FleetHost:
-    """One host of a fleet. `age_s` is the age of `telemetry` when the state was made; None without a reading. `problem`
-    says why the host or its GPUs cannot be read. `servers_read` is False until the host was searched for servers."""
+    """One host of a fleet. `age_s` is the age of `telemetry` when the state was made; None without
+    a reading. `problem` says why the host or its GPUs cannot be read. `servers_read` is False until
+    the host was searched for servers."""
 
     name: str
     label: str = ""
-    link: str = "connecting"  # "connected", "lost", "down" (never reached), or "refused": only the user can help
+    # "connected", "lost", "down" (never reached), or "refused": only the user can help
+    link: str = "connecting"
     problem: str | None = None
     telemetry: Telemetry | None = None
     age_s: float | None = None
@@ -80,14 +83,17 @@ class FleetHost:
 
     @property
     def state(self) -> str:
-        """The state of the link if the host is not connected, else "live", "stale", "waiting" or "no GPUs"."""
+        """The state of the link if the host is not connected, else "live", "stale", "waiting" or
+        "no GPUs"."""
         if self.link != "connected":
             return self.link
         if self.telemetry is None:
             return "no GPUs" if self.problem else "waiting"
         if not self.live:
             return "stale"
-        return "live" if self.telemetry.driver.status is DriverStatus.OK and self.gpus else "no GPUs"
+        return (
+            "live" if self.telemetry.driver.status is DriverStatus.OK and self.gpus else "no GPUs"
+        )
 
     @property
     def util_pct(self) -> float | None:
@@ -108,14 +114,20 @@ class FleetHost:
     @property
     def temperature_c(self) -> float | None:
         """The temperature of the hottest GPU in °C; None if no GPU reports its temperature."""
-        return max((gpu.temperature_c for gpu in self.gpus if gpu.temperature_c is not None), default=None)
+        return max(
+            (gpu.temperature_c for gpu in self.gpus if gpu.temperature_c is not None), default=None
+        )
 
     @property
     def memory_pct(self) -> float | None:
         """The used share of the GPU memory in %; None if no GPU reports its memory."""
         pairs = [(gpu.memory_used_bytes, self._total_bytes(gpu)) for gpu in self.gpus]
         known = [(used, total) for used, total in pairs if used is not None and total]
-        return 100.0 * sum(used for used, _ in known) / sum(total for _, total in known) if known else None
+        return (
+            100.0 * sum(used for used, _ in known) / sum(total for _, total in known)
+            if known
+            else None
+        )
 
     def _total_bytes(self, gpu: GpuSample) -> int | None:
         info = self.telemetry.info(gpu.index) if self.telemetry is not None else None
@@ -150,9 +162,9 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class FleetTotals:
-    """Sums over the hosts that are connected and whose readings are not stale. `power_unknown` is the number of GPUs
-    that do not report their power, `tok_unknown` the number of servers that do not report their token rate, plus the
-    number of hosts that were not searched for servers yet."""
+    """Sums over the hosts that are connected and whose readings are not stale. `power_unknown` is
+    the number of GPUs that do not report their power, `tok_unknown` the number of servers that do
+    not report their token rate, plus the number of hosts that were not searched for servers yet."""
 
     hosts: int = 0
     live: int = 0
@@ -189,7 +201,8 @@ def totals(hosts: Sequence[FleetHost]) -> FleetTotals:
         power_w=math.fsum(gpu.power_w for gpu in gpus if gpu.power_w is not None),
         power_unknown=sum(gpu.power_w is None for gpu in gpus),
         tok_s=math.fsum(host.tok_s or 0.0 for host in live),
-        tok_unknown=sum(server.tok_s is None for server in ready) + sum(not host.servers_read for host in live),
+        tok_unknown=sum(server.tok_s is None for server in ready)
+        + sum(not host.servers_read for host in live),
         servers=len(ready),
     )
 

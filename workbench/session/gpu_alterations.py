@@ -1,5 +1,5 @@
-"""The GPU settings that Workbench changed on the host, read from the journal and compared with the readings of the
-GPUs."""
+"""The GPU settings that Workbench changed on the host, read from the journal and compared with the
+readings of the GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
-from workbench.gpu.settings.alterations import alteration, alteration_of, drifts, forget_lost, locks_on
+from workbench.gpu.settings.alterations import (
+    alteration,
+    alteration_of,
+    drifts,
+    forget_lost,
+    locks_on,
+)
 from workbench.gpu.settings.proof_files import kept_findings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.errors import WorkbenchError
@@ -31,14 +37,16 @@ _OWNERS = {"alive": "another running Workbench", "elsewhere": "on another machin
 
 
 class GpuAlterations:
-    """Keeps in the session's state the GPU settings of the host that Workbench has altered, and those among them whose
-    present value differs from the value in the journal."""
+    """Keeps in the session's state the GPU settings of the host that Workbench has altered, and
+    those among them whose present value differs from the value in the journal."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
         self._core = core
-        self.register_dir: str | None = None  # the host's directory in which Workbenches register their work
+        # the host's directory in which Workbenches register their work
+        self.register_dir: str | None = None
         self.read_monotonic_s = 0.0  # time of the last `read`
-        self.lock_changes: frozenset[LockChange] = frozenset()  # by all Workbenches of the host, at that time
+        # by all Workbenches of the host, at that time
+        self.lock_changes: frozenset[LockChange] = frozenset()
         self._findings_of: Host | None = None  # the host whose stored load findings were read
         self._checked: frozenset[Drift] = frozenset()  # drift that the journal did not explain
         self._checking = False
@@ -50,19 +58,25 @@ class GpuAlterations:
         return locks_on(self._core.state.alterations, self._core.state.others)
 
     async def read(self) -> None:
-        """Read the altered settings, and who altered them, from the journal into the session's state. Notify the user
-        of settings that a restart of the host or of the driver has reset."""
+        """Read the altered settings, and who altered them, from the journal into the session's
+        state. Notify the user of settings that a restart of the host or of the driver has reset."""
         state, records = await self._journal()
         self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.why_lost is None)
         changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
         findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
-        if found and self._findings_of is not self._core.host:  # what an earlier session, or a command, has found
-            findings, self._findings_of = await kept_findings(self._core.host, found), self._core.host
+        # what an earlier session, or a command, has found
+        if found and self._findings_of is not self._core.host:
+            findings, self._findings_of = (
+                await kept_findings(self._core.host, found),
+                self._core.host,
+            )
         self._core.update(
             alterations=found,
             others=tuple(alteration_of(claim) for claim in state.others),
-            drift=tuple(d for d in self._core.state.drift if d.setting in {a.setting for a in found}),
+            drift=tuple(
+                d for d in self._core.state.drift if d.setting in {a.setting for a in found}
+            ),
             offers=offers(records),
             gpu_findings=findings,
         )
@@ -72,30 +86,37 @@ class GpuAlterations:
             await self._report_gone(gone)
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
-        """Return (records, log entries) of the journal, the file on the host that records altered GPU settings. Both
-        have the oldest first. The records include settings that a restart of the host or of the driver has reset."""
+        """Return (records, log entries) of the journal, the file on the host that records altered
+        GPU settings. Both have the oldest first. The records include settings that a restart of the
+        host or of the driver has reset."""
         state, records = await self._journal()
         return records, state.log
 
     async def _journal(self) -> tuple[Journal, Sequence[Record]]:
-        """Return the journal, which records the altered GPU settings of the host, and its records. Settings of other
-        Workbenches that have been reset meanwhile are left out."""
-        state, energy_j = await journal.read(self._core.host), _energies_j(self._core.state.telemetry)
+        """Return the journal, which records the altered GPU settings of the host, and its records.
+        Settings of other Workbenches that have been reset meanwhile are left out."""
+        state, energy_j = (
+            await journal.read(self._core.host),
+            _energies_j(self._core.state.telemetry),
+        )
         records = state.records(energy_j)
-        if any(r.why_lost is not None for r in records):  # the reading may be older than the setting
+        # the reading may be older than the setting
+        if any(r.why_lost is not None for r in records):
             state, energy_j = await journal.read(self._core.host), await self._energies_now_j()
             records = state.records(energy_j)
         return replace(state, others=state.without_gone(energy_j).others), records
 
     async def _report_gone(self, gone: Sequence[Record]) -> None:
         what = ", ".join(r.entry.text for r in gone)
-        self._core.notify(Level.INFO, f"these GPU settings have been reset, because {gone[0].why_lost}: {what}")
+        self._core.notify(
+            Level.INFO, f"these GPU settings have been reset, because {gone[0].why_lost}: {what}"
+        )
         with suppress(WorkbenchError):
             await forget_lost(self._core.host, await self._energies_now_j())
 
     async def _energies_now_j(self) -> dict[str, float]:
-        """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show whether the driver
-        was reloaded."""
+        """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show
+        whether the driver was reloaded."""
         with suppress(WorkbenchError):
             return _energies_j(await read_once(self._core.host))
         return {}
@@ -103,8 +124,9 @@ class GpuAlterations:
     # ---- drift
 
     def _compare(self, telemetry: Telemetry) -> None:
-        """Show in the session's state where a reading differs from the journal. A difference counts only if it remains
-        after the journal is read again, because a command or the guard may be changing both."""
+        """Show in the session's state where a reading differs from the journal. A difference counts
+        only if it remains after the journal is read again, because a command or the guard may be
+        changing both."""
         state = self._core.state
         if not state.alterations:
             self._checked = frozenset()
@@ -121,9 +143,14 @@ class GpuAlterations:
             self._core.spawn(self._check(frozenset(found)))
         for one in lasting:
             if one not in state.drift:
-                text = f"{self._core.host.name}: {gpu_name(one.gpu_index)} {label_of(one.setting)} {one.text}"
+                text = (
+                    f"{self._core.host.name}: {gpu_name(one.gpu_index)} "
+                    f"{label_of(one.setting)} {one.text}"
+                )
                 self._core.notify(
-                    Level.WARN, text, "press r (revert) to keep this value, or to set an earlier value again"
+                    Level.WARN,
+                    text,
+                    "press r (revert) to keep this value, or to set an earlier value again",
                 )
         if lasting != state.drift:
             self._core.update(drift=lasting)
@@ -141,21 +168,26 @@ class GpuAlterations:
 
 
 def gpu_name(gpu_index: int) -> str:
-    """Return "GPU" with the index of a GPU, such as "GPU0". A negative index stands for a setting of the host and gives
-    "host"."""
+    """Return "GPU" with the index of a GPU, such as "GPU0". A negative index stands for a setting
+    of the host and gives "host"."""
     return "host" if gpu_index < 0 else f"GPU{gpu_index}"
 
 
 def offers(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return texts about altered GPU settings for a screen that opens. One text offers to revert the settings that an
-    ended Workbench process has left, and others name running Workbench processes with altered settings. Settings of
-    this process, and settings that a user keeps on deliberately, are left out."""
-    on = [r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"]
+    """Return texts about altered GPU settings for a screen that opens. One text offers to revert
+    the settings that an ended Workbench process has left, and others name running Workbench
+    processes with altered settings. Settings of this process, and settings that a user keeps on
+    deliberately, are left out."""
+    on = [
+        r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"
+    ]
     found = []
     if any(r.owner == "dead" for r in on):
         found.append(OFFER)
     for owner, name in _OWNERS.items():
-        who = sorted({f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner})
+        who = sorted(
+            {f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner}
+        )
         if who:
             found.append(f"GPU settings are altered by {' and '.join(who)} ({name})")
     return tuple(found)

@@ -1,5 +1,5 @@
-"""GPU settings of the host: planned, applied and reverted. A journal on the host records changed settings, and a guard
-process reverts them if Workbench ends."""
+"""GPU settings of the host: planned, applied and reverted. A journal on the host records changed
+settings, and a guard process reverts them if Workbench ends."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class GpuControl:
-    """Changes GPU settings of the host. Its parts are `alterations` (the settings that Workbench has changed), `guard`
-    (reverts these if this program ends), `rights` (the settings that this user may change) and `evidence` (clocks and
-    proofs from earlier loads)."""
+    """Changes GPU settings of the host. Its parts are `alterations` (the settings that Workbench
+    has changed), `guard` (reverts these if this program ends), `rights` (the settings that this
+    user may change) and `evidence` (clocks and proofs from earlier loads)."""
 
     def __init__(self, core: StateHolder, config: ConfigStore, telemetry: TelemetryWatch) -> None:
         self._core, self._telemetry = core, telemetry
@@ -43,8 +43,8 @@ class GpuControl:
         self.guard = GpuGuard(core, config, telemetry, self.alterations, self.rights)
 
     async def sudoers(self) -> str:
-        """Return the text of a sudoers file that lets this user change and revert every GPU setting of the host. Raises
-        SettingsError if such a file would not help."""
+        """Return the text of a sudoers file that lets this user change and revert every GPU setting
+        of the host. Raises SettingsError if such a file would not help."""
         from workbench.gpu.settings.sudoers import sudoers
 
         rights = await self.rights.get()
@@ -56,20 +56,26 @@ class GpuControl:
         files = [core_files(key, cores.cores(key), cores.sysfs) for key in OF_CORES]
         return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
 
-    async def plan(self, settings: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
-        """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError for a value outside
-        the driver's limits."""
+    async def plan(
+        self, settings: GpuSettings, gpu: int | str | None = None
+    ) -> Sequence[SettingCommand]:
+        """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError
+        for a value outside the driver's limits."""
         return await self.plan_each({_selector(gpu): settings})
 
     async def plan_each(
         self, by_gpu: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
-        """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a UUID or "all".
-        Raises WorkbenchError for a value outside the driver's limits."""
+        """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a
+        UUID or "all". Raises WorkbenchError for a value outside the driver's limits."""
         from workbench.gpu.settings.plan import plan
 
         host = self._core.host
-        cores = await cores_on(host) if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values()) else None
+        cores = (
+            await cores_on(host)
+            if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values())
+            else None
+        )
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         if isinstance(host, ClusterHost):
             reading = _of_head(host, reading, by_gpu)
@@ -88,10 +94,13 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set `settings` on a GPU (None: on all), with a guard process that reverts them if this session ends. After
-        `trial_s` seconds the settings are reverted unless the user confirms them. `dry_run` changes nothing and reports
-        the commands, and `password` goes to sudo's stdin only."""
-        return await self.apply_each({_selector(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password)
+        """Set `settings` on a GPU (None: on all), with a guard process that reverts them if this
+        session ends. After `trial_s` seconds the settings are reverted unless the user confirms
+        them. `dry_run` changes nothing and reports the commands, and `password` goes to sudo's
+        stdin only."""
+        return await self.apply_each(
+            {_selector(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password
+        )
 
     async def apply_each(
         self,
@@ -101,10 +110,10 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set the settings in `by_gpu`, whose keys name GPUs (index, UUID or "all"), with a guard process that reverts
-        them if this session ends. If one setting fails, all are reverted, and after `trial_s` seconds they are reverted
-        unless the user confirms them. `dry_run` changes nothing and reports the commands, and `password` goes to sudo's
-        stdin only."""
+        """Set the settings in `by_gpu`, whose keys name GPUs (index, UUID or "all"), with a guard
+        process that reverts them if this session ends. If one setting fails, all are reverted, and
+        after `trial_s` seconds they are reverted unless the user confirms them. `dry_run` changes
+        nothing and reports the commands, and `password` goes to sudo's stdin only."""
         from workbench.gpu.settings import apply
 
         rights = await self.rights.with_password(password)
@@ -125,14 +134,16 @@ class GpuControl:
         password: str | None = None,
         foreign: str | None = None,
     ) -> SettingsReport:
-        """Restore the previous settings of a GPU (None: of all). `foreign` says what to do with a value that someone
-        else has set since: "keep" that value, set "ours" again, or restore the "original". With None such a setting is
-        not touched."""
+        """Restore the previous settings of a GPU (None: of all). `foreign` says what to do with a
+        value that someone else has set since: "keep" that value, set "ours" again, or restore the
+        "original". With None such a setting is not touched."""
         from workbench.gpu.settings import revert
 
         with self._core.busy("reverting GPU settings"):
             rights = await self.rights.with_password(password)
-            report = await revert.revert(self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign)
+            report = await revert.revert(
+                self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign
+            )
         if not dry_run:
             await self._after(report)
         return report
@@ -146,20 +157,21 @@ class GpuControl:
         await self._telemetry.refresh()
 
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
-        """Return `commands`, with a note on each command whose setting was last set by another program."""
+        """Return `commands`, with a note on each command whose setting was last set by another
+        program."""
         from workbench.gpu.settings import apply
 
         return await apply.annotated(self._core.host, commands)
 
     async def cautions(self) -> Sequence[str]:
-        """Return warnings to show before the altered GPU settings stay on without a guard: values that have changed
-        already, and settings that are easily lost."""
+        """Return warnings to show before the altered GPU settings stay on without a guard: values
+        that have changed already, and settings that are easily lost."""
         state = self._core.state
         return cautions(state.alterations, state.others, await read_once(self._core.host))
 
     async def processes(self) -> Sequence[tuple[int, int, str, bool]]:
-        """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if Workbench started the
-        process. A process of another PID namespace has no known name."""
+        """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if
+        Workbench started the process. A process of another PID namespace has no known name."""
         host = self._core.host
         reading = await self._telemetry.reading()
         hosts = [node.host for node in host.nodes] if isinstance(host, ClusterHost) else [host]
@@ -180,21 +192,27 @@ class GpuControl:
 
 
 def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
-    """Return the part of a cluster's reading that comes from its first node, the head. Raises SettingsError if `by_gpu`
-    names a GPU of another node, because GPU settings are changed on one host at a time."""
+    """Return the part of a cluster's reading that comes from its first node, the head. Raises
+    SettingsError if `by_gpu` names a GPU of another node, because GPU settings are changed on one
+    host at a time."""
     head = host.nodes[0].name
     here = {info.uuid for info in reading.infos if info.node == head}
     others = [info for info in reading.infos if info.node != head]
-    elsewhere = {key: i.node for i in others for key in (str(i.index), i.uuid, "all") if key not in here}
+    elsewhere = {
+        key: i.node for i in others for key in (str(i.index), i.uuid, "all") if key not in here
+    }
     if node := next((elsewhere[gpu] for gpu in by_gpu if gpu in elsewhere), None):
         raise SettingsError(
             f"these GPU settings concern {node}, and settings are changed on one host at a time",
             host=host.name,
-            next_step=f"use `workbench --host {node} gpu set …` for {node}, and name only GPUs of {head} with --gpu",
+            next_step=f"use `workbench --host {node} gpu set …` for {node}, and name only GPUs of "
+            f"{head} with --gpu",
         )
     own = [info for info in reading.infos if info.node == head]
     indices = {info.index for info in own}
-    return replace(reading, infos=tuple(own), gpus=tuple(s for s in reading.gpus if s.index in indices))
+    return replace(
+        reading, infos=tuple(own), gpus=tuple(s for s in reading.gpus if s.index in indices)
+    )
 
 
 def _selector(gpu: int | str | None) -> str:

@@ -1,5 +1,5 @@
-"""Evidence from loads about GPU settings: clocks under load, proofs of which settings are in force, and short texts on
-these proofs for the rows of the GPUs on the screen."""
+"""Evidence from loads about GPU settings: clocks under load, proofs of which settings are in force,
+and short texts on these proofs for the rows of the GPUs on the screen."""
 
 from __future__ import annotations
 
@@ -21,23 +21,29 @@ if TYPE_CHECKING:
 
 
 class GpuEvidence:
-    """Stores on the host what loads have shown about GPU settings, that is clocks under load and proofs of which
-    settings are in force. Later loads and other Workbenches read them."""
+    """Stores on the host what loads have shown about GPU settings, that is clocks under load and
+    proofs of which settings are in force. Later loads and other Workbenches read them."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
 
     async def known_clocks(self, load: str) -> ContrastEvidence:
-        """Return the clocks of the host's GPUs under the loads of the last day, for comparison with the next load.
-        `load` is the digest of that next load."""
-        return replace(await read_clocks(self._core.host), load=load, others=self._core.state.others)
+        """Return the clocks of the host's GPUs under the loads of the last day, for comparison with
+        the next load. `load` is the digest of that next load."""
+        return replace(
+            await read_clocks(self._core.host), load=load, others=self._core.state.others
+        )
 
     async def keep_clocks(
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
-        """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in force. Store the
-        result on the host and return it."""
-        proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and is_lock(p.setting)}
+        """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in
+        force. Store the result on the host and return it."""
+        proved = {
+            (p.gpu_index, p.setting)
+            for p in proofs
+            if p.in_force is InForce.YES and is_lock(p.setting)
+        }
         shown = [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in proved]
         known = known.with_clocks(clocks).with_shown(shown)
         if clocks or shown:
@@ -46,14 +52,22 @@ class GpuEvidence:
         return known
 
     async def show(self, proofs: Sequence[Proof]) -> None:
-        """Show on the row of each GPU whether its altered settings are in force, in this session and in later ones,
-        until the settings of that GPU change. Notify the user of settings that are not in force."""
-        shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
-        kept = [f for f in self._core.state.gpu_findings if f[0] not in {index for index, _ in shown}]
+        """Show on the row of each GPU whether its altered settings are in force, in this session
+        and in later ones, until the settings of that GPU change. Notify the user of settings that
+        are not in force."""
+        # the host has no row
+        shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}
+        kept = [
+            f for f in self._core.state.gpu_findings if f[0] not in {index for index, _ in shown}
+        ]
         self._core.update(gpu_findings=(*kept, *sorted(shown)))
         for proof in proofs:
             if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED, InForce.CHANGED):
-                self._core.notify(Level.WARN, f"{proof.where}: {proof.text}", "press r to revert the GPU settings")
+                self._core.notify(
+                    Level.WARN, f"{proof.where}: {proof.text}", "press r to revert the GPU settings"
+                )
         if shown:
             with suppress(HostError):  # the result contains the proofs, too
-                await keep_findings(self._core.host, self._core.state.gpu_findings, self._core.state.alterations)
+                await keep_findings(
+                    self._core.host, self._core.state.gpu_findings, self._core.state.alterations
+                )

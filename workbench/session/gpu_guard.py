@@ -1,6 +1,6 @@
-"""The session's connection to the guard. The guard is a process on the host that reverts changed GPU settings when the
-session's heartbeats stop. The session sends these heartbeats, starts and confirms trials of settings, and reports the
-guard's actions."""
+"""The session's connection to the guard. The guard is a process on the host that reverts changed
+GPU settings when the session's heartbeats stop. The session sends these heartbeats, starts and
+confirms trials of settings, and reports the guard's actions."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
 
 
 class GpuGuard:
-    """This session's connection to the guard, a process on the host. After the call of `attend`, the session sends
-    heartbeats. If they stop, the guard reverts the GPU settings that the session applied. `options` change the guard's
-    time limits in tests."""
+    """This session's connection to the guard, a process on the host. After the call of `attend`,
+    the session sends heartbeats. If they stop, the guard reverts the GPU settings that the session
+    applied. `options` change the guard's time limits in tests."""
 
     options: Mapping[str, float] = {}
 
@@ -73,35 +73,37 @@ class GpuGuard:
         self._did_unix_s = None
 
     def screen_drawn(self) -> None:
-        """Record that the screen was drawn now. After the first call, heartbeats are sent only while the calls
-        continue, because settings must not stay on behind a stalled screen."""
+        """Record that the screen was drawn now. After the first call, heartbeats are sent only
+        while the calls continue, because settings must not stay on behind a stalled screen."""
         self._drawn_s = time.monotonic()
 
     async def heartbeat_s(self) -> float:
-        """Return the number of seconds without a heartbeat after which the guard reverts the settings. It is the
-        setting `gpu.heartbeat_s` of config.toml."""
+        """Return the number of seconds without a heartbeat after which the guard reverts the
+        settings. It is the setting `gpu.heartbeat_s` of config.toml."""
         config = self._config
         if not config.path.exists():  # the schema takes 0.1 s to load
             return HEARTBEAT_S
         return (await asyncio.to_thread(lambda: config.config)).gpu.heartbeat_s
 
     async def read(self) -> GuardView:
-        """Read the guard's state from the host and show it in the session's state. Raises HostError if the host does
-        not answer."""
+        """Read the guard's state from the host and show it in the session's state. Raises HostError
+        if the host does not answer."""
         seen = await client.read_status(self._core.host)
         await self._take(seen)
         return seen.view
 
     async def confirm(self) -> GuardView:
-        """Confirm GPU settings that are on trial: they stay on after the trial, as long as this session sends
-        heartbeats. Return the guard's state."""
-        view = await client.confirm(self._core.host, await self.heartbeat_s() if self._attended else None)
+        """Confirm GPU settings that are on trial: they stay on after the trial, as long as this
+        session sends heartbeats. Return the guard's state."""
+        view = await client.confirm(
+            self._core.host, await self.heartbeat_s() if self._attended else None
+        )
         self._ours = self._attended
         return await self._ordered("confirm", view)
 
     async def keep(self) -> GuardView:
-        """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop. Return the guard's
-        state."""
+        """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
+        Return the guard's state."""
         view = await client.keep(self._core.host)
         self._ours = False
         return await self._ordered("keep", view)
@@ -113,10 +115,12 @@ class GpuGuard:
         self._nudged.set()
         return view
 
-    async def apply(self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None) -> SettingsReport:
-        """Apply planned commands, with a guard process that reverts the settings if this session ends. With `trial_s`,
-        the guard also reverts them after that many seconds unless the user confirms them. Raises SettingsError if a
-        trial gets no guard."""
+    async def apply(
+        self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None
+    ) -> SettingsReport:
+        """Apply planned commands, with a guard process that reverts the settings if this session
+        ends. With `trial_s`, the guard also reverts them after that many seconds unless the user
+        confirms them. Raises SettingsError if a trial gets no guard."""
         from workbench.gpu.settings.apply import apply
 
         terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
@@ -125,7 +129,8 @@ class GpuGuard:
             view = await client.start(self._core.host, terms, **self.options)
             if trial_s is not None and not view.running:
                 raise SettingsError(
-                    f"{view.problem or 'the guard did not start'}, and a trial needs a guard that reverts its settings",
+                    f"{view.problem or 'the guard did not start'}, and a trial needs a guard that "
+                    "reverts its settings",
                     next_step="change the setting without --trial",
                 )
             self._core.update(guard=view)
@@ -134,7 +139,9 @@ class GpuGuard:
         self._ours = self._applying = self._attended
         self._nudged.set()
         try:
-            return await apply(self._core.host, commands, rights=rights, guard=guard, watch=terms.watch)
+            return await apply(
+                self._core.host, commands, rights=rights, guard=guard, watch=terms.watch
+            )
         finally:
             self._applying = False
             self._nudged.set()
@@ -158,9 +165,13 @@ class GpuGuard:
     async def _look(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
         try:
-            seen = await client.read_status(host, owner if self._ours and self._is_drawn(heartbeat_s) else "")
+            seen = await client.read_status(
+                host, owner if self._ours and self._is_drawn(heartbeat_s) else ""
+            )
             if host is self._core.host:
-                self._ours = self._applying or owner in seen.owners or await self._replace_lost(host, seen)
+                self._ours = (
+                    self._applying or owner in seen.owners or await self._replace_lost(host, seen)
+                )
                 await self._take(seen)
         except WorkbenchError:  # the link is lost, which `state.host` shows
             return
@@ -182,14 +193,16 @@ class GpuGuard:
                 await self._telemetry.refresh()
         if acted and self._attended and seen.seen_act != str(view.did_unix_s):
             host = self._core.host
-            self._core.notify(Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}")
+            self._core.notify(
+                Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}"
+            )
             self._core.record(f"# the guard {view.did}")
             with suppress(HostError):
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
     async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
-        """Start a new guard if the guard of this session's GPU settings was killed. Return whether a new guard was
-        needed, even if it could not be started."""
+        """Start a new guard if the guard of this session's GPU settings was killed. Return whether
+        a new guard was needed, even if it could not be started."""
         if not self._ours or seen.view.running:
             return False
         await self._alterations.read()
@@ -201,17 +214,22 @@ class GpuGuard:
             view = await client.start(host, terms, **self.options)
         if view.running:
             self._start_problem = None
-            text = f"{host.name}: the guard of the GPU settings was killed; a new guard watches over them now"
+            text = (
+                f"{host.name}: the guard of the GPU settings was killed; a new guard watches "
+                "over them now"
+            )
             self._core.notify(Level.WARN, text)
         elif view.problem != self._start_problem:
             self._start_problem = view.problem
-            self._core.notify(Level.ERROR, f"{host.name}: no guard watches over the GPU settings: {view.problem}")
+            self._core.notify(
+                Level.ERROR, f"{host.name}: no guard watches over the GPU settings: {view.problem}"
+            )
         return True
 
 
 def check_trial(trial_s: float | None) -> None:
-    """Raise InputError if GPU settings cannot be on trial for `trial_s` seconds, after which the guard reverts them.
-    None, for no trial, is allowed."""
+    """Raise InputError if GPU settings cannot be on trial for `trial_s` seconds, after which the
+    guard reverts them. None, for no trial, is allowed."""
     if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
         raise InputError(
             f"a trial of {trial_s:g} s is not possible",

@@ -1,5 +1,5 @@
-"""Readings of the GPUs before, during and after one benchmark. A separate telemetry agent makes them at 10 Hz, so that
-the refresh interval of the screen does not affect the measurement."""
+"""Readings of the GPUs before, during and after one benchmark. A separate telemetry agent makes
+them at 10 Hz, so that the refresh interval of the screen does not affect the measurement."""
 
 from __future__ import annotations
 
@@ -30,27 +30,32 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.1
 PROGRAMS_S = 1.0  # between two readings of the programs on the GPUs and of persistence mode
-# Drivers report power as a mean over 1 s (Ampere and later): a shorter run would show the power before it.
+# Drivers report power as a mean over 1 s (Ampere and later): a shorter run would show the power
+# before it.
 SHORTEST_S = 2.0
 RISE_S = 1.0  # utilization and clocks are means over up to a second
-IDLE_S = 2.0  # of idling before a run: one second until the mean forgets earlier power, and one that counts
+# of idling before a run: one second until the mean forgets earlier power, and one that counts
+IDLE_S = 2.0
 IDLE_UTIL_PCT = 1.0
-STEADY = 1.05  # power of the first second over that of the second: above it, power was still falling
+# power of the first second over that of the second: above it, power was still falling
+STEADY = 1.05
 _FIRST_READING_S = 5.0
 _LAST_READING_S = 2.5
 
 
 class RequestCounts(NamedTuple):
-    """The requests of a server at one moment. `in_flight` is the number being served or queued, and `counted` has the
-    engine's counters of all requests so far. A number is None if the engine does not report it."""
+    """The requests of a server at one moment. `in_flight` is the number being served or queued, and
+    `counted` has the engine's counters of all requests so far. A number is None if the engine does
+    not report it."""
 
     in_flight: int | None
     counted: tuple[int | None, ...] = ()
 
 
 class Meter:
-    """Reads the GPUs of a host at 10 Hz. Use `async with Meter(host) as meter:` around the run, then call `after` and
-    `with_gpus`. If `wait` is False, the block begins before the first reading, and the caller must await `ready`."""
+    """Reads the GPUs of a host at 10 Hz. Use `async with Meter(host) as meter:` around the run,
+    then call `after` and `with_gpus`. If `wait` is False, the block begins before the first
+    reading, and the caller must await `ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
         self._source = source_of(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
@@ -65,7 +70,8 @@ class Meter:
 
     async def ready(self) -> None:
         """Wait for the first reading. Return also if it turns out that the GPUs cannot be read."""
-        with suppress(HostError, TimeoutError):  # without GPUs the run is measured anyway; `absent` has the reason
+        # without GPUs the run is measured anyway; `absent` has the reason
+        with suppress(HostError, TimeoutError):
             await self._source.first(_FIRST_READING_S)
 
     async def __aexit__(self, *exc: object) -> None:
@@ -86,57 +92,72 @@ class Meter:
         return self._source.latest
 
     def moments(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the GPUs' readings between two times of this process's time.monotonic(). The last reading before and
-        the first one after are included."""
+        """Return the GPUs' readings between two times of this process's time.monotonic(). The last
+        reading before and the first one after are included."""
         return self._source.during(t0_s, t1_s)
 
     async def after(self, unix_s: float) -> Telemetry | None:
-        """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes within 2.5 s. None if
-        there was no reading at all."""
+        """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes
+        within 2.5 s. None if there was no reading at all."""
         await self._source.refresh()  # also programs and persistence mode, which are read seldom
         deadline = time.monotonic() + _LAST_READING_S
         while time.monotonic() < deadline:
             latest = self._source.latest
-            if latest is not None and (not latest.gpus or (self._source.age_s or 0) < time.time() - unix_s):
+            if latest is not None and (
+                not latest.gpus or (self._source.age_s or 0) < time.time() - unix_s
+            ):
                 break
             await asyncio.sleep(INTERVAL_S / 2)
         return self._source.latest
 
     def proofs(
-        self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence | None = None
+        self,
+        t0_s: float,
+        t1_s: float,
+        alterations: Sequence[Alteration],
+        known: ContrastEvidence | None = None,
     ) -> tuple[Proof, ...]:
-        """Return, for each altered setting that the readings under load can judge, a proof of whether it is in force.
-        The load ran from `t0_s` to `t1_s` in this process's time.monotonic(), and `known` has the clocks of earlier
-        loads."""
+        """Return, for each altered setting that the readings under load can judge, a proof of
+        whether it is in force. The load ran from `t0_s` to `t1_s` in this process's
+        time.monotonic(), and `known` has the clocks of earlier loads."""
         return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
 
     def clocks(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence
     ) -> tuple[Clock, ...]:
-        """Return the GPUs' clocks under a load between two times of this process's time.monotonic(). Later loads are
-        compared with them to prove which clock locks are in force. () without a reading."""
+        """Return the GPUs' clocks under a load between two times of this process's
+        time.monotonic(). Later loads are compared with them to prove which clock locks are in
+        force. () without a reading."""
         latest, on = self._source.latest, locks_on(alterations, known.others)
         return clocks_of(on, self._loaded(t0_s, t1_s), latest, known.load) if latest else ()
 
     def _loaded(self, t0_s: float, t1_s: float) -> list[Moment]:
-        """Return the readings between the two times of a load, without its first second, in which clocks still rise."""
+        """Return the readings between the two times of a load, without its first second, in which
+        clocks still rise."""
         return [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
 
-    async def idle(self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]) -> Idle:
-        """Return the summed power of these GPUs before the run, or why it is not known. The server must have no
-        requests, which the utilization shows if the engine does not report requests. Takes 2 s, or up to 6 s while
-        power still falls."""
+    async def idle(
+        self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]
+    ) -> Idle:
+        """Return the summed power of these GPUs before the run, or why it is not known. The server
+        must have no requests, which the utilization shows if the engine does not report requests.
+        Takes 2 s, or up to 6 s while power still falls."""
         if IDLE_S <= 0:
             return Idle()
         if self._source.latest is None or not self._source.latest.infos or not gpus:
             return Idle(why="the GPUs of the server are not known")
         before, began_s = await requests(), time.monotonic()
         if before.in_flight:
-            return Idle(why=f"before the run, {count_of(before.in_flight, 'request')} of other clients in flight")
+            return Idle(
+                why=f"before the run, {count_of(before.in_flight, 'request')} of other "
+                "clients in flight"
+            )
         await asyncio.sleep(IDLE_S)
         while True:
             at_s = time.monotonic()
-            first, second = (self._during(gpus, at_s - part * IDLE_S, IDLE_S / 2) for part in (1.0, 0.5))
+            first, second = (
+                self._during(gpus, at_s - part * IDLE_S, IDLE_S / 2) for part in (1.0, 0.5)
+            )
             falling = (first.power_w or 0.0) > STEADY * (second.power_w or 0.0)
             if not falling or at_s - began_s >= 3 * IDLE_S:
                 break
@@ -144,23 +165,33 @@ class Meter:
         if (await requests()) != before:
             return Idle(why="requests of other clients arrived before the run")
         if second.power_w is None:
-            return Idle(why=second.absent.get("power_w", "the driver reported no power before the run"))
-        if before.in_flight is None and (second.gpu_util_pct is None or second.gpu_util_pct > IDLE_UTIL_PCT):
+            return Idle(
+                why=second.absent.get("power_w", "the driver reported no power before the run")
+            )
+        if before.in_flight is None and (
+            second.gpu_util_pct is None or second.gpu_util_pct > IDLE_UTIL_PCT
+        ):
             return Idle(why="it is not known whether the server was idle before the run")
         if falling:
-            return Idle(why=f"power was still falling before the run, by then {second.power_w:.0f} W")
+            return Idle(
+                why=f"power was still falling before the run, by then {second.power_w:.0f} W"
+            )
         return Idle(round(second.power_w, 3), "")
 
     def _during(self, gpus: Sequence[int], t0_s: float, seconds: float) -> GpuDuring:
         moments = self._source.during(t0_s, t0_s + seconds)
         return summarize(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
 
-    def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None) -> BenchSummary:
-        """Return the run's summary with the metrics of the GPUs `gpus` while its rates were measured. If the GPUs are
-        not known, the metrics are None and `absent` has the reason."""
+    def with_gpus(
+        self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None
+    ) -> BenchSummary:
+        """Return the run's summary with the metrics of the GPUs `gpus` while its rates were
+        measured. If the GPUs are not known, the metrics are None and `absent` has the reason."""
         idle, latest = idle or Idle(), self._source.latest
         if latest is None or not latest.infos:
-            why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
+            why = (latest.driver.message if latest else self._source.problem) or (
+                "no GPU on this host"
+            )
             return without_energy(outcome.summary, why)
         t0_s, t1_s = span_of(outcome)
         seconds = t1_s - t0_s
@@ -168,7 +199,9 @@ class Meter:
         if seconds >= SHORTEST_S:
             return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
-        short = f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"
+        short = (
+            f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"
+        )
         why = f"{short}: run {SHORTEST_S:.0f} s or longer"
         return replace(without_energy(outcome.summary, why, idle), gpu=_without_power(during))
 
@@ -186,8 +219,8 @@ def _without_power(during: GpuDuring) -> GpuDuring:
 
 
 def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
-    """Return (begin, end) in Unix time of the part of a run from which its rates are computed. This is the part with a
-    steady load, or the whole run if there is no such part."""
+    """Return (begin, end) in Unix time of the part of a run from which its rates are computed. This
+    is the part with a steady load, or the whole run if there is no such part."""
     if outcome.window_t1_unix > outcome.window_t0_unix:
         return outcome.window_t0_unix, outcome.window_t1_unix
     return outcome.t0_unix, outcome.t1_unix

@@ -1,5 +1,5 @@
-"""Proof that altered GPU settings are in force: the running server is loaded for some seconds, and the readings under
-that load are judged."""
+"""Proof that altered GPU settings are in force: the running server is loaded for some seconds, and
+the readings under that load are judged."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ NOTHING = "nothing to verify: Workbench has changed no GPU setting on this host"
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome of a verification of GPU settings. `proofs` has one proof for each altered setting that the readings
-    under load can judge. `unloaded` has a text for each altered setting on a GPU that the server does not use."""
+    """The outcome of a verification of GPU settings. `proofs` has one proof for each altered
+    setting that the readings under load can judge. `unloaded` has a text for each altered setting
+    on a GPU that the server does not use."""
 
     proofs: tuple[Proof, ...] = ()
     unloaded: tuple[str, ...] = ()
@@ -49,22 +50,28 @@ class Verification:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The outcome of the verification as lines for the user: first one about each setting, then warnings about
-        whole GPUs."""
+        """The outcome of the verification as lines for the user: first one about each setting, then
+        warnings about whole GPUs."""
         found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
-        found += [f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text]
+        found += [
+            f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text
+        ]
         return tuple(dict.fromkeys(found)) or (NOTHING,)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(source for p in self.proofs for t in p.traps for source in t.sources))
+        return tuple(
+            dict.fromkeys(source for p in self.proofs for t in p.traps for source in t.sources)
+        )
 
 
 class GpuProof:
-    """Verifies the altered GPU settings of the host. A verification shows its load in `state.bench` and its findings on
-    the rows of the GPUs."""
+    """Verifies the altered GPU settings of the host. A verification shows its load in `state.bench`
+    and its findings on the rows of the GPUs."""
 
-    def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl, load: ServerLoad) -> None:
+    def __init__(
+        self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl, load: ServerLoad
+    ) -> None:
         self._core, self._telemetry, self._gpu, self._load = core, telemetry, gpu, load
         self._probe = ClockProbe(core, telemetry, gpu)
         self._open: Probes = {}  # the probes that would decide what the last load left open
@@ -72,8 +79,9 @@ class GpuProof:
     async def verify_lines(
         self, seconds: float = VERIFY_S, *, probe: bool = False, password: str | None = None
     ) -> Sequence[str]:
-        """Load the selected or newest READY run for `seconds` to check which altered GPU settings are in force. Return
-        the findings in words. With `probe`, also run the probes whose commands `probe_commands` returned."""
+        """Load the selected or newest READY run for `seconds` to check which altered GPU settings
+        are in force. Return the findings in words. With `probe`, also run the probes whose commands
+        `probe_commands` returned."""
         probes, self._open = self._open, {}
         found = await self.verify(seconds, probe=probes if probe else False, password=password)
         if not probe and found.proofs:
@@ -82,8 +90,8 @@ class GpuProof:
         return found.lines
 
     async def probe_commands(self) -> Sequence[SettingCommand]:
-        """Return the commands of further probes, short tries of a lower clock lock, for the locks on which the last
-        verification proved nothing. () if there is no such lock."""
+        """Return the commands of further probes, short tries of a lower clock lock, for the locks
+        on which the last verification proved nothing. () if there is no such lock."""
         return await self._probe.commands(self._open)
 
     async def verify(
@@ -96,14 +104,19 @@ class GpuProof:
         password: str | None = None,
         **bench: Any,
     ) -> Verification:
-        """Load a server (by default the selected or newest READY run) for `seconds`, and judge by the readings whether
-        each altered GPU setting is in force. With `probe`, a lower clock is tried for each clock lock on which this
-        load proves nothing: the given probes, or suitable ones if `probe` is True. `bench` has fields of BenchSpec."""
+        """Load a server (by default the selected or newest READY run) for `seconds`, and judge by
+        the readings whether each altered GPU setting is in force. With `probe`, a lower clock is
+        tried for each clock lock on which this load proves nothing: the given probes, or suitable
+        ones if `probe` is True. `bench` has fields of BenchSpec."""
         await self._gpu.alterations.read()
         altered = self._core.state.alterations
         if not altered:
             return Verification(simulated=self._core.state.simulated)
-        if run_id is None and url is None and all(setting_of(a.setting).proof == "reading" for a in altered):
+        if (
+            run_id is None
+            and url is None
+            and all(setting_of(a.setting).proof == "reading" for a in altered)
+        ):
             return await self._verify_by_reading(altered)
         with self._core.busy("verifying GPU settings"):
             async with self._load.at(run_id, url, {**FILLS, **bench}) as load:
@@ -127,7 +140,9 @@ class GpuProof:
         probe: bool | Probes,
         password: str | None,
     ) -> Verification:
-        self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=self._core.state.bench.last_id))
+        self._core.update(
+            bench=BenchState(running=True, spec=load.spec, last_id=self._core.state.bench.last_id)
+        )
         try:
             async with Meter(self._core.host) as meter:
                 return await self._verify_with(meter, seconds, load, altered, probe, password)
@@ -147,7 +162,9 @@ class GpuProof:
             self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
         async def run(load_s: float) -> Driven:
-            return await drive(load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show)
+            return await drive(
+                load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show
+            )
 
         alterations, evidence = self._gpu.alterations, self._gpu.evidence
         known = await evidence.known_clocks(load_digest(load.spec, load.server))
@@ -183,4 +200,7 @@ class GpuProof:
 
 
 def _unloaded(one: Alteration) -> str:
-    return f"GPU{one.gpu_index}: {one.setting} was not checked, because the server does not use this GPU"
+    return (
+        f"GPU{one.gpu_index}: {one.setting} was not checked, because the server does not use "
+        "this GPU"
+    )

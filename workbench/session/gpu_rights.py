@@ -18,8 +18,8 @@ class GpuRights:
         self._known: tuple[Host, Rights] | None = None
 
     async def get(self) -> Rights:
-        """Return the user's rights and show them in the session's state. Incomplete rights are looked up again at each
-        call, because the user may have changed sudoers."""
+        """Return the user's rights and show them in the session's state. Incomplete rights are
+        looked up again at each call, because the user may have changed sudoers."""
         host = self._core.host
         if self._known is not None and self._known[0] is host:
             rights = self._known[1]
@@ -27,7 +27,9 @@ class GpuRights:
                 return rights
         rights = await self._rights_on(host)
         self._known = (host, rights)
-        self._core.update_host(can_change_gpus=rights.refusal, user=rights.user, sudo_password=rights.sudo_password)
+        self._core.update_host(
+            can_change_gpus=rights.refusal, user=rights.user, sudo_password=rights.sudo_password
+        )
         return rights
 
     async def _rights_on(self, host: Host) -> Rights:
@@ -35,10 +37,16 @@ class GpuRights:
         rights = await rights_on(host)
         if entry is None or entry.sudo is not False or not rights.by_sudoers:
             return rights
-        return Rights(rights.nvidia_smi, refusal=f"hosts.toml says sudo = false for {host.name}", user=rights.user)
+        return Rights(
+            rights.nvidia_smi,
+            refusal=f"hosts.toml says sudo = false for {host.name}",
+            user=rights.user,
+        )
 
     async def with_password(self, password: str | None) -> Rights:
-        """Return the user's rights to change GPU settings, including those that sudo grants with `password`. `password`
-        None stands for no password. The password is not stored."""
+        """Return the user's rights to change GPU settings, including those that sudo grants with
+        `password`. `password` None stands for no password. The password is not stored."""
         rights = await self.get()
-        return rights if password is None else await with_password(self._core.host, rights, password)
+        return (
+            rights if password is None else await with_password(self._core.host, rights, password)
+        )

@@ -1,6 +1,6 @@
-"""A sweep of a GPU setting with a running server. Each value is set, kept under load until the readings are steady, and
-measured. Then the GPUs get their previous values back. If this process is killed, a guard process on the host does
-that."""
+"""A sweep of a GPU setting with a running server. Each value is set, kept under load until the
+readings are steady, and measured. Then the GPUs get their previous values back. If this process is
+killed, a guard process on the host does that."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class GpuValue:
-    """One value of a sweep of a GPU setting. `wanted` has the settings that every GPU gets, and `x` is the value as a
-    number in MHz or W."""
+    """One value of a sweep of a GPU setting. `wanted` has the settings that every GPU gets, and `x`
+    is the value as a number in MHz or W."""
 
     label: str
     x: float
@@ -63,7 +63,8 @@ class GpuValue:
 
 @dataclass
 class GpuSweep:
-    """Carries out a sweep of a GPU setting. `previous` has, by GPU index, the value before the first change."""
+    """Carries out a sweep of a GPU setting. `previous` has, by GPU index, the value before the
+    first change."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -88,7 +89,8 @@ class GpuSweep:
         unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
         if unknown:
             self.progress.note(
-                f"{', '.join(unknown)}: an earlier clock lock is not known, so the default is set at the end"
+                f"{', '.join(unknown)}: an earlier clock lock is not known, so the default is set "
+                "at the end"
             )
         in_a_row = 0
         self.progress.pair_runs = 2 * self.pairs
@@ -113,8 +115,8 @@ class GpuSweep:
                 await uninterrupted(self._restore())
 
     async def _write_start(self) -> None:
-        """Write the previous values to disk before the first change, so that a killed sweep can restore them when it is
-        resumed."""
+        """Write the previous values to disk before the first change, so that a killed sweep can
+        restore them when it is resumed."""
         uuids = {info.index: info.uuid for info in (await self.parts.telemetry.reading()).infos}
         owners = [*(self.progress.sweep.start or {}).get("owners", ()), owner_facts()]
         gpus = {uuids[gpu]: asdict(start) for gpu, start in self.previous.items()}
@@ -124,8 +126,8 @@ class GpuSweep:
     # ---- one value
 
     async def _set(self, value: GpuValue) -> str | None:
-        """Set a value of the sweep on every GPU. Return None, or the reason if that failed. After a failure the sweep
-        goes on with the next value."""
+        """Set a value of the sweep on every GPU. Return None, or the reason if that failed. After a
+        failure the sweep goes on with the next value."""
         self._touched = True
         try:
             report = await self._apply(dict.fromkeys(self.gpus, value.wanted))
@@ -150,27 +152,34 @@ class GpuSweep:
                 await self.progress.fail(index, error.message)
                 return await self._check_server(error.message)
             if moving:
-                self.progress.note(f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})")
+                self.progress.note(
+                    f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
+                )
         results = await self.progress.measure(index, self._measure, self.runs)
         if not results:
             return await self._check_server(self.progress.sweep.points[index].error or "")
         bound = [self._bound(result, value) for result in results]
-        self.progress.point(index, in_force=self._in_force(results), bound=None if None in bound else any(bound))
+        self.progress.point(
+            index, in_force=self._in_force(results), bound=None if None in bound else any(bound)
+        )
         for result in results:
             if result.summary.tok_per_joule is None:
                 self.progress.note(
-                    f"{value.label}: no tok/J ({result.summary.absent.get('tok_per_joule', 'not measured')})"
+                    f"{value.label}: no tok/J "
+                    f"({result.summary.absent.get('tok_per_joule', 'not measured')})"
                 )
         await self._still_set(index, value)
         await self.progress.save()
         return None
 
     async def _measure(self, **more: Any) -> int:
-        return await self.parts.bench.run_target(self.target.run_id, self.target.url, **{**self.bench, **more})
+        return await self.parts.bench.run_target(
+            self.target.run_id, self.target.url, **{**self.bench, **more}
+        )
 
     async def _settle(self) -> str | None:
-        """Load the server until the GPUs' readings are steady. Return None, or a text that names what still changes
-        after `settle_s` seconds."""
+        """Load the server until the GPUs' readings are steady. Return None, or a text that names
+        what still changes after `settle_s` seconds."""
         unsteady: str | None = f"it takes {2 * WINDOW_S:g} s to tell"
         async with (
             self.parts.load.at(self.target.run_id, self.target.url, dict(self.bench)) as load,
@@ -188,9 +197,9 @@ class GpuSweep:
         return unsteady
 
     def _bound(self, result: BenchResult, value: GpuValue) -> bool | None:
-        """Return whether the power limit `value` slowed a GPU down during the benchmark: the driver says so, or a GPU
-        drew about as much power as the limit allows. None if `value` is not a power limit, or if the readings do not
-        show it."""
+        """Return whether the power limit `value` slowed a GPU down during the benchmark: the driver
+        says so, or a GPU drew about as much power as the limit allows. None if `value` is not a
+        power limit, or if the readings do not show it."""
         gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
         if gpu is None or limit_w is None:
             return None
@@ -212,7 +221,10 @@ class GpuSweep:
         label = self.progress.sweep.points[best].label
         try:
             await compare_in_pairs(
-                self.progress, label, self.pairs, lambda arm, pair: self._of_pair(arm, pair, self.values[best])
+                self.progress,
+                label,
+                self.pairs,
+                lambda arm, pair: self._of_pair(arm, pair, self.values[best]),
             )
         except BenchCancelled:
             raise
@@ -221,25 +233,36 @@ class GpuSweep:
         return None
 
     async def _of_pair(self, arm: str, pair: int, value: GpuValue) -> BenchResult:
-        wanted = {gpu: value.wanted if arm == "B" else start.settings for gpu, start in self.previous.items()}
+        wanted = {
+            gpu: value.wanted if arm == "B" else start.settings
+            for gpu, start in self.previous.items()
+        }
         report = await self._apply(wanted)
         if failed := next((o for o in report.outcomes if not o.ok), None):
             raise SettingsError(f"{failed.command.where}: {failed.message}")
         if self.settle_s > 0:
             await self._settle()
-        result = await self.parts.results.get(await self._measure(seed=pair, prompt_words=self._words))
+        result = await self.parts.results.get(
+            await self._measure(seed=pair, prompt_words=self._words)
+        )
         self._words = self._words or result.spec.prompt_words
         return result
 
     async def _compare_clocks(self) -> None:
-        """Judge again whether the clock locks were in force. The clocks measured at one value of the sweep may prove
-        that the lock of another value worked."""
+        """Judge again whether the clock locks were in force. The clocks measured at one value of
+        the sweep may prove that the lock of another value worked."""
         if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")
-        uuids = {info.uuid for info in (await self.parts.telemetry.reading()).infos if info.index in self.gpus}
+        uuids = {
+            info.uuid
+            for info in (await self.parts.telemetry.reading()).infos
+            if info.index in self.gpus
+        }
         mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]
-        for index, (point, value) in enumerate(zip(self.progress.sweep.points, self.values, strict=True)):
+        for index, (point, value) in enumerate(
+            zip(self.progress.sweep.points, self.values, strict=True)
+        ):
             lock = value.wanted[self.setting]
             newest = {c.gpu_uuid: c for c in mine if c.lock == lock}
             shown = [c for c in newest.values() if contrast(c, mine) is not None]
@@ -247,10 +270,14 @@ class GpuSweep:
                 self.progress.point(index, in_force=str(InForce.YES))
 
     def _in_force(self, results: Sequence[BenchResult]) -> str | None:
-        """Return as text how sure it is that the value was in force in these runs: the worst case of all runs and GPUs.
-        If no load has shown it, the text says what reading the value back from the driver showed. None if neither says
-        anything."""
-        reported = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
+        """Return as text how sure it is that the value was in force in these runs: the worst case
+        of all runs and GPUs. If no load has shown it, the text says what reading the value back
+        from the driver showed. None if neither says anything."""
+        reported = [
+            r.conditions.in_force.get(f"gpu{gpu}.{self.setting}")
+            for r in results
+            for gpu in self.gpus
+        ]
         reported = reported if any(reported) else [str(v) for v in self._read_back]
         return next((str(v) for v in _WORST_FIRST if str(v) in reported), None)
 
@@ -263,11 +290,15 @@ class GpuSweep:
             raise EndedEarly(f"the server is {state}: {why}")
 
     async def _still_set(self, index: int, value: GpuValue) -> None:
-        """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the value that the sweep
-        had set, because then the benchmark measured something else."""
+        """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the
+        value that the sweep had set, because then the benchmark measured something else."""
         asked, setting = value.wanted[self.setting], setting_of(self.setting)
         await self.parts.gpu.alterations.read()
-        locks = {a.gpu_index: a.now for a in self.parts.core.state.alterations if a.setting == self.setting}
+        locks = {
+            a.gpu_index: a.now
+            for a in self.parts.core.state.alterations
+            if a.setting == self.setting
+        }
         for gpu in self.gpus:
             if is_lock(self.setting):
                 kept = locks.get(gpu) == asked
@@ -277,15 +308,18 @@ class GpuSweep:
                 present = setting.read(telemetry, info.uuid) if info else None
                 kept = present is None or equal(self.setting, present, asked)
             if not kept:
-                why = f"GPU{gpu}: the setting was reverted during the measurement, by the guard or by someone else"
+                why = (
+                    f"GPU{gpu}: the setting was reverted during the measurement, by the guard "
+                    "or by someone else"
+                )
                 self.progress.point(index, state=PointState.FAILED, error=why)
                 raise EndedEarly(why)
 
     # ---- back to the previous values
 
     async def _restore(self) -> None:
-        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_S seconds. A failure is reported
-        to the user."""
+        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_S seconds. A
+        failure is reported to the user."""
         self.progress.change(left_s=None)
         until = time.monotonic() + RESTORE_S
         left = list(self.gpus)
@@ -293,7 +327,11 @@ class GpuSweep:
         while left:
             try:
                 why = await restore(
-                    self.parts.core.host, self.parts.gpu, left[0], self.previous[left[0]], self.password
+                    self.parts.core.host,
+                    self.parts.gpu,
+                    left[0],
+                    self.previous[left[0]],
+                    self.password,
                 )
                 if why:
                     break
@@ -309,9 +347,14 @@ class GpuSweep:
         if not left:
             return self.progress.change(start=None)
         gpus = ", ".join(f"GPU{gpu}" for gpu in left)
-        text = f"{gpus}: {label_of(self.setting)} was not restored to its value before the sweep ({why})"
+        text = (
+            f"{gpus}: {label_of(self.setting)} was not restored to its value before the sweep "
+            f"({why})"
+        )
         self.progress.change(error=text)
         self.parts.core.notify(
-            Level.ERROR, text, "run `workbench gpu revert` now; otherwise the guard reverts the setting"
+            Level.ERROR,
+            text,
+            "run `workbench gpu revert` now; otherwise the guard reverts the setting",
         )
         return None

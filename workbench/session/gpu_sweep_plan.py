@@ -1,4 +1,5 @@
-"""Plans of sweeps of a GPU setting: the values, the GPUs and the commands are checked before the first change."""
+"""Plans of sweeps of a GPU setting: the values, the GPUs and the commands are checked before the
+first change."""
 
 from __future__ import annotations
 
@@ -53,9 +54,9 @@ class GpuSweepPlanner:
         password: str | None,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Check a sweep of `setting` over `values` on a GPU, and return it; `gpu` None stands for every GPU that the
-        server is known to use. The server is a run or a URL. Raises InputError or SettingsError for a sweep that cannot
-        be carried out."""
+        """Check a sweep of `setting` over `values` on a GPU, and return it; `gpu` None stands for
+        every GPU that the server is known to use. The server is a run or a URL. Raises InputError
+        or SettingsError for a sweep that cannot be carried out."""
         parts = self.parts
         wanted, shape = values_of(setting, values), shape_of(bench)
         if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
@@ -76,14 +77,16 @@ class GpuSweepPlanner:
             await conditions_of_target(parts, gpus, target, shape),
             run_id=target.run_id,
             url=target.url,
-            gpus=tuple(info.uuid for info in (await parts.telemetry.reading()).infos if info.index in gpus),
+            gpus=tuple(
+                info.uuid for info in (await parts.telemetry.reading()).infos if info.index in gpus
+            ),
             settle_s=SETTLE_S if settle_s is None else settle_s,
         )
         return self._planned(setting, spec, wanted, previous, shape, password)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
-        """Check that a stored sweep can be resumed, and return the sweep of the values that are not measured yet.
-        Raises WorkbenchError if the sweep cannot be resumed."""
+        """Check that a stored sweep can be resumed, and return the sweep of the values that are not
+        measured yet. Raises WorkbenchError if the sweep cannot be resumed."""
         wanted, previous = await self._present(sweep, spec)
         await self._commands(wanted, previous, password, allowed=True)
         return self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
@@ -91,17 +94,24 @@ class GpuSweepPlanner:
     async def commands(
         self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that a sweep would run, by value: the key "350 W" has those that set that value, and the
-        key BACK those that restore the previous values."""
+        """Return the commands that a sweep would run, by value: the key "350 W" has those that set
+        that value, and the key BACK those that restore the previous values."""
         wanted = values_of(setting, values)
         gpus = await self._gpus(gpu, run_id)
         return await self._commands(wanted, await self._previous(setting, gpus), None)
 
-    async def resumed_commands(self, sweep: Sweep, spec: SweepSpec) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that a resumed sweep would run, by value: the key "350 W" has those that set that value,
-        if it is not measured yet, and the key BACK those that restore the previous values."""
+    async def resumed_commands(
+        self, sweep: Sweep, spec: SweepSpec
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands that a resumed sweep would run, by value: the key "350 W" has those
+        that set that value, if it is not measured yet, and the key BACK those that restore the
+        previous values."""
         wanted, previous = await self._present(sweep, spec)
-        missing = [v for v, point in zip(wanted, sweep.points, strict=True) if point.state != PointState.DONE]
+        missing = [
+            v
+            for v, point in zip(wanted, sweep.points, strict=True)
+            if point.state != PointState.DONE
+        ]
         return await self._commands(missing or wanted, previous, None)
 
     def _planned(
@@ -118,10 +128,14 @@ class GpuSweepPlanner:
             self.parts.gpu.guard.attend()  # the guard reverts the setting of a sweep that is killed
             target = Target(spec.run_id, spec.url)
             tuning = spec.settle_s, spec.pairs, spec.runs, password
-            await GpuSweep(self.parts, progress, setting, wanted, previous, target, shape, *tuning).run()
+            await GpuSweep(
+                self.parts, progress, setting, wanted, previous, target, shape, *tuning
+            ).run()
 
         entry = setting_of(setting)
-        return PlannedSweep(setting, entry.label, entry.unit, [(v.label, v.x) for v in wanted], spec, carry_out)
+        return PlannedSweep(
+            setting, entry.label, entry.unit, [(v.label, v.x) for v in wanted], spec, carry_out
+        )
 
     async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
         telemetry = await self.parts.telemetry.reading()
@@ -130,11 +144,15 @@ class GpuSweepPlanner:
         plan = self.parts.servers.supervisor.record(run_id).plan if run_id else None
         found = gpus_of(plan, telemetry.infos)
         if not found:
-            raise SettingsError(telemetry.driver.message or "no GPU was found", host=self.parts.core.host.name)
+            raise SettingsError(
+                telemetry.driver.message or "no GPU was found", host=self.parts.core.host.name
+            )
         return found
 
     async def _previous(self, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
-        return await previous_of(self.parts.core.host, await self.parts.telemetry.reading(), setting, gpus)
+        return await previous_of(
+            self.parts.core.host, await self.parts.telemetry.reading(), setting, gpus
+        )
 
     async def _commands(
         self,
@@ -144,24 +162,30 @@ class GpuSweepPlanner:
         *,
         allowed: bool = False,
     ) -> dict[str, Sequence[SettingCommand]]:
-        """Return the commands of a sweep, by value: the key "350 W" has those that set that value on the GPUs of
-        `previous`, and the key BACK those that restore the previous values. With `allowed`, raise SettingsError if this
-        user may not run one of the commands."""
+        """Return the commands of a sweep, by value: the key "350 W" has those that set that value
+        on the GPUs of `previous`, and the key BACK those that restore the previous values. With
+        `allowed`, raise SettingsError if this user may not run one of the commands."""
         gpu = self.parts.gpu
         rights = await gpu.rights.with_password(password)
         by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}
         by_value[BACK] = {str(index): one.settings for index, one in previous.items()}
-        found = {label: await gpu.plan_each(settings, rights) for label, settings in by_value.items()}
+        found = {
+            label: await gpu.plan_each(settings, rights) for label, settings in by_value.items()
+        }
         forbidden = next((c for commands in found.values() for c in commands if c.right), None)
         if allowed and forbidden is not None:
-            raise SettingsError(f"{forbidden.where}: {forbidden.right}", host=self.parts.core.host.name)
+            raise SettingsError(
+                f"{forbidden.where}: {forbidden.right}", host=self.parts.core.host.name
+            )
         return found
 
     # ---- resumed
 
-    async def _present(self, sweep: Sweep, spec: SweepSpec) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
-        """Return the values of a stored sweep that is to be resumed, and by GPU index the value that is restored at the
-        end. Raises WorkbenchError if the sweep cannot be resumed now."""
+    async def _present(
+        self, sweep: Sweep, spec: SweepSpec
+    ) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
+        """Return the values of a stored sweep that is to be resumed, and by GPU index the value
+        that is restored at the end. Raises WorkbenchError if the sweep cannot be resumed now."""
         if sweep.kind == "flag":
             raise InputError(
                 f"sweep {sweep.id} sweeps flags, not a GPU setting",
@@ -177,7 +201,9 @@ class GpuSweepPlanner:
                 host=self.parts.core.host.name,
             )
         gpus = tuple(by_uuid[uuid] for uuid in spec.gpus)
-        now = await conditions_of_target(self.parts, gpus, Target(spec.run_id, spec.url), spec.bench)
+        now = await conditions_of_target(
+            self.parts, gpus, Target(spec.run_id, spec.url), spec.bench
+        )
         check_same_conditions(self.parts, sweep, spec, now)
         previous = await self._previous(sweep.kind, gpus)
         return values_of(sweep.kind, spec.values), {**previous, **_left_on(sweep, previous)}
@@ -188,25 +214,33 @@ class GpuSweepPlanner:
             await self.parts.servers.ready_run(run_id)
         except WorkbenchError as error:
             raise ServerError(
-                f"sweep {sweep.id} cannot be resumed: its server cannot be measured any more ({error.message})",
+                f"sweep {sweep.id} cannot be resumed: its server cannot be measured any more "
+                f"({error.message})",
                 host=self.parts.core.host.name,
                 next_step="start another server, then start a new sweep on that server",
             ) from None
 
 
 def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
-    """Return by GPU index the values that GPUs had before `sweep`, if it was killed and left one of its own values
-    there. `now` has the present values."""
+    """Return by GPU index the values that GPUs had before `sweep`, if it was killed and left one of
+    its own values there. `now` has the present values."""
     if sweep.start is None:
         return {}
     stored, owners = sweep.start["gpus"], sweep.start["owners"]
-    ours = {gpu: one.entry for gpu, one in now.items() if one.entry and dict(one.entry.owner) in owners}
-    return {gpu: Previous.stored(stored[entry.gpu_uuid]) for gpu, entry in ours.items() if entry.gpu_uuid in stored}
+    ours = {
+        gpu: one.entry for gpu, one in now.items() if one.entry and dict(one.entry.owner) in owners
+    }
+    return {
+        gpu: Previous.stored(stored[entry.gpu_uuid])
+        for gpu, entry in ours.items()
+        if entry.gpu_uuid in stored
+    }
 
 
 def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
-    """Parse the values of a sweep of the setting `key`: watts ("350"), or MHz as one clock or a range ("1500",
-    "210-1500"). Raises InputError if a value is invalid or given twice, or if there are fewer than two values."""
+    """Parse the values of a sweep of the setting `key`: watts ("350"), or MHz as one clock or a
+    range ("1500", "210-1500"). Raises InputError if a value is invalid or given twice, or if there
+    are fewer than two values."""
     setting = next((s for s in SWEPT if s.key == key), None)
     if setting is None:
         raise InputError(
@@ -216,7 +250,8 @@ def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
     found = tuple(_value(setting, text) for text in texts)
     if len(found) < 2:
         raise InputError(
-            "a sweep needs at least two values", next_step=f"give two or more values, such as {setting.sweep_values}"
+            "a sweep needs at least two values",
+            next_step=f"give two or more values, such as {setting.sweep_values}",
         )
     labels = [value.label for value in found]
     twice = next((label for label in labels if labels.count(label) > 1), None)
@@ -230,14 +265,16 @@ def _value(setting: Setting, text: str) -> GpuValue:
     number = value.max_mhz if isinstance(value, ClockRange) else value
     if not isinstance(number, int | float):
         raise InputError(
-            f"a sweep needs numbers, and {text!r} is not one", next_step=f"give numbers, such as {setting.sweep_values}"
+            f"a sweep needs numbers, and {text!r} is not one",
+            next_step=f"give numbers, such as {setting.sweep_values}",
         )
     return GpuValue(setting.format(value), float(number), GpuSettings({setting.key: value}))
 
 
 def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of BenchSpec for the benchmark at each value of a sweep. Unless the user gave a number of
-    requests or a command, the benchmark is limited by time, so that slow values take no longer than fast ones."""
+    """Return the fields of BenchSpec for the benchmark at each value of a sweep. Unless the user
+    gave a number of requests or a command, the benchmark is limited by time, so that slow values
+    take no longer than fast ones."""
     given = {name: value for name, value in bench.items() if value is not None}
     if "requests" in given or "command" in given:
         return given

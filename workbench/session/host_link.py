@@ -1,4 +1,5 @@
-"""The link to the session's host: connecting, losing and regaining it, and asking the user for secrets at login."""
+"""The link to the session's host: connecting, losing and regaining it, and asking the user for
+secrets at login."""
 
 from __future__ import annotations
 
@@ -17,17 +18,19 @@ if TYPE_CHECKING:
 
 
 class HostLink:
-    """Connects the host and keeps `state.host` up to date. `on_return` runs in the background when a lost link is
-    restored."""
+    """Connects the host and keeps `state.host` up to date. `on_return` runs in the background when
+    a lost link is restored."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
         self._watched_host: Host | None = None  # the host whose link events arrive here
-        self.ask: Ask | None = None  # asks the user for a passphrase, password or code; the front end sets it
+        # asks the user for a passphrase, password or code; the front end sets it
+        self.ask: Ask | None = None
         self.on_return: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     async def connect(self) -> None:
-        """Connect to the host and show the outcome in the session's state. Raises HostUnreachable if that fails."""
+        """Connect to the host and show the outcome in the session's state. Raises HostUnreachable
+        if that fails."""
         host = self._core.host
         if self._watched_host is not host:
             self._watched_host = host
@@ -40,7 +43,9 @@ class HostLink:
                 suggest(error, host.name)
             self._show_failure(error)
             raise
-        self._core.update_host(link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0)
+        self._core.update_host(
+            link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0
+        )
 
     def _login_question(self) -> Ask | None:
         if self.ask is None:
@@ -58,8 +63,12 @@ class HostLink:
 
     def _on_link(self, event: LinkEvent) -> None:
         if event.connected:
-            self._core.update_host(link="connected", message=None, lost_since_unix_s=None, retries=0)
-            self._core.notify(Level.INFO, f"the link to {event.host} is back after {event.outage_s:.0f} s")
+            self._core.update_host(
+                link="connected", message=None, lost_since_unix_s=None, retries=0
+            )
+            self._core.notify(
+                Level.INFO, f"the link to {event.host} is back after {event.outage_s:.0f} s"
+            )
             if self.on_return is not None:
                 self._core.spawn(self.on_return())
         elif event.refused is not None:
@@ -67,7 +76,9 @@ class HostLink:
         else:
             since = self._core.state.host.lost_since_unix_s if event.retries else time.time()
             reason = event.reason or "the link was lost"
-            self._core.update_host(link="lost", message=reason, lost_since_unix_s=since, retries=event.retries)
+            self._core.update_host(
+                link="lost", message=reason, lost_since_unix_s=since, retries=event.retries
+            )
 
     async def measure_latency(self) -> None:
         """Measure the latency of a remote host and show it in the session's state."""
@@ -75,8 +86,8 @@ class HostLink:
             self._core.update_host(latency_ms=(await self._core.host.facts()).latency_ms)
 
     def trust_host_key(self) -> None:
-        """Accept the host key whose fingerprint is in `state.host`; the next `connect` uses it. Raises HostError if
-        there is no such key."""
+        """Accept the host key whose fingerprint is in `state.host`; the next `connect` uses it.
+        Raises HostError if there is no such key."""
         fingerprint = self._core.state.host.unknown_key
         if fingerprint is None:
             raise HostError("there is no unknown host key to accept", host=self._core.host.name)

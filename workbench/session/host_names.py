@@ -1,4 +1,5 @@
-"""The names of hosts: this machine, hosts of hosts.toml, hosts behind SSH, containers, and simulated hosts."""
+"""The names of hosts: this machine, hosts of hosts.toml, hosts behind SSH, containers, and
+simulated hosts."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ _TWIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 @dataclass(frozen=True, slots=True)
 class KnownHost:
-    """A name of a host that the user can pick. `source` says where the name is written: "hosts.toml", "ssh config", or
-    "" for this machine and for simulated hosts. `way` is a text on the machine and the container that the name stands
-    for."""
+    """A name of a host that the user can pick. `source` says where the name is written:
+    "hosts.toml", "ssh config", or "" for this machine and for simulated hosts. `way` is a text on
+    the machine and the container that the name stands for."""
 
     name: str
     source: str = ""
@@ -39,11 +40,12 @@ class KnownHost:
 
 
 def host_called(name: str | None, simulate: str | None = None) -> Host:
-    """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a container on one of these
-    ("gpu-box/podman:vllm"), "cluster:NAME" for a cluster of hosts.toml, or "sim:PROFILE". `simulate` names a profile
-    whose simulated driver and engines are put on that host, as "gpu-box/sim:PROFILE" does; "PROFILE@NAME" has GPUs and
-    servers of its own. Raises
-    InputError for an unknown profile, and for a host or cluster of hosts.toml that cannot be used."""
+    """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a
+    container on one of these ("gpu-box/podman:vllm"), "cluster:NAME" for a cluster of hosts.toml,
+    or "sim:PROFILE". `simulate` names a profile whose simulated driver and engines are put on that
+    host, as "gpu-box/sim:PROFILE" does; "PROFILE@NAME" has GPUs and servers of its own. Raises
+    InputError for an unknown profile, and for a host or cluster of hosts.toml that cannot be used.
+    """
     if name and name.startswith(CLUSTER):
         from workbench.session.cluster_hosts import cluster_called
 
@@ -61,9 +63,11 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
     if TWIN in simulate and not _TWIN.fullmatch(twin):
         raise InputError(
             f"{simulate!r} does not name a simulated host",
-            next_step=f"write a name of letters and digits after {TWIN}, as in {SIMULATED}four-pcie{TWIN}2",
+            next_step=f"write a name of letters and digits after {TWIN}, as in "
+            f"{SIMULATED}four-pcie{TWIN}2",
         )
-    shared = os.environ.get("WORKBENCH_SIM_STATE")  # the GPUs of a simulated host that several users share
+    # the GPUs of a simulated host that several users share
+    shared = os.environ.get("WORKBENCH_SIM_STATE")
     return SimulatedHost(inner, profile, str(paths.state_dir() / "sim" / simulate), shared, twin)
 
 
@@ -76,8 +80,8 @@ def _this_machine() -> Host:
 
 
 def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
-    """Return the host called `name`, or the container that `name` includes. `known_as` is the host's name on the
-    screen, and `entries` is the content of hosts.toml."""
+    """Return the host called `name`, or the container that `name` includes. `known_as` is the
+    host's name on the screen, and `entries` is the content of hosts.toml."""
     around, container = split_container(name)
     if container is not None:
         inner = _opened(around, around, entries) if around else open_host()
@@ -114,8 +118,8 @@ def known_names() -> tuple[str, ...]:
 
 
 def known_hosts() -> tuple[KnownHost, ...]:
-    """Return the hosts that the user can pick: this machine, the hosts and clusters of hosts.toml, the aliases of
-    the SSH config, and the simulated profiles."""
+    """Return the hosts that the user can pick: this machine, the hosts and clusters of hosts.toml,
+    the aliases of the SSH config, and the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
     return (*real_hosts(), *_clusters(), *(KnownHost(SIMULATED + name) for name in PROFILES))
@@ -123,7 +127,10 @@ def known_hosts() -> tuple[KnownHost, ...]:
 
 def _clusters() -> tuple[KnownHost, ...]:
     found = HostsStore().content.clusters.values()
-    return tuple(KnownHost(CLUSTER + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes)) for c in found)
+    return tuple(
+        KnownHost(CLUSTER + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes))
+        for c in found
+    )
 
 
 def real_hosts() -> tuple[KnownHost, ...]:
@@ -131,25 +138,33 @@ def real_hosts() -> tuple[KnownHost, ...]:
     entries = HostsStore().content.hosts
     written = {
         entry.name: KnownHost(
-            entry.name, "hosts.toml", entry.label, "/".join(filter(None, (entry.ssh, entry.container)))
+            entry.name,
+            "hosts.toml",
+            entry.label,
+            "/".join(filter(None, (entry.ssh, entry.container))),
         )
         for entry in entries.values()
     }
     own = written.pop(LOCAL, KnownHost(LOCAL))
-    others = [KnownHost(name, "ssh config") for name in hosts.known_names() if name != LOCAL and name not in written]
+    others = [
+        KnownHost(name, "ssh config")
+        for name in hosts.known_names()
+        if name != LOCAL and name not in written
+    ]
     return (own, *written.values(), *others)
 
 
 def fleet_hosts() -> tuple[KnownHost, ...]:
-    """Return the hosts of a fleet if the user names none: all hosts of hosts.toml, or if that file has none, every
-    known host that is not simulated."""
+    """Return the hosts of a fleet if the user names none: all hosts of hosts.toml, or if that file
+    has none, every known host that is not simulated."""
     found = real_hosts()
     return tuple(host for host in found if host.source == "hosts.toml") or found
 
 
 def is_known(name: str) -> bool:
-    """Return whether a host called `name` exists, as far as this machine can tell without a connection. Asking the name
-    resolver can take up to one second. Raises InputError for a host of hosts.toml that cannot be used."""
+    """Return whether a host called `name` exists, as far as this machine can tell without a
+    connection. Asking the name resolver can take up to one second. Raises InputError for a host of
+    hosts.toml that cannot be used."""
     around, container = split_container(name)
     if container is not None:
         return not around or is_known(around)
@@ -164,15 +179,16 @@ def near(name: str) -> str | None:
 
 
 def suggest(error: HostUnreachable, name: str) -> None:
-    """Add "did you mean …" with the most similar known name to `error`, which says that the host `name` was not
-    reached. Do nothing if `name` is a known name."""
+    """Add "did you mean …" with the most similar known name to `error`, which says that the host
+    `name` was not reached. Do nothing if `name` is a known name."""
     if name not in known_names() and (other := near(name)) is not None:
         error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
 
 def check_same_host(series: str, ran_on: str, host: str) -> None:
-    """Raise InputError if an experiment or a sweep that ran on the host `ran_on` is resumed on another one. `series` is
-    the name of the experiment or sweep in the message, and `host` is where it is resumed."""
+    """Raise InputError if an experiment or a sweep that ran on the host `ran_on` is resumed on
+    another one. `series` is the name of the experiment or sweep in the message, and `host` is where
+    it is resumed."""
     if ran_on != host:
         raise InputError(
             f"{series} was run on {ran_on} and can be resumed only there",

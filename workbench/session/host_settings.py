@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 class HostSettings:
-    """What config.toml and hosts.toml say about the session's host: its entry, and the programs that start engines on
-    it."""
+    """What config.toml and hosts.toml say about the session's host: its entry, and the programs
+    that start engines on it."""
 
     def __init__(self, core: StateHolder, config: ConfigStore) -> None:
         self._core, self._config, self._hosts = core, config, HostsStore()
 
     @property
     def entry(self) -> HostEntry | None:
-        """The entry in hosts.toml of the session's host, or of a cluster's first node; None if there is no entry.
-        Raises InputError if the entry cannot be used."""
+        """The entry in hosts.toml of the session's host, or of a cluster's first node; None if
+        there is no entry. Raises InputError if the entry cannot be used."""
         host = self._core.host
         return self._hosts.host(host.nodes[0].name if isinstance(host, ClusterHost) else host.name)
 
     def placed(self, places: Sequence[NodePlace]) -> tuple[NodePlace, ...]:
-        """Return the nodes `places` of a cluster, each with the entry of its host in hosts.toml. Raises InputError if
-        an entry cannot be used."""
+        """Return the nodes `places` of a cluster, each with the entry of its host in hosts.toml.
+        Raises InputError if an entry cannot be used."""
         return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)
 
     def program(self, engine: str) -> tuple[str, str] | None:
-        """Return (program, file): the program that starts an engine on the host, quoted as in a shell, and the name of
-        the file that sets the program. A choice made on the screen, stored in config.toml, has precedence over
-        hosts.toml. None if neither file sets a program."""
+        """Return (program, file): the program that starts an engine on the host, quoted as in a
+        shell, and the name of the file that sets the program. A choice made on the screen, stored
+        in config.toml, has precedence over hosts.toml. None if neither file sets a program."""
         if chosen := self._config.executable(self._core.host.name, engine):
             return chosen, "config.toml"
         entry = self.entry

@@ -1,5 +1,5 @@
-"""The history of a host on disk. When a screen opens, the readings and events that earlier screens stored are shown
-before its own. What the screen reads is appended to the files."""
+"""The history of a host on disk. When a screen opens, the readings and events that earlier screens
+stored are shown before its own. What the screen reads is appended to the files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class KeptHistory:
-    """Writes the history of the host's readings and events to files, from the first reading on. After the call of
-    `read`, what earlier screens wrote is shown, too. `close` writes what is not on disk yet."""
+    """Writes the history of the host's readings and events to files, from the first reading on.
+    After the call of `read`, what earlier screens wrote is shown, too. `close` writes what is not
+    on disk yet."""
 
     def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
         self._core, self._timeline = core, timeline
@@ -37,8 +38,9 @@ class KeptHistory:
         telemetry.on_gpus_changed.append(self._take_infos)
 
     def read(self) -> None:
-        """Insert the readings and events that earlier screens stored into the timeline, now and after each later change
-        of the host. Reading one day takes half a second of CPU, so call this after the screen is first drawn."""
+        """Insert the readings and events that earlier screens stored into the timeline, now and
+        after each later change of the host. Reading one day takes half a second of CPU, so call
+        this after the screen is first drawn."""
         if self._writer is not None and not self._reads:
             self._core.spawn(self._load(self._writer))
         self._reads = True
@@ -64,7 +66,9 @@ class KeptHistory:
 
         telemetry = self._core.state.telemetry
         if telemetry is not None:
-            (self._writer or self._open()).write(STEPS_S[-1], infos_line(time.time(), telemetry.infos))
+            (self._writer or self._open()).write(
+                STEPS_S[-1], infos_line(time.time(), telemetry.infos)
+            )
 
     def _take_event(self, event: Event) -> None:
         from workbench.store.history_files import STEPS_S
@@ -91,8 +95,8 @@ class KeptHistory:
         return writer
 
     async def _load(self, writer: HistoryWriter) -> None:
-        """Insert the history that other screens of this host have written to disk into the timeline, before the
-        readings of this screen."""
+        """Insert the history that other screens of this host have written to disk into the
+        timeline, before the readings of this screen."""
         from workbench.store import history_files
 
         older = await asyncio.to_thread(
@@ -101,7 +105,8 @@ class KeptHistory:
         if writer is self._writer:  # still the same host
             self._timeline.put_under(older.history)
             bench = self._core.state.bench
-            if older.cut is not None and bench == BenchState(last_id=bench.last_id):  # none since this screen opened
+            # none since this screen opened
+            if older.cut is not None and bench == BenchState(last_id=bench.last_id):
                 at = datetime.fromtimestamp(older.cut.unix_s).astimezone()
                 error = f"{older.cut.text} at {at:%H:%M}; nothing of it is stored"
                 self._core.update(bench=replace(bench, error=error))
@@ -109,5 +114,7 @@ class KeptHistory:
     def _tell(self, problem: str) -> None:
         text = f"the history of the GPUs is not kept on disk: {problem}"
         self._core.notify(
-            Level.WARN, text, "the graphs of this screen continue; free disk space, or make the directory writable"
+            Level.WARN,
+            text,
+            "the graphs of this screen continue; free disk space, or make the directory writable",
         )

@@ -1,5 +1,5 @@
-"""What the last screen of a host has stored: marks of results, values of forms, the last benchmark, experiment and
-sweep, and the activity log."""
+"""What the last screen of a host has stored: marks of results, values of forms, the last benchmark,
+experiment and sweep, and the activity log."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MARKS = ("mark_a", "mark_b")
 
 
 class ScreenMemory:
-    """Stores the marks and the values of forms of a screen, and restores them for the next screen of the host, from the
-    call of `resume` on. `experiments` returns the session's part for experiments; it is called only if there is an
-    experiment to show."""
+    """Stores the marks and the values of forms of a screen, and restores them for the next screen
+    of the host, from the call of `resume` on. `experiments` returns the session's part for
+    experiments; it is called only if there is an experiment to show."""
 
     def __init__(self, core: StateHolder, experiments: Callable[[], Experiments]) -> None:
         self._core, self._experiments = core, experiments
@@ -36,8 +36,8 @@ class ScreenMemory:
         self.resumed: Host | None = None  # the host whose marks are kept from now on
 
     async def resume(self) -> None:
-        """Restore the marks, forms and results of the last screen of this host, and store each later change of the
-        marks. Anything that cannot be read is left out."""
+        """Restore the marks, forms and results of the last screen of this host, and store each
+        later change of the marks. Anything that cannot be read is left out."""
         host = self._core.host
         left = await asyncio.to_thread(screen_state.read, host.name)
         forms = left.get("forms")
@@ -48,7 +48,9 @@ class ScreenMemory:
         }
         await self.read_activity()
         state = self._core.state
-        self._core.update(bench=replace(state.bench, last_id=state.bench.last_id or last_usable(state.results)))
+        self._core.update(
+            bench=replace(state.bench, last_id=state.bench.last_id or last_usable(state.results))
+        )
         shown = {row.id for row in state.results}
         self._core.update(**{name: left[name] for name in _MARKS if left.get(name) in shown})
         with suppress(WorkbenchError):
@@ -58,7 +60,8 @@ class ScreenMemory:
         self.resumed = host
 
     async def _resume_series(self) -> None:
-        """Show the newest experiment, and the newest sweep of this host, that no other Workbench is running."""
+        """Show the newest experiment, and the newest sweep of this host, that no other Workbench is
+        running."""
         from workbench.store.experiments import ExperimentsDb
         from workbench.store.sweeps import SweepStore
 
@@ -73,8 +76,8 @@ class ScreenMemory:
             self._core.update(sweep=sweep)
 
     async def read_activity(self) -> None:
-        """Read the activity log of this host into the session's state. The log has the actions of every Workbench of
-        this user."""
+        """Read the activity log of this host into the session's state. The log has the actions of
+        every Workbench of this user."""
         kept = await asyncio.to_thread(activity_log.kept, self._core.host.name, ACTIVITY_KEPT)
         read = {_activity(entry): None for entry in kept}
         ours = (a for a in self._core.state.activity if a.host == self._core.host.name)
@@ -84,13 +87,16 @@ class ScreenMemory:
     # ---- forms and marks
 
     def last_form(self, name: str) -> Mapping[str, str]:
-        """Return the values with which a form was last accepted on this host, by field; {} if there are none."""
+        """Return the values with which a form was last accepted on this host, by field; {} if there
+        are none."""
         return self._forms.get(name, {})
 
     def keep_form(self, name: str, values: Mapping[str, str]) -> None:
         """Store the values of a form that the user has accepted, unless they contain a secret."""
         given = dict(values)
-        if not any(word != mask_argv([word])[0] for value in given.values() for word in _words(value)):
+        if not any(
+            word != mask_argv([word])[0] for value in given.values() for word in _words(value)
+        ):
             self._forms[name] = given
             self._keep()
 
@@ -104,8 +110,8 @@ class ScreenMemory:
 
 
 def _words(text: str) -> list[str]:
-    """Return the parts of a form's value `text` that are checked for secrets. These are each word, written as a flag
-    ("--WORD") because secrets are known by flag names, and the whole text."""
+    """Return the parts of a form's value `text` that are checked for secrets. These are each word,
+    written as a flag ("--WORD") because secrets are known by flag names, and the whole text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
 
 

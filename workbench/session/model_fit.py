@@ -1,4 +1,5 @@
-"""A table of the quantizations, numbers of GPUs and context lengths with which a model fits on the host."""
+"""A table of the quantizations, numbers of GPUs and context lengths with which a model fits on the
+host."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _USED_GIB = 0.5  # less is the driver's own
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """A table for one model: which quantizations, numbers of GPUs and context lengths fit into the memory of the host's
-    GPUs. `missing` is the reason if there is no table."""
+    """A table for one model: which quantizations, numbers of GPUs and context lengths fit into the
+    memory of the host's GPUs. `missing` is the reason if there is no table."""
 
     model: str
     engine: str
@@ -51,10 +52,12 @@ class FitReport:
         }
 
 
-def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[int] = ()) -> FitReport:
-    """Return a table of the quantizations, numbers of GPUs and context lengths with which the plan's model fits into
-    the GPU memory that is free now. `contexts` are context lengths in tokens; by default a few, up to the longest that
-    the model supports."""
+def report_of(
+    plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[int] = ()
+) -> FitReport:
+    """Return a table of the quantizations, numbers of GPUs and context lengths with which the
+    plan's model fits into the GPU memory that is free now. `contexts` are context lengths in
+    tokens; by default a few, up to the longest that the model supports."""
     facts = plan.model_facts
     shape = facts.shape if facts else None
     longest = shape.max_length if shape else None
@@ -70,13 +73,16 @@ def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[
     groups = groups_of(telemetry.infos, _used_bytes(telemetry)) if telemetry else []
     if not groups:
         missing = missing or "the memory of this host's GPUs is unknown"
-    rows = () if missing else tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
+    rows = (
+        () if missing else tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
+    )
     return FitReport(plan.model, plan.engine, source, lengths, rows, missing, simulated)
 
 
 def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
-    """Return the bytes of GPU memory that are in use, by GPU index. Of memory that a GPU shares with the CPU,
-    everything counts as in use that the operating system does not report as available."""
+    """Return the bytes of GPU memory that are in use, by GPU index. Of memory that a GPU shares
+    with the CPU, everything counts as in use that the operating system does not report as
+    available."""
     used = {sample.index: sample.memory_used_bytes or 0 for sample in telemetry.gpus}
     available = telemetry.host.memory_available_bytes
     for gpu in telemetry.infos:
@@ -86,7 +92,8 @@ def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
 
 
 def table_lines(report: FitReport) -> Iterator[str]:
-    """Yield the lines of the report. Lines have at most 80 columns, except for long names of models and files."""
+    """Yield the lines of the report. Lines have at most 80 columns, except for long names of models
+    and files."""
     yield f"{report.model}  ({report.source})" + ("  SIMULATED" if report.simulated else "")
     if report.missing:
         yield f"no answer: {report.missing}"
@@ -114,7 +121,11 @@ def table_lines(report: FitReport) -> Iterator[str]:
 def _group_line(group: GpuGroup) -> str:
     indexes = gpus_text(gpu.index for gpu in group.gpus)
     free = [f / GIB for f in group.free_bytes]
-    least = f"{min(free):.1f}" if max(free) - min(free) < _USED_GIB else f"{min(free):.1f} to {max(free):.1f}"
+    least = (
+        f"{min(free):.1f}"
+        if max(free) - min(free) < _USED_GIB
+        else (f"{min(free):.1f} to {max(free):.1f}")
+    )
     return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {least} GiB free now"
 
 
@@ -125,5 +136,7 @@ def _row_line(row: FitRow, contexts: Sequence[int]) -> str:
         return f"{start}{'does not fit':>{10 * len(contexts)}}"
     cells = (row.sequences.get(length) for length in contexts)
     texts = ("?" if cell is None else f"{cell:,}" if cell else "-" for cell in cells)
-    limits = (f"{four_digits(one) if one else '?':>9}" for one in (row.limit_tok_s, row.prefill_tok_s))
+    limits = (
+        f"{four_digits(one) if one else '?':>9}" for one in (row.limit_tok_s, row.prefill_tok_s)
+    )
     return start + "".join(f"{text:>10}" for text in texts) + "".join(limits)

@@ -1,5 +1,6 @@
-"""Long work on model files (a copy, a check of all hashes, a download) in the background of a session. Only one such
-work runs at a time; its progress is in the session's state, and the user can cancel it."""
+"""Long work on model files (a copy, a check of all hashes, a download) in the background of a
+session. Only one such work runs at a time; its progress is in the session's state, and the user can
+cancel it."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ SHOWN_S = 0.5  # between two changes of the state
 
 
 class ModelWork:
-    """Runs one work on model files at a time, such as a copy, in the background. It runs until it ends, is cancelled,
-    or the session leaves its host."""
+    """Runs one work on model files at a time, such as a copy, in the background. It runs until it
+    ends, is cancelled, or the session leaves its host."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
@@ -40,18 +41,22 @@ class ModelWork:
         then: Callable[[T], object],
         command: Sequence[str] = (),
     ) -> None:
-        """Run `work` in the background, and call `then` with its result. `what` describes the work for the user, such
-        as "copying org/model to spark-02". `command` is the equivalent command for the activity log, () for work that
-        changes no host. Raises InputError if other work is running."""
+        """Run `work` in the background, and call `then` with its result. `what` describes the work
+        for the user, such as "copying org/model to spark-02". `command` is the equivalent command
+        for the activity log, () for work that changes no host. Raises InputError if other work is
+        running."""
         running = self._core.state.host.model_work
         if running is not None:
             raise InputError(
-                f"{running.what} is not finished", next_step="wait until that work has ended, or press K to cancel it"
+                f"{running.what} is not finished",
+                next_step="wait until that work has ended, or press K to cancel it",
             )
         self._core.update_host(model_work=ModelWorkView(what))
         self._task = self._core.spawn(self._run(work, then, shlex.join(command)))
 
-    async def _run(self, work: Callable[[Progress], Awaitable[T]], then: Callable[[T], object], command: str) -> None:
+    async def _run(
+        self, work: Callable[[Progress], Awaitable[T]], then: Callable[[T], object], command: str
+    ) -> None:
         speed, last_s = Speed(), 0.0
 
         def told(done: int, total: int, text: str) -> None:
@@ -61,7 +66,9 @@ class ModelWork:
             if view is not None and now - last_s >= SHOWN_S:
                 last_s = now
                 self._core.update_host(
-                    model_work=replace(view, text=clean(text), done=done, total=total, bytes_s=bytes_s)
+                    model_work=replace(
+                        view, text=clean(text), done=done, total=total, bytes_s=bytes_s
+                    )
                 )
 
         began_s, outcome = time.monotonic(), "cancelled"
@@ -83,5 +90,7 @@ class ModelWork:
         if self._task is not None and view is not None:
             await end_all([self._task])
             self._core.notify(
-                Level.INFO, f"cancelled: {view.what}", "start the same work again to continue where it was cancelled"
+                Level.INFO,
+                f"cancelled: {view.what}",
+                "start the same work again to continue where it was cancelled",
             )

@@ -1,4 +1,5 @@
-"""The names of hosts that the user can pick, and the open sessions of hosts other than the session's own."""
+"""The names of hosts that the user can pick, and the open sessions of hosts other than the
+session's own."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class OtherHosts:
-    """Names the hosts that the user can pick, and opens the sessions of other hosts when they are first needed.
-    `open_session` makes a session from a host's name."""
+    """Names the hosts that the user can pick, and opens the sessions of other hosts when they are
+    first needed. `open_session` makes a session from a host's name."""
 
     def __init__(self, own: Session, open_session: Callable[[str], Session]) -> None:
         self._own, self._open_session = own, open_session
         self._others: dict[str, Session] = {}
 
     async def session_of(self, name: str | None) -> Session:
-        """Return the connected session of the host called `name`; the session is opened if there is none yet. None and
-        this session's own host give this session."""
+        """Return the connected session of the host called `name`; the session is opened if there is
+        none yet. None and this session's own host give this session."""
         own = self._own
         if name is None or name == own.host.name:
             return own
@@ -45,8 +46,8 @@ class OtherHosts:
         return known_hosts()
 
     def add(self, name: str, ssh: str = "", container: str = "", label: str = "") -> None:
-        """Write a host to hosts.toml. Raises InputError if a value is not valid, or if the file has a host of this
-        name."""
+        """Write a host to hosts.toml. Raises InputError if a value is not valid, or if the file has
+        a host of this name."""
         from workbench.model.host_entry import HostEntry
 
         HostsStore().add(HostEntry(name, ssh or None, container or None, label))

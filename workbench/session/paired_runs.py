@@ -14,15 +14,20 @@ from workbench.session.sweep_progress import SweepProgress, broken
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
 
-METRICS = ("tok_per_joule", "output_tok_s")  # a value is named for the first; for the second if power is not known
+# a value is named for the first; for the second if power is not known
+METRICS = ("tok_per_joule", "output_tok_s")
 
 
 async def compare_in_pairs(
-    progress: SweepProgress, label: str, pairs: int, measure: Callable[[str, int], Awaitable[BenchResult]]
+    progress: SweepProgress,
+    label: str,
+    pairs: int,
+    measure: Callable[[str, int], Awaitable[BenchResult]],
 ) -> None:
-    """Measure arm "A" (the previous value) and arm "B" (the value with this label) `pairs` times, each arm first in
-    half of the pairs. Store the outcome as a note of the sweep. `measure(arm, pair)` sets the arm's value and
-    benchmarks it. Raises WorkbenchError if a run has no valid result."""
+    """Measure arm "A" (the previous value) and arm "B" (the value with this label) `pairs` times,
+    each arm first in half of the pairs. Store the outcome as a note of the sweep. `measure(arm,
+    pair)` sets the arm's value and benchmarks it. Raises WorkbenchError if a run has no valid
+    result."""
     orders = [("AB", "BA")[pair % 2] for pair in range(pairs)]
     random.Random(progress.sweep.id).shuffle(orders)
     found: list[tuple[BenchResult, BenchResult]] = []
@@ -33,7 +38,9 @@ async def compare_in_pairs(
             result = await measure(arm, pair)
             why = broken(result) or next(iter(result.summary.refused), None)
             if why:
-                raise WorkbenchError(f"the result of run {arm} in pair {pair + 1} is invalid: {why}")
+                raise WorkbenchError(
+                    f"the result of run {arm} in pair {pair + 1} is invalid: {why}"
+                )
             made[arm] = result
             progress.pair_run_done()
         found.append((made["A"], made["B"]))
@@ -42,7 +49,10 @@ async def compare_in_pairs(
     confirmed = next(m.verdict for m in comparison.metrics if m.metric == metric) == BETTER
     progress.change(confirmed=confirmed)
     outcome = "confirmed" if confirmed else "not confirmed"
-    progress.note(f"{label} against the previous value in {pairs} pairs: {outcome}, {_changes(comparison, metric)}")
+    progress.note(
+        f"{label} against the previous value in {pairs} pairs: {outcome}, "
+        f"{_changes(comparison, metric)}"
+    )
 
 
 def _changes(comparison: Comparison, metric: str) -> str:

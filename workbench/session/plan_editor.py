@@ -1,4 +1,5 @@
-"""The launch editor without a screen: one plan, its undo history, and everything derived from the plan."""
+"""The launch editor without a screen: one plan, its undo history, and everything derived from the
+plan."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.model.run_options import with_assignments
-from workbench.model.secrets import MASK, is_secret_name, mask_command, mask_plan, mask_row, mask_text, secret_values
+from workbench.model.secrets import (
+    MASK,
+    is_secret_name,
+    mask_command,
+    mask_plan,
+    mask_row,
+    mask_text,
+    secret_values,
+)
 from workbench.server.launchers import launcher_of
 from workbench.session.state import PlanView
 
@@ -33,15 +42,17 @@ RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan is checked against: the host's GPUs, the installed engine, what the user has trusted, and facts about
-    models."""
+    """What a plan is checked against: the host's GPUs, the installed engine, what the user has
+    trusted, and facts about models."""
 
     gpus: tuple[GpuInfo, ...] = ()
     installed_version: str | None = None
     installed: str | None = None
     installed_problem: str | None = None
-    found: InstalledEngine | None = None  # what a search for the engine found; it has `installed_version` too
-    own_catalog: FlagCatalog | None = None  # the flags that the installed engine has by its own account
+    # what a search for the engine found; it has `installed_version` too
+    found: InstalledEngine | None = None
+    # the flags that the installed engine has by its own account
+    own_catalog: FlagCatalog | None = None
     not_asked: str | None = None  # why the installed engine did not list its flags
     executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
     trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
@@ -64,14 +75,14 @@ class PlanEditor:
 
     @property
     def catalog(self) -> FlagCatalog:
-        """The flags of the installed engine as it lists them, or those that Workbench ships for the nearest version.
-        Without an installed engine, the newest ones that Workbench ships."""
+        """The flags of the installed engine as it lists them, or those that Workbench ships for the
+        nearest version. Without an installed engine, the newest ones that Workbench ships."""
         return self.around.own_catalog or self.engine.catalog(self.around.installed_version)
 
     @property
     def effective(self) -> LaunchPlan:
-        """The plan as the engine is started with it: with the installed engine's version and the known size of the
-        model."""
+        """The plan as the engine is started with it: with the installed engine's version and the
+        known size of the model."""
         return self._as_started(self.plan)
 
     def _as_started(self, plan: LaunchPlan) -> LaunchPlan:
@@ -80,9 +91,9 @@ class PlanEditor:
         return spread(plan, self.engine, self.around.places) if self.around.places else plan
 
     def estimate(self, name: str = "", text: str = "") -> engines.MemoryFit | str:
-        """Return the estimate of the GPU memory that the plan needs, or the reason why there is none. With `name`, the
-        estimate is for the plan with this flag set to `text`, or unset if `text` is empty. Raises InputError for an
-        invalid value."""
+        """Return the estimate of the GPU memory that the plan needs, or the reason why there is
+        none. With `name`, the estimate is for the plan with this flag set to `text`, or unset if
+        `text` is empty. Raises InputError for an invalid value."""
         plan = self.plan
         if name and not text:
             plan = plan.without_flag(engines.canonical_name(self.catalog, name))
@@ -92,7 +103,8 @@ class PlanEditor:
 
     @property
     def needs_look(self) -> bool:
-        """Whether the size of the plan's model must still be read from the model's files on the host."""
+        """Whether the size of the plan's model must still be read from the model's files on the
+        host."""
         return needs_look(self.plan, self.around.models)
 
     def set_flag(self, name: str, text: str) -> None:
@@ -114,7 +126,10 @@ class PlanEditor:
 
     def set_env(self, name: str, value: str) -> None:
         if "\0" in value:
-            raise PlanError(f"the value of {name} contains a NUL byte", next_step="remove the NUL byte from the value")
+            raise PlanError(
+                f"the value of {name} contains a NUL byte",
+                next_step="remove the NUL byte from the value",
+            )
         self._change(engines.apply_assignments(self.plan, self.catalog, envs=[f"{name}={value}"]))
 
     def unset_env(self, name: str) -> None:
@@ -128,17 +143,23 @@ class PlanEditor:
         run_as: str | None = None,
         run_options: Sequence[str] = (),
     ) -> None:
-        """Apply the values of `--set flag=value`, `--unset flag`, `--env K=V`, `--as` and `--run-option NAME=VALUE` as
-        one step of the undo history. Raises InputError for an invalid value."""
+        """Apply the values of `--set flag=value`, `--unset flag`, `--env K=V`, `--as` and
+        `--run-option NAME=VALUE` as one step of the undo history. Raises InputError for an invalid
+        value."""
         plan = with_assignments(self.plan, run_as, run_options)
         self._change(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 
     def apply(self, finding: Finding) -> Sequence[PlanChange]:
-        """Make the changes that `finding`, one of the plan's findings, proposes, as one step of the undo history.
-        Return the changes. Raises InputError if the plan no longer has this finding, or the finding proposes
-        nothing."""
-        same = (f for f in self.findings() if (f.code, f.flag, f.fix) == (finding.code, finding.flag, finding.fix))
-        changes = next((f.changes for f in same if f.changes), ())  # the changes of a view have masked secrets
+        """Make the changes that `finding`, one of the plan's findings, proposes, as one step of the
+        undo history. Return the changes. Raises InputError if the plan no longer has this finding,
+        or the finding proposes nothing."""
+        same = (
+            f
+            for f in self.findings()
+            if (f.code, f.flag, f.fix) == (finding.code, finding.flag, finding.fix)
+        )
+        # the changes of a view have masked secrets
+        changes = next((f.changes for f in same if f.changes), ())
         if not changes:
             raise InputError(
                 f"this finding proposes no change: {finding.text}",
@@ -148,13 +169,16 @@ class PlanEditor:
         return changes
 
     def apply_changes(self, changes: Sequence[PlanChange]) -> None:
-        """Make `changes` in the plan as one step of the undo history. Raises InputError for an invalid value, and if
-        the plan has all of the changes already."""
+        """Make `changes` in the plan as one step of the undo history. Raises InputError for an
+        invalid value, and if the plan has all of the changes already."""
         plan = self.plan
         for change in changes:
             plan = self._with_change(plan, change)
         if plan == self.plan:
-            text = f"the plan under edit has this already: {' '.join(change.text for change in changes)}"
+            text = (
+                "the plan under edit has this already: "
+                f"{' '.join(change.text for change in changes)}"
+            )
             raise InputError(text, next_step="start the plan again, or read the other findings")
         self._change(plan)
 
@@ -162,7 +186,11 @@ class PlanEditor:
         if change.name == engines.EXECUTABLE and not change.env:
             return engines.with_executable(plan, str(change.value or ""))
         if change.env:
-            return plan.without_env(change.name) if change.value is None else plan.with_env(change.name, change.value)
+            return (
+                plan.without_env(change.name)
+                if change.value is None
+                else plan.with_env(change.name, change.value)
+            )
         if engines.is_run_row(change.name):
             return with_run_row(plan, change.name, str(change.value or ""))
         if change.value is None:
@@ -180,27 +208,29 @@ class PlanEditor:
             self.plan = self._redo.pop()
 
     def adapt(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
-        """Apply `change` to the plan and to every plan of the undo history, because the host has changed."""
+        """Apply `change` to the plan and to every plan of the undo history, because the host has
+        changed."""
         self.base, self.plan = change(self.base), change(self.plan)
         self._undo, self._redo = [*map(change, self._undo)], [*map(change, self._redo)]
 
     def _change(self, plan: LaunchPlan) -> None:
-        if not diff(self.plan, plan) and len(plan.flags) == len(self.plan.flags):  # not a flag that was set twice
+        # not a flag that was set twice
+        if not diff(self.plan, plan) and len(plan.flags) == len(self.plan.flags):
             return
         self._undo = [*self._undo, self.plan][-HISTORY_KEPT:]
         self._redo.clear()
         self.plan = plan
 
     def command(self) -> Command:
-        """Return the command that starts the plan; with several nodes, that of the first node. Raises PlanError if no
-        command can be made."""
+        """Return the command that starts the plan; with several nodes, that of the first node.
+        Raises PlanError if no command can be made."""
         plan = self.effective
         return self.engine.command(plan, plan.nodes[0] if plan.nodes else None, self.catalog)
 
     def run_command(self) -> Command | None:
-        """Return the command with which the plan's launcher starts the server, with secrets masked. RUN stands for the
-        run id, which is not known before the start. None if Workbench starts the server as a process without a
-        launcher, or if no command can be made."""
+        """Return the command with which the plan's launcher starts the server, with secrets masked.
+        RUN stands for the run id, which is not known before the start. None if Workbench starts the
+        server as a process without a launcher, or if no command can be made."""
         try:
             launcher = launcher_of(self.plan.run_as)
             if launcher is None or self.plan.nodes:
@@ -208,7 +238,8 @@ class PlanEditor:
             command = self.command()
         except WorkbenchError:
             return None
-        from workbench.server.launchers.launcher import launch_of  # loads modules that a process does not need
+        # loads modules that a process does not need
+        from workbench.server.launchers.launcher import launch_of
 
         launch = launch_of(RUN_ID, RUN_DIR, self.effective, command)
         shown, values = mask_command(launcher.command(launch)), secret_values(command)
@@ -219,10 +250,13 @@ class PlanEditor:
         )
 
     def node_commands(self) -> tuple[tuple[Node, Command], ...]:
-        """Return each node with its command. () for a plan of one host, or if no command can be made."""
+        """Return each node with its command. () for a plan of one host, or if no command can be
+        made."""
         try:
             plan = self.effective
-            return tuple((node, self.engine.command(plan, node, self.catalog)) for node in plan.nodes)
+            return tuple(
+                (node, self.engine.command(plan, node, self.catalog)) for node in plan.nodes
+            )
         except WorkbenchError:
             return ()
 
@@ -235,55 +269,80 @@ class PlanEditor:
             gpus=self.around.gpus,
             job=self.around.found.job if self.around.found else None,
         )
-        foreign = (part.finding("look at the preset, then start it with --trust") for part in self.untrusted())
+        foreign = (
+            part.finding("look at the preset, then start it with --trust")
+            for part in self.untrusted()
+        )
         nodes = self._about_cluster() if self.around.places else ()
         found = (*foreign, *nodes, *self._about_executable(), *found)
         try:
             self.command()
         except WorkbenchError as error:
-            return (Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step), *found)
+            return (
+                Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step),
+                *found,
+            )
         return found
 
     def untrusted(self) -> tuple[ForeignPart, ...]:
-        """Return the parts that the plan's preset runs besides its engine and that the user has not trusted."""
+        """Return the parts that the plan's preset runs besides its engine and that the user has not
+        trusted."""
         return untrusted(self.plan, self.around.trusted)
 
     def _about_cluster(self) -> Iterator[Finding]:
-        """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of memory."""
+        """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of
+        memory."""
         yield from cluster_findings(self.effective, self.engine, self.around.places)
         yield from no_reserve(self.around.gpus, self.around.reserve_gib)
 
     def _about_executable(self) -> Iterator[Finding]:
-        """Yield findings about the program that starts the engine, for example that the program is missing."""
+        """Yield findings about the program that starts the engine, for example that the program is
+        missing."""
         plan, title = self.plan, self.engine.title
         if plan.executable_from in FILES:
-            text = f"{title} is started by {plan.executable[0]}, which {plan.executable_from} names for this host"
+            text = (
+                f"{title} is started by {plan.executable[0]}, which {plan.executable_from} "
+                "names for this host"
+            )
             yield Finding(
-                Level.INFO, "engine.executable", text, engines.EXECUTABLE, "name another program with --executable PATH"
+                Level.INFO,
+                "engine.executable",
+                text,
+                engines.EXECUTABLE,
+                "name another program with --executable PATH",
             )
         if self.around.installed_problem:
             where = ", ".join(self.around.executables)
             fix = f"found here: {where}; " if where else f"install {title}, or "
             fix += "name the program with --executable PATH or in the row `executable`"
-            yield Finding(Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix)
+            yield Finding(
+                Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix
+            )
 
         if self.around.not_asked:
-            text = f"checked against the shipped flag list of {title} {self.catalog.version}: {self.around.not_asked}"
+            text = (
+                f"checked against the shipped flag list of {title} {self.catalog.version}: "
+                f"{self.around.not_asked}"
+            )
             yield Finding(Level.INFO, "flags.shipped", text, engines.EXECUTABLE)
 
     def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        """Return rows of flags. `view` is "changed" (flags that are set) or "all" (the whole catalog, the most used
-        first, then group by group). A query searches names, groups and help, with the best match first."""
+        """Return rows of flags. `view` is "changed" (flags that are set) or "all" (the whole
+        catalog, the most used first, then group by group). A query searches names, groups and help,
+        with the best match first."""
         rows = self._rows(self.findings(), "all" if query else view)
         if not query and view == "all":
-            flags = sorted((row for row in rows if not row.is_env), key=lambda row: engines.place_of(row.spec))
+            flags = sorted(
+                (row for row in rows if not row.is_env), key=lambda row: engines.place_of(row.spec)
+            )
             return (*flags, *(row for row in rows if row.is_env))
         if not query:
             return rows
         wanted = query.lower()
         names = [spec.name for spec in engines.search(self.catalog, query)]
         names += [spec.name for spec in engines.search_env(self.catalog, query)]
-        own = (self.engine.model_flags[0], engines.EXECUTABLE, engines.RUN_AS)  # a catalog may lack these
+        # a catalog may lack these
+        own = (self.engine.model_flags[0], engines.EXECUTABLE, engines.RUN_AS)
         names = [*(name for name in own if name.startswith(wanted)), *names]
         place = {name: number for number, name in enumerate(dict.fromkeys(names))}
         found = [row for row in rows if row.name in place or wanted in row.name.lower()]
@@ -298,7 +357,9 @@ class PlanEditor:
         model = (
             replace(listed, value=self.plan.model, origin=origin)
             if listed
-            else FlagRow(name, self.plan.model, None, origin, spec, *engines.shown_finding(findings, name))
+            else FlagRow(
+                name, self.plan.model, None, origin, spec, *engines.shown_finding(findings, name)
+            )
         )
         runs = engines.run_rows(self.plan, self.base, view)
         rest = (row for row in rows if row.name != name)
@@ -313,7 +374,12 @@ class PlanEditor:
         value = shlex.join(self.plan.executable) or None
         origin = Origin.EDITED if self.plan.executable != self.base.executable else Origin.PRESET
         return FlagRow(
-            name, value, own, origin if value else Origin.DEFAULT, spec, *engines.shown_finding(findings, name)
+            name,
+            value,
+            own,
+            origin if value else Origin.DEFAULT,
+            spec,
+            *engines.shown_finding(findings, name),
         )
 
     def view(self) -> PlanView:
@@ -329,7 +395,11 @@ class PlanEditor:
             plan=mask_plan(self.effective),
             rows=tuple(map(mask_row, self._rows(findings, "changed"))),
             findings=tuple(
-                replace(f, text=mask_text(f.text, values), changes=tuple(_masked(c, values) for c in f.changes))
+                replace(
+                    f,
+                    text=mask_text(f.text, values),
+                    changes=tuple(_masked(c, values) for c in f.changes),
+                )
                 for f in findings
             ),
             command=mask_command(command) if command is not None else None,
@@ -350,5 +420,7 @@ class PlanEditor:
 
 
 def _masked(change: PlanChange, secrets: Sequence[str]) -> PlanChange:
-    secret = change.value is not None and (is_secret_name(change.name) or str(change.value) in secrets)
+    secret = change.value is not None and (
+        is_secret_name(change.name) or str(change.value) in secrets
+    )
     return replace(change, value=MASK) if secret else change

@@ -1,5 +1,5 @@
-"""The plan under edit, with which the next server is started: loading it, editing it, and checking it against what the
-host has installed."""
+"""The plan under edit, with which the next server is started: loading it, editing it, and checking
+it against what the host has installed."""
 
 from __future__ import annotations
 
@@ -42,17 +42,21 @@ EXECUTABLE = "executable"
 
 
 class Plans:
-    """Holds the plan under edit, with which the next server is started, and shows it in the session's state after each
-    change. `current` is the editor of that plan, None if no plan is loaded."""
+    """Holds the plan under edit, with which the next server is started, and shows it in the
+    session's state after each change. `current` is the editor of that plan, None if no plan is
+    loaded."""
 
-    def __init__(self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch) -> None:
+    def __init__(
+        self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch
+    ) -> None:
         self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
         self._settings = HostSettings(core, config)
         self._entry: HostEntry | None = None  # of the host, as the plan under edit contains it
         self.current: PlanEditor | None = None
         self.engine_flags = EngineFlags(core, config)
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
-        self._of_run: tuple[str | None, Sequence[str]] = (None, ())  # id of a preset, what its server lacks of it
+        # id of a preset, what its server lacks of it
+        self._of_run: tuple[str | None, Sequence[str]] = (None, ())
         telemetry.on_gpus_changed.append(self._gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
 
@@ -66,30 +70,33 @@ class Plans:
     # ---- the plan under edit
 
     async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
-        """Make the plan of a preset the plan under edit. The preset's GPU settings are shown, not applied."""
+        """Make the plan of a preset the plan under edit. The preset's GPU settings are shown, not
+        applied."""
         plan = self._presets.plan_of(preset_id, variables)
         self.take(plan, self._presets.get(preset_id).title)
         if self._core.host.connected:
             self._core.spawn(self.look_and_ask())
 
     def take(self, plan: LaunchPlan, title: str) -> None:
-        """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine` afterwards to check the
-        plan against the host."""
+        """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine`
+        afterwards to check the plan against the host."""
         self.current, self._entry = PlanEditor(plan, title), self._settings.entry
-        self.current.around = replace(self.current.around, gpus=self._gpus(), trusted=trusted(), **self._cluster())
+        self.current.around = replace(
+            self.current.around, gpus=self._gpus(), trusted=trusted(), **self._cluster()
+        )
         self.show()
 
     def _cluster(self) -> dict[str, Any]:
-        """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to keep free. {} if the
-        host is no cluster."""
+        """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to
+        keep free. {} if the host is no cluster."""
         host = self._core.host
         if not isinstance(host, ClusterHost):
             return {}
         return {"places": self._settings.placed(host.places), "reserve_gib": host.entry.reserve_gib}
 
     def leave_host(self) -> None:
-        """Forget the GPUs, engines and models of the previous host. Replace the values that hosts.toml gave the plan
-        for the previous host by those for the present host."""
+        """Forget the GPUs, engines and models of the previous host. Replace the values that
+        hosts.toml gave the plan for the previous host by those for the present host."""
         if self.current is not None:
             self._adapt(self.current)
             self.current.around = replace(
@@ -128,31 +135,41 @@ class Plans:
             self._core.update(plan=self.view())
 
     def view(self) -> PlanView:
-        """Return the plan as it is shown. Its findings include the GPU settings of its preset that are not in force."""
+        """Return the plan as it is shown. Its findings include the GPU settings of its preset that
+        are not in force."""
         view = self.editor.view()
-        view = replace(view, findings=(*view.findings, *host_entries.findings(view.plan, self._entry)))
+        view = replace(
+            view, findings=(*view.findings, *host_entries.findings(view.plan, self._entry))
+        )
         lacks = self._presets.lacks(view.plan.preset_id)
         if lacks:
             text = f"the preset is for other hardware: it {lacks}"
             source = f"preset {view.plan.preset_id}, hardware"
             fix = "its reference results and sizes are not valid here"
-            other = Finding(Level.WARN, "preset.hardware", text, fix=fix, source=source, evidence=lacks)
+            other = Finding(
+                Level.WARN, "preset.hardware", text, fix=fix, source=source, evidence=lacks
+            )
             view = replace(view, findings=(*view.findings, other))
         unapplied = self._core.state.unapplied
         if not unapplied:
             return view
         text = f"settings of the preset are not applied: {', '.join(unapplied)}"
-        fix = f"press A to apply the preset whole, or run: workbench presets apply {view.plan.preset_id}"
-        return replace(view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix)))
+        fix = (
+            "press A to apply the preset whole, or run: workbench presets apply "
+            f"{view.plan.preset_id}"
+        )
+        return replace(
+            view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix))
+        )
 
     def untrusted(self) -> Sequence[Finding]:
-        """Return a finding for each program or setting that a preset written by someone else adds to the plan and that
-        the user does not trust yet."""
+        """Return a finding for each program or setting that a preset written by someone else adds
+        to the plan and that the user does not trust yet."""
         return tuple(part.finding() for part in self.editor.untrusted())
 
     def trust(self) -> None:
-        """Trust the programs and settings that `untrusted` returns, for this plan and later ones. A value that changes
-        later must be trusted again."""
+        """Trust the programs and settings that `untrusted` returns, for this plan and later ones. A
+        value that changes later must be trusted again."""
         trust(part.digest for part in self.editor.untrusted())
         self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show()
@@ -166,8 +183,8 @@ class Plans:
         return export(editor.effective, form, name=name, title=editor.title)
 
     async def save_preset(self, preset_id: str, title: str) -> str:
-        """Write the plan as a preset of the user. Return the path of the file. Raises PresetError if the preset is not
-        valid."""
+        """Write the plan as a preset of the user. Return the path of the file. Raises PresetError
+        if the preset is not valid."""
         from workbench.store.preset_edit import from_plan  # loads an editor of TOML
 
         plan = self.editor.plan
@@ -179,8 +196,8 @@ class Plans:
         return str(path)
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
-        """Return the parsed file of the preset that the plan came from. Return that of the engine's general preset if
-        the plan came from none or the file cannot be read."""
+        """Return the parsed file of the preset that the plan came from. Return that of the engine's
+        general preset if the plan came from none or the file cannot be read."""
         general = engines.get(plan.engine).general_preset
         try:
             return self._presets.library.document(plan.preset_id or general)
@@ -190,8 +207,8 @@ class Plans:
     # ---- the host
 
     def _gpus(self) -> tuple[GpuInfo, ...]:
-        """Return the GPUs against which the plan is checked. On a cluster, these are the first node's GPUs; on a
-        simulated host, the GPUs of one node of the plan; else all GPUs."""
+        """Return the GPUs against which the plan is checked. On a cluster, these are the first
+        node's GPUs; on a simulated host, the GPUs of one node of the plan; else all GPUs."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else ()
         if isinstance(self._core.host, ClusterHost):
@@ -207,8 +224,8 @@ class Plans:
             self._presets.refresh()
 
     async def look_for_engine(self, editor: PlanEditor | None = None) -> InstalledEngine:
-        """Find out which engine and model the host has for a plan, by default the plan under edit. The findings about
-        the plan under edit are shown. Return the engine."""
+        """Find out which engine and model the host has for a plan, by default the plan under edit.
+        The findings about the plan under edit are shown. Return the engine."""
         editor = editor or self.editor
         found = await self.survey(editor)
         if editor is self.current:
@@ -216,19 +233,31 @@ class Plans:
         return found
 
     async def look_and_ask(self) -> None:
-        """Find the engine of the plan under edit. If this engine was never asked for its own flags, ask it now."""
+        """Find the engine of the plan under edit. If this engine was never asked for its own flags,
+        ask it now."""
         editor = self.editor
         await self._ask(editor, await self.look_for_engine(editor))
 
     async def _ask(self, editor: PlanEditor, found: InstalledEngine) -> None:
         """Ask the engine `found` for its own flags, and check the editor's plan against them.
 
-        A program that someone else's preset names is not run. During a measurement no engine is asked, because that
-        takes several seconds of CPU time.
+        A program that someone else's preset names is not run. During a measurement no engine is
+        asked, because that takes several seconds of CPU time.
         """
-        state, foreign = self._core.state, editor.plan.stranger and editor.plan.executable_from == "preset"
-        measuring = state.bench.running or any(x and x.state == "running" for x in (state.experiment, state.sweep))
-        if found.path is None or editor.around.own_catalog or foreign or measuring or state.host.simulated:
+        state, foreign = (
+            self._core.state,
+            editor.plan.stranger and editor.plan.executable_from == "preset",
+        )
+        measuring = state.bench.running or any(
+            x and x.state == "running" for x in (state.experiment, state.sweep)
+        )
+        if (
+            found.path is None
+            or editor.around.own_catalog
+            or foreign
+            or measuring
+            or state.host.simulated
+        ):
             return
         own, problem = None, None
         try:
@@ -241,8 +270,8 @@ class Plans:
             self.show()
 
     async def survey(self, editor: PlanEditor) -> InstalledEngine:
-        """Find out which version of the editor's engine and which model files the host has, and store that in
-        `editor.around`. Return the engine."""
+        """Find out which version of the editor's engine and which model files the host has, and
+        store that in `editor.around`. Return the engine."""
         from workbench.engines.containers import PROGRAMS, image_of, version_in_tag
         from workbench.server.engine_probe import InstalledEngine, probe
 
@@ -253,7 +282,9 @@ class Plans:
         plan, engine = editor.plan, editor.engine
         image = image_of(plan, engine) if plan.run_as in PROGRAMS else None
         if image:
-            found = InstalledEngine(engine.name, None, version_in_tag(image, engine), how="tag of the image")
+            found = InstalledEngine(
+                engine.name, None, version_in_tag(image, engine), how="tag of the image"
+            )
         else:
             found = await probe(self._core.host, engine, plan.executable, plan.workdir)
         named = f"{engine.title} {found.version or '(version unknown)'}"
@@ -271,31 +302,36 @@ class Plans:
         return found
 
     async def look_for_model(self, editor: PlanEditor) -> None:
-        """Read the size of the editor's model from its files on the host, if that size is needed and not known yet."""
+        """Read the size of the editor's model from its files on the host, if that size is needed
+        and not known yet."""
         if not editor.needs_look:
             return
         from workbench.server.model_files import read_facts
 
         plan = editor.plan
         facts = await read_facts(self._core.host, plan, {e.name: str(e.value) for e in plan.env})
-        editor.around = replace(editor.around, models={**editor.around.models, model_key(plan): facts})
+        editor.around = replace(
+            editor.around, models={**editor.around.models, model_key(plan): facts}
+        )
         if editor is self.current:
             self.show()
 
     # ---- edits
 
     def _show_edited(self) -> None:
-        """Show the plan after an edit. If the edit changed the model, start to read the size of the new model."""
+        """Show the plan after an edit. If the edit changed the model, start to read the size of the
+        new model."""
         self.show()
         if self.editor.needs_look and self._core.host.connected:
             self._core.spawn(self.look_for_model(self.editor))
 
     def set_flag(self, name: str, text: str) -> None:
-        """Set a flag to the value that `text` denotes ("512", "on", JSON). Raises InputError, and changes nothing, if
-        the value is invalid."""
+        """Set a flag to the value that `text` denotes ("512", "on", JSON). Raises InputError, and
+        changes nothing, if the value is invalid."""
         self.editor.set_flag(name, text)
         self._show_edited()
-        if name == engines.RUN_AS and self._core.host.connected:  # an image has an engine of its own
+        # an image has an engine of its own
+        if name == engines.RUN_AS and self._core.host.connected:
             self._core.spawn(self.look_and_ask())
 
     def unset_flag(self, name: str) -> None:
@@ -305,12 +341,14 @@ class Plans:
             self._core.spawn(self.look_and_ask())
 
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
-        """Set the program that starts the plan's engine; "" stands for the engine's usual program. With `keep`,
-        config.toml names that program for all later plans on this host."""
+        """Set the program that starts the plan's engine; "" stands for the engine's usual program.
+        With `keep`, config.toml names that program for all later plans on this host."""
         editor = self.editor
         editor.set_flag(EXECUTABLE, text)
         if keep:
-            self._config.set(("executables", self._core.host.name, editor.engine.name), text or None)
+            self._config.set(
+                ("executables", self._core.host.name, editor.engine.name), text or None
+            )
         self.show()
         if self._core.host.connected:
             self._core.spawn(self._ask(editor, await self.look_for_engine()))
@@ -324,9 +362,10 @@ class Plans:
         self._show_edited()
 
     def apply_fix(self, finding: Finding, made: LaunchPlan | None = None) -> str:
-        """Make the changes that `finding` proposes in the plan under edit, and return them as text, such as "--unset
-        max-num-seqs". For a finding about a server's log, `made` is the plan of that server. Raises InputError if there
-        is nothing to change, or if the plan under edit has another engine or model than `made`."""
+        """Make the changes that `finding` proposes in the plan under edit, and return them as text,
+        such as "--unset max-num-seqs". For a finding about a server's log, `made` is the plan of
+        that server. Raises InputError if there is nothing to change, or if the plan under edit has
+        another engine or model than `made`."""
         if made is None:
             changes = self.editor.apply(finding)
         else:
@@ -352,20 +391,21 @@ class Plans:
         self._show_edited()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set) or "all". A query
-        searches all flags, with the best match first."""
+        """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set)
+        or "all". A query searches all flags, with the best match first."""
         return tuple(map(mask_row, self.current.rows(view, query))) if self.current else ()
 
     def estimate_change(self, name: str, text: str) -> str:
-        """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or unset if `text` is
-        empty. Raises InputError for an invalid value."""
+        """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or
+        unset if `text` is empty. Raises InputError for an invalid value."""
         from workbench.session.estimate_text import change_text
 
         return change_text(self.editor.estimate(), self.editor.estimate(name, text))
 
     def notes_about(self, name: str) -> Sequence[str]:
-        """Return what the plan's preset says about a flag: the flag's value in the preset, then each warning or
-        statement that mentions the flag. () if the preset says nothing about the flag."""
+        """Return what the plan's preset says about a flag: the flag's value in the preset, then
+        each warning or statement that mentions the flag. () if the preset says nothing about the
+        flag."""
         from workbench.store.preset_text import about_flag
 
         preset_id = self.editor.plan.preset_id
@@ -379,25 +419,28 @@ class Plans:
     # ---- GPU settings of presets
 
     def preset_gpu_settings(self, preset_id: str | None = None) -> PresetSettings:
-        """Return (GPU index or "all", settings, reason for these settings) for each group of GPU settings of a preset,
-        by default the loaded one. () if the preset has none."""
+        """Return (GPU index or "all", settings, reason for these settings) for each group of GPU
+        settings of a preset, by default the loaded one. () if the preset has none."""
         if preset_id is None:
             preset_id = self.current.plan.preset_id if self.current is not None else None
         return settings_of_preset(self._presets.get(preset_id)) if preset_id is not None else ()
 
     async def check_gpu_settings(self, alterations: GpuAlterations) -> None:
-        """Read the GPUs and `alterations` once, and compare them with the GPU settings of the plan's preset. Settings
-        that are not applied become findings about the plan. Nothing is read if a screen reads the GPUs."""
+        """Read the GPUs and `alterations` once, and compare them with the GPU settings of the
+        plan's preset. Settings that are not applied become findings about the plan. Nothing is read
+        if a screen reads the GPUs."""
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
                 await alterations.read()
                 telemetry = await self._telemetry.reading()
                 changed = self._core.state.alterations
-                self._core.update(unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed))
+                self._core.update(
+                    unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed)
+                )
 
     def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
-        """Show in the plan's findings what the running server lacks of its preset. `parts` has one text for each
-        lack."""
+        """Show in the plan's findings what the running server lacks of its preset. `parts` has one
+        text for each lack."""
         self._of_run = preset_id, parts
         if self._update_unapplied():
             self._show()
@@ -409,7 +452,9 @@ class Plans:
     def _update_unapplied(self) -> bool:
         state = self._core.state
         preset_id, of_run = self._of_run
-        of_run = of_run if self.current is not None and preset_id == self.current.plan.preset_id else ()
+        of_run = (
+            of_run if self.current is not None and preset_id == self.current.plan.preset_id else ()
+        )
         if not self._gpu_settings and not state.unapplied and not of_run:
             return False
         now = (*not_applied(self._gpu_settings, state.telemetry, state.alterations), *of_run)

@@ -1,8 +1,10 @@
-"""A preset applied as a whole: its launch, GPU settings, CPU settings, file limit and warm-up, after one confirmation.
+"""A preset applied as a whole: its launch, GPU settings, CPU settings, file limit and warm-up,
+after one confirmation.
 
-The server is started first, and the settings are changed when the server is READY: a start that fails has changed
-nothing else. If one of the GPU and CPU settings cannot be applied, all of them are reverted and the server is stopped
-again. A setting that somebody else has changed since the confirmation is left alone."""
+The server is started first, and the settings are changed when the server is READY: a start that
+fails has changed nothing else. If one of the GPU and CPU settings cannot be applied, all of them
+are reverted and the server is stopped again. A setting that somebody else has changed since the
+confirmation is left alone."""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PresetPart:
-    """One part of a preset. `before` and `after` are the part's values before and after the preset is applied.
-    `problem` is the reason why the part cannot be applied or was not applied; "" if there is none."""
+    """One part of a preset. `before` and `after` are the part's values before and after the preset
+    is applied. `problem` is the reason why the part cannot be applied or was not applied; "" if
+    there is none."""
 
     name: str  # "server", "GPU0 power limit", "CPU C-states", "open files", "warm-up"
     before: str
@@ -52,8 +55,8 @@ class PresetPart:
 
 @dataclass(frozen=True, slots=True)
 class WholePreset:
-    """Everything that applying the loaded preset changes. `settings` has the preset's GPU settings that this host
-    supports, by GPU (index, UUID or "all")."""
+    """Everything that applying the loaded preset changes. `settings` has the preset's GPU settings
+    that this host supports, by GPU (index, UUID or "all")."""
 
     preset_id: str
     parts: tuple[PresetPart, ...]
@@ -62,7 +65,8 @@ class WholePreset:
 
     @property
     def no_right(self) -> str | None:
-        """Return the right that the preset's settings need and the user lacks; None if there is none."""
+        """Return the right that the preset's settings need and the user lacks; None if there is
+        none."""
         return next((o.command.right for o in self.outcomes if o.command.right), None)
 
     @property
@@ -88,8 +92,8 @@ class AppliedPreset:
 
 
 class PresetApply:
-    """Applies everything that the preset of the plan under edit contains: `look` says what will change, `apply` changes
-    it."""
+    """Applies everything that the preset of the plan under edit contains: `look` says what will
+    change, `apply` changes it."""
 
     def __init__(self, session: Session) -> None:
         self._core, self._presets, self._plans = session.core, session.presets, session.plans
@@ -98,18 +102,28 @@ class PresetApply:
     def _preset(self) -> Preset:
         preset_id = self._plans.editor.plan.preset_id
         if preset_id is None:
-            raise PlanError("the plan does not come from a preset", next_step="press p to pick a preset")
+            raise PlanError(
+                "the plan does not come from a preset", next_step="press p to pick a preset"
+            )
         return self._presets.get(preset_id)
 
     async def look(self) -> WholePreset:
-        """Return all that applying the preset will change, in the order of the changes. Nothing is changed. Raises
-        PlanError or NotTrusted if the plan cannot be started."""
+        """Return all that applying the preset will change, in the order of the changes. Nothing is
+        changed. Raises PlanError or NotTrusted if the plan cannot be started."""
         preset, editor = self._preset(), self._plans.editor
         self._servers.check_startable(editor.effective, editor)
         server = self._core.state.server
-        running = f"{server.run_id}, which is stopped first" if server is not None and server.alive else "not running"
+        running = (
+            f"{server.run_id}, which is stopped first"
+            if server is not None and server.alive
+            else "not running"
+        )
         command = mask_command(editor.command()).shell()
-        parts = [PresetPart("server", running, f"{editor.engine.title} with {editor.effective.model}", command)]
+        parts = [
+            PresetPart(
+                "server", running, f"{editor.engine.title} with {editor.effective.model}", command
+            )
+        ]
         if (files := editor.effective.open_files) is not None:
             host = self._core.host
             parts.append(_files_part(files, await limit_on(host), await may_have(host, files)))
@@ -121,9 +135,11 @@ class PresetApply:
         parts += [_warm_up_part(preset.warm_up)] if preset.warm_up else []
         return WholePreset(preset.id, tuple(parts), settings, outcomes)
 
-    async def _settings_here(self, preset: Preset) -> tuple[dict[str, GpuSettings], list[PresetPart]]:
-        """Return the settings of the preset that can be set on this host, by GPU, and one part with the reason for each
-        setting that cannot."""
+    async def _settings_here(
+        self, preset: Preset
+    ) -> tuple[dict[str, GpuSettings], list[PresetPart]]:
+        """Return the settings of the preset that can be set on this host, by GPU, and one part with
+        the reason for each setting that cannot."""
         found: dict[str, GpuSettings] = {}
         lacking: list[PresetPart] = []
         for gpu, settings, _ in self._plans.preset_gpu_settings(preset.id):
@@ -145,11 +161,12 @@ class PresetApply:
         timeout_s: float | None = None,
         on_step: Callable[[str], None] = lambda text: None,
     ) -> AppliedPreset:
-        """Start the server, wait until it is READY, apply the settings, and warm the server up. `on_step` is called
-        with a text before each step. Raises ServerError if the server cannot be started.
+        """Start the server, wait until it is READY, apply the settings, and warm the server up.
+        `on_step` is called with a text before each step. Raises ServerError if the server cannot be
+        started.
 
-        If the server does not become READY, no setting is changed. If a setting cannot be applied, all of them are
-        reverted, and the server is stopped.
+        If the server does not become READY, no setting is changed. If a setting cannot be applied,
+        all of them are reverted, and the server is stopped.
         """
         await self._check_rights(whole, password)
         with self._core.busy("applying the preset"):
@@ -171,28 +188,37 @@ class PresetApply:
                 on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
                 problem = await self._warm_up(run_id, warm_up)
                 parts = [replace(p, problem=problem) if p.name == WARM_UP else p for p in parts]
-                self._plans.take_missing(status.preset_id, await self._servers.missing_of_preset(status))
+                self._plans.take_missing(
+                    status.preset_id, await self._servers.missing_of_preset(status)
+                )
             return AppliedPreset(whole.preset_id, run_id, status, tuple(parts), report)
 
     async def _check_rights(self, whole: WholePreset, password: str | None) -> None:
-        """Raise SettingsError if a setting needs a right that the user lacks, before anything is changed."""
+        """Raise SettingsError if a setting needs a right that the user lacks, before anything is
+        changed."""
         right = whole.no_right
         if right is not None and password is not None:
-            commands = await self._gpu.plan_each(whole.settings, await self._gpu.rights.with_password(password))
+            commands = await self._gpu.plan_each(
+                whole.settings, await self._gpu.rights.with_password(password)
+            )
             right = next((command.right for command in commands if command.right), None)
         if right is not None:
             parts = ", ".join(part.name for part in whole.parts if part.problem == whole.no_right)
             raise SettingsError(
                 f"{parts}: {right}; nothing was changed",
                 host=self._core.host.name,
-                next_step="obtain that right, or start the server without the settings: workbench start "
+                next_step="obtain that right, or start the server without the settings: workbench "
+                "start "
                 f"{whole.preset_id}",
             )
 
     async def _without_foreign(self, whole: WholePreset) -> WholePreset:
-        """Return the preset without the settings that somebody else has changed since `look` showed them, because the
-        user has not agreed to overwrite these values. The parts of these settings have the reason in `problem`."""
-        now = {_key(o): o for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes}
+        """Return the preset without the settings that somebody else has changed since `look` showed
+        them, because the user has not agreed to overwrite these values. The parts of these settings
+        have the reason in `problem`."""
+        now = {
+            _key(o): o for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes
+        }
         kept: dict[str, GpuSettings] = {}
         foreign: dict[str, str] = {}
         for outcome in whole.outcomes:
@@ -206,15 +232,17 @@ class PresetApply:
                     kept[gpu] = GpuSettings({**kept.get(gpu, {}), one.setting: wanted[one.setting]})
                 else:
                     foreign[_setting_part(outcome).name] = _foreign_text(found)
-        parts = [replace(part, problem=foreign.get(part.name, part.problem)) for part in whole.parts]
+        parts = [
+            replace(part, problem=foreign.get(part.name, part.problem)) for part in whole.parts
+        ]
         return replace(whole, parts=tuple(parts), settings=kept)
 
     async def _apply_settings(
         self, whole: WholePreset, run_id: str, password: str | None
     ) -> tuple[WholePreset, SettingsReport]:
-        """Apply the settings, except those that somebody else has changed since `look` showed them. Return the preset
-        with the applied settings, and the report. Raises WorkbenchError after stopping the server if the settings
-        cannot be applied."""
+        """Apply the settings, except those that somebody else has changed since `look` showed them.
+        Return the preset with the applied settings, and the report. Raises WorkbenchError after
+        stopping the server if the settings cannot be applied."""
         try:
             whole = await self._without_foreign(whole)
             return whole, await self._gpu.apply_each(whole.settings, password=password)
@@ -223,18 +251,24 @@ class PresetApply:
             error.message += f"; the server {run_id} was stopped again"
             raise
 
-    async def _stopped(self, whole: WholePreset, run_id: str, report: SettingsReport) -> AppliedPreset:
+    async def _stopped(
+        self, whole: WholePreset, run_id: str, report: SettingsReport
+    ) -> AppliedPreset:
         await self._servers.stop(run_id)
         why = "stopped again, because the settings could not be applied"
         parts = [
-            replace(part, problem=part.problem or why) if part.name in ("server", FILES, WARM_UP) else part
+            replace(part, problem=part.problem or why)
+            if part.name in ("server", FILES, WARM_UP)
+            else part
             for part in _with_problems(whole, report)
         ]
-        return AppliedPreset(whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report)
+        return AppliedPreset(
+            whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report
+        )
 
     async def _checked(self, part: PresetPart, status: ServerStatus) -> PresetPart:
-        """Return `part`, the limit of open files, with the problem if the server's process has a limit that is too low.
-        A part about anything else is returned unchanged."""
+        """Return `part`, the limit of open files, with the problem if the server's process has a
+        limit that is too low. A part about anything else is returned unchanged."""
         if part.name != FILES or status.pid is None:
             return part
         wanted = self._plans.editor.effective.open_files or 0
@@ -242,8 +276,8 @@ class PresetApply:
         return replace(part, problem=files_problem(wanted, limit))
 
     async def _warm_up(self, run_id: str, warm_up: WarmUp) -> str:
-        """Send the requests of the warm-up, one at a time. Return why the warm-up failed; "" if every request was
-        answered."""
+        """Send the requests of the warm-up, one at a time. Return why the warm-up failed; "" if
+        every request was answered."""
         from workbench.bench import runner
 
         try:
@@ -265,15 +299,22 @@ class PresetApply:
             return error.message
         failed = outcome.summary.requests_failed
         errors = ", ".join(f"{count} {kind}" for kind, count in outcome.summary.errors.items())
-        self._core.record(f"# warm-up of {run_id}", f"{outcome.summary.requests_ok} of {warm_up.requests} requests ok")
+        self._core.record(
+            f"# warm-up of {run_id}",
+            f"{outcome.summary.requests_ok} of {warm_up.requests} requests ok",
+        )
         await note_warm_up(self._core.host, await self._run_dir(run_id), warm_up.requests, failed)
-        return f"{failed} of {count_of(warm_up.requests, 'request')} failed: {errors}" if failed else ""
+        return (
+            (f"{failed} of {count_of(warm_up.requests, 'request')} failed: {errors}")
+            if failed
+            else ""
+        )
 
     async def _run_dir(self, run_id: str) -> str:
         return f"{await self._servers.supervisor.runs_dir()}/{run_id}"
 
 
-# -- parts -----------------------------------------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 
 
 def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
@@ -281,7 +322,9 @@ def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetP
         return PresetPart(FILES, "not known", f"at least {wanted:,}")
     may_not = f"the hard limit is {limit_text(limit.hard)}, and this user may not raise it"
     problem = "" if possible or limit.hard >= wanted else may_not
-    return PresetPart(FILES, limit_text(limit.soft), limit_text(max(limit.soft, wanted)), "", problem)
+    return PresetPart(
+        FILES, limit_text(limit.soft), limit_text(max(limit.soft, wanted)), "", problem
+    )
 
 
 def _setting_part(outcome: SettingOutcome) -> PresetPart:
@@ -296,17 +339,20 @@ def _key(outcome: SettingOutcome) -> tuple[str, str]:
 
 
 def _is_of(outcome: SettingOutcome, selector: str) -> bool:
-    """Return whether `selector` ("all", a GPU's index or its UUID) includes the GPU of the setting `outcome`. A setting
-    of the host, not of a GPU, belongs to every selector."""
+    """Return whether `selector` ("all", a GPU's index or its UUID) includes the GPU of the setting
+    `outcome`. A setting of the host, not of a GPU, belongs to every selector."""
     one = outcome.command
     return one.gpu_uuid == HOST or selector in ("all", str(one.gpu_index), one.gpu_uuid)
 
 
 def _foreign_text(found: SettingOutcome) -> str:
-    """Return the text that a setting is left alone, because somebody changed it after the user had confirmed the
-    preset. `found` is the setting's outcome in a dry run."""
+    """Return the text that a setting is left alone, because somebody changed it after the user had
+    confirmed the preset. `found` is the setting's outcome in a dry run."""
     value, note = stored_text(found.command.setting, found.before), found.command.note
-    return f"left alone: changed to {value} after you had confirmed{f' ({note})' if note else ''}; apply it again"
+    return (
+        f"left alone: changed to {value} after you had "
+        f"confirmed{f' ({note})' if note else ''}; apply it again"
+    )
 
 
 def _lacking_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:
@@ -320,25 +366,30 @@ def _name(where: str, key: str) -> str:
 
 def _warm_up_part(warm_up: WarmUp) -> PresetPart:
     low, high = warm_up.input_tokens
-    what = f"{count_of(warm_up.requests, 'request')} of about {low} to {high} tokens, {warm_up.max_tokens} out"
+    what = (
+        f"{count_of(warm_up.requests, 'request')} of about {low} to {high} tokens, "
+        f"{warm_up.max_tokens} out"
+    )
     return PresetPart(WARM_UP, "", what)
 
 
 def _with_problems(whole: WholePreset, report: SettingsReport | None) -> list[PresetPart]:
-    """Return the parts of `whole`. Each part whose setting was not applied, according to `report`, has the reason in
-    `problem`."""
+    """Return the parts of `whole`. Each part whose setting was not applied, according to `report`,
+    has the reason in `problem`."""
     if report is None:
         return list(whole.parts)
-    failed = {_setting_part(o).name: o.message or "not applied" for o in report.outcomes if not o.ok}
+    failed = {
+        _setting_part(o).name: o.message or "not applied" for o in report.outcomes if not o.ok
+    }
     return [replace(part, problem=failed.get(part.name, part.problem)) for part in whole.parts]
 
 
-# -- the warm-up -----------------------------------------------------------------------------------------------------
+# -- the warm-up -----------------------------------------------------------------------------------
 
 
 def _prompts(warm_up: WarmUp) -> Sequence[str]:
-    """Return the prompts of a preset's warm-up, as JSON texts. Their lengths rise evenly between the two numbers of
-    tokens in `warm_up`."""
+    """Return the prompts of a preset's warm-up, as JSON texts. Their lengths rise evenly between
+    the two numbers of tokens in `warm_up`."""
     low, high = warm_up.input_tokens
     steps = max(1, warm_up.requests - 1)
     source = random.Random(warm_up.requests)

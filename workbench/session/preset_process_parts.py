@@ -1,4 +1,5 @@
-"""The parts of a preset that belong to the process of a run: the limit of open files and the warm-up."""
+"""The parts of a preset that belong to the process of a run: the limit of open files and the
+warm-up."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ FILES = "open files"
 _NOTE = "warm_up.json"  # in the run directory: {unix_s, requests, failed}
 
 
-async def missing_on(host: Host, preset: Preset, status: ServerStatus, run_dir: str) -> tuple[str, ...]:
-    """Return which parts of `preset` the running server of a run lacks, as text: the limit of open files, or the
-    warm-up."""
+async def missing_on(
+    host: Host, preset: Preset, status: ServerStatus, run_dir: str
+) -> tuple[str, ...]:
+    """Return which parts of `preset` the running server of a run lacks, as text: the limit of open
+    files, or the warm-up."""
     found = []
     if (files := preset.engine.open_files) is not None and status.pid is not None:
         problem = files_problem(files, await limit_of(host, status.pid))
@@ -38,11 +41,14 @@ def files_problem(wanted: int, limit: FileLimit | None) -> str:
         return "the limit of the process cannot be read"
     if limit.soft >= wanted:
         return ""
-    return f"the process has {limit_text(limit.soft)}, and its hard limit is {limit_text(limit.hard)}"
+    return (
+        f"the process has {limit_text(limit.soft)}, and its hard limit is {limit_text(limit.hard)}"
+    )
 
 
 async def note_warm_up(host: Host, run_dir: str, requests: int, failed: int) -> None:
-    """Write into the run directory that the server was warmed up, with the numbers of all and of failed requests."""
+    """Write into the run directory that the server was warmed up, with the numbers of all and of
+    failed requests."""
     note = {"unix_s": time.time(), "requests": requests, "failed": failed}
     await host.write_file(f"{run_dir}/{_NOTE}", json.dumps(note).encode())
 

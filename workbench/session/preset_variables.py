@@ -1,5 +1,5 @@
-"""The values of a preset's variables and the sources of these values: the user, the cluster, the preset, an earlier
-READY run, or the host."""
+"""The values of a preset's variables and the sources of these values: the user, the cluster, the
+preset, an earlier READY run, or the host."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ Known = dict[str, tuple[str, VariableSource]]
 
 
 def known_variables(
-    preset: Preset, host: Host, remembered: Mapping[str, Remembered], given: Mapping[str, str] | None = None
+    preset: Preset,
+    host: Host,
+    remembered: Mapping[str, Remembered],
+    given: Mapping[str, str] | None = None,
 ) -> Known:
-    """Return the value and the source of each variable of the preset that has a known value. The sources, in order of
-    precedence: the user, the nodes of the cluster, the preset's default, a READY run, the host. On a simulated host,
-    the last source is the preset's example."""
+    """Return the value and the source of each variable of the preset that has a known value. The
+    sources, in order of precedence: the user, the nodes of the cluster, the preset's default, a
+    READY run, the host. On a simulated host, the last source is the preset's example."""
     given = given or {}
     simulated = host.simulated is not None
     of_host = host.preset_variables
@@ -39,7 +42,11 @@ def known_variables(
             continue
         if variable.default is not None:
             differs = earlier is not None and earlier.value != variable.default
-            source = VariableSource("default", earlier.run, earlier.value) if earlier and differs else None
+            source = (
+                VariableSource("default", earlier.run, earlier.value)
+                if earlier and differs
+                else None
+            )
             known[name] = (variable.default, source or VariableSource("default"))
         elif earlier is not None:
             known[name] = (earlier.value, VariableSource("remembered", earlier.run))
@@ -51,10 +58,15 @@ def known_variables(
 
 
 def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
-    """Return a plan that was loaded for another host with the variables `values` of this cluster, such as its nodes'
-    addresses. Flags and environment that contain an old value get the new value. Values from the user stay."""
+    """Return a plan that was loaded for another host with the variables `values` of this cluster,
+    such as its nodes' addresses. Flags and environment that contain an old value get the new value.
+    Values from the user stay."""
     mine = {name for name, source in plan.sources.items() if source.kind == "given"}
-    renewed = {name: new for name, new in values.items() if plan.variables.get(name, new) != new and name not in mine}
+    renewed = {
+        name: new
+        for name, new in values.items()
+        if plan.variables.get(name, new) != new and name not in mine
+    }
     texts = {old: renewed[name] for name in renewed if (old := plan.variables[name])}
     if not texts:
         return plan
@@ -62,7 +74,9 @@ def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
     pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w.-])")
 
     def there(value: Any) -> Any:
-        return pattern.sub(lambda found: texts[found[0]], value) if isinstance(value, str) else value
+        return (
+            pattern.sub(lambda found: texts[found[0]], value) if isinstance(value, str) else value
+        )
 
     def all_there(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {name: there(value) for name, value in settings.items()}
@@ -71,17 +85,22 @@ def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
         plan,
         flags=tuple(replace(setting, value=there(setting.value)) for setting in plan.flags),
         env=tuple(replace(setting, value=there(setting.value)) for setting in plan.env),
-        nodes=tuple(replace(node, flags=all_there(node.flags), env=all_there(node.env)) for node in plan.nodes),
+        nodes=tuple(
+            replace(node, flags=all_there(node.flags), env=all_there(node.env))
+            for node in plan.nodes
+        ),
         variables={**plan.variables, **renewed},
         sources={**plan.sources, **dict.fromkeys(renewed, VariableSource("cluster"))},
     )
 
 
 def worth_remembering(plan: LaunchPlan) -> dict[str, str]:
-    """Return the variables that the user gave and that the plan still uses, by name. Masked values are left out,
-    because they cannot be used again."""
+    """Return the variables that the user gave and that the plan still uses, by name. Masked values
+    are left out, because they cannot be used again."""
     return {
         name: plan.variables[name]
         for name, source in plan.sources.items()
-        if source.kind == "given" and plan.variables[name] != MASK and plan.uses(plan.variables[name])
+        if source.kind == "given"
+        and plan.variables[name] != MASK
+        and plan.uses(plan.variables[name])
     }

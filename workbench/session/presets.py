@@ -1,4 +1,5 @@
-"""The preset library, and what config.toml and hosts.toml say about presets and engines on this host."""
+"""The preset library, and what config.toml and hosts.toml say about presets and engines on this
+host."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class Presets:
-    """Lists presets in the session's state, loads them, and makes launch plans from them. Reads only files of this
-    machine."""
+    """Lists presets in the session's state, loads them, and makes launch plans from them. Reads
+    only files of this machine."""
 
     def __init__(self, core: StateHolder, config: ConfigStore) -> None:
         self._core, self._config, self._settings = core, config, HostSettings(core, config)
@@ -69,20 +70,25 @@ class Presets:
         self._core.update(presets=tuple(rows), presets_read=True)
 
     def get(self, preset_id: str) -> Preset:
-        """Return the preset with this id, or the one in the file with this path. Raises PresetError if there is none or
-        it is invalid."""
-        return self.library.load(Path(preset_id)) if _is_file(preset_id) else self.library.get(preset_id)
+        """Return the preset with this id, or the one in the file with this path. Raises PresetError
+        if there is none or it is invalid."""
+        return (
+            self.library.load(Path(preset_id))
+            if _is_file(preset_id)
+            else self.library.get(preset_id)
+        )
 
     def gpu_names(self, preset_id: str | None) -> tuple[str, ...]:
-        """Return the NVML names of the GPUs that a preset is for; () for any GPU, or if there is no such preset."""
+        """Return the NVML names of the GPUs that a preset is for; () for any GPU, or if there is no
+        such preset."""
         try:
             return tuple(self.get(preset_id).hardware.gpu_names) if preset_id else ()
         except PresetError:  # deleted or renamed since
             return ()
 
     def lacks(self, preset_id: str | None) -> str:
-        """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti". "" if the host lacks nothing, or if
-        the preset or the host's GPUs are not known."""
+        """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti". "" if the host
+        lacks nothing, or if the preset or the host's GPUs are not known."""
         telemetry = self._core.state.telemetry
         if not preset_id or telemetry is None:
             return ""
@@ -93,8 +99,8 @@ class Presets:
         return _lacks(hardware.gpu_names, hardware.count, telemetry.infos) or ""
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
-        """Return the variables of a preset that have no value: no default, no value from a READY run, and none that the
-        host provides."""
+        """Return the variables of a preset that have no value: no default, no value from a READY
+        run, and none that the host provides."""
         preset = self.get(preset_id)
         known = self._known_variables(preset)
         return {name: variable for name, variable in preset.variables.items() if name not in known}
@@ -102,25 +108,29 @@ class Presets:
     def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
         from workbench.session.preset_variables import known_variables
 
-        return known_variables(preset, self._core.host, self._config.remembered(self._core.host.name, preset.id), given)
+        return known_variables(
+            preset, self._core.host, self._config.remembered(self._core.host.name, preset.id), given
+        )
 
     def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
-        """Return the launch plan of a preset. `variables` are the values that the user gave for the preset's
-        variables."""
+        """Return the launch plan of a preset. `variables` are the values that the user gave for the
+        preset's variables."""
         from workbench import engines
         from workbench.engines.host_entries import for_host
 
         preset = self.get(preset_id)
         known = self._known_variables(preset, variables)
         values = {name: value for name, (value, _) in known.items()}
-        plan = engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
+        plan = engines.plan_from_preset(
+            preset, values, {name: source for name, (_, source) in known.items()}
+        )
         path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
         plan = replace(plan, stranger=not self.library.is_shipped(path))
         return for_host(plan, self._settings.entry, self._settings.program(plan.engine))
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
-        """Write the variables that the user gave for a run to config.toml, for later plans of the same preset on this
-        host."""
+        """Write the variables that the user gave for a run to config.toml, for later plans of the
+        same preset on this host."""
         from workbench.session.preset_variables import worth_remembering
 
         values = worth_remembering(plan)
@@ -138,9 +148,9 @@ def _is_file(preset_id: str) -> bool:
 
 
 def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) -> str | None:
-    """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of the types `names`,
-    such as "needs 2 GPUs". Empty `names` stand for any type. "" if nothing is lacking, None if the GPUs are not
-    known."""
+    """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of
+    the types `names`, such as "needs 2 GPUs". Empty `names` stand for any type. "" if nothing is
+    lacking, None if the GPUs are not known."""
     if infos is None or (not infos and not names and count == 1):  # perhaps a CPU is enough
         return None
     if sum(not names or info.name in names for info in infos) >= count:

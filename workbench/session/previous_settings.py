@@ -1,4 +1,5 @@
-"""The value that a GPU setting has before a probe or a sweep changes it, and its restoration afterwards."""
+"""The value that a GPU setting has before a probe or a sweep changes it, and its restoration
+afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from workbench.gpu.settings import journal
 from workbench.gpu.settings.journal import JournalEntry, entry_from
 from workbench.model.errors import SettingsError
 from workbench.model.setting_commands import is_lock
-from workbench.model.settings import DEFAULT, UNKNOWN, ClockRange, GpuSettings, Setting, SettingValue, setting_of
+from workbench.model.settings import (
+    DEFAULT,
+    UNKNOWN,
+    ClockRange,
+    GpuSettings,
+    Setting,
+    SettingValue,
+    setting_of,
+)
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -20,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """The value of one setting of one GPU before a change. `settings` restores that value, and `entry` is the journal's
-    entry if Workbench had altered the setting before, else None. `unknown` is True if another program may have set a
-    clock lock, which no driver reports."""
+    """The value of one setting of one GPU before a change. `settings` restores that value, and
+    `entry` is the journal's entry if Workbench had altered the setting before, else None. `unknown`
+    is True if another program may have set a clock lock, which no driver reports."""
 
     settings: GpuSettings
     entry: JournalEntry | None = None
@@ -30,23 +39,40 @@ class Previous:
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Previous:
-        """Return a value before a change that was stored as the JSON object `data`, possibly by an earlier version of
-        Workbench."""
+        """Return a value before a change that was stored as the JSON object `data`, possibly by an
+        earlier version of Workbench."""
         entry = entry_from(data["entry"]) if data["entry"] else None
         return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
 
 
-async def previous_of(host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
-    """Return the present value of `setting` for each of the GPUs, by GPU index. Raises SettingsError if a value is not
-    known."""
+async def previous_of(
+    host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]
+) -> dict[int, Previous]:
+    """Return the present value of `setting` for each of the GPUs, by GPU index. Raises
+    SettingsError if a value is not known."""
     state = await journal.read(host)
     records = state.records()
     found = {}
     for gpu in gpus:
         info = telemetry.info(gpu)
-        ours = next((r.entry for r in records if info and not r.why_lost and r.entry.key == (info.uuid, setting)), None)
-        unknown = info is not None and is_lock(setting) and state.known_lock(info.uuid, setting)[0] == UNKNOWN
-        value = _present_lock(ours) if is_lock(setting) else _present(host, telemetry, setting_of(setting), gpu)
+        ours = next(
+            (
+                r.entry
+                for r in records
+                if info and not r.why_lost and r.entry.key == (info.uuid, setting)
+            ),
+            None,
+        )
+        unknown = (
+            info is not None
+            and is_lock(setting)
+            and state.known_lock(info.uuid, setting)[0] == UNKNOWN
+        )
+        value = (
+            _present_lock(ours)
+            if is_lock(setting)
+            else _present(host, telemetry, setting_of(setting), gpu)
+        )
         found[gpu] = Previous(GpuSettings({setting: value}), ours, unknown)
     return found
 
@@ -62,15 +88,19 @@ def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> Se
         return value
     why = sample.absent.get(setting.reading or "", "not given") if sample else "no reading"
     raise SettingsError(
-        f"GPU{gpu}: the driver does not report the present {setting.label} ({why}), so it could not be restored;"
+        f"GPU{gpu}: the driver does not report the present {setting.label} ({why}), so it could "
+        "not be restored;"
         " nothing was changed",
         host=host.name,
     )
 
 
-async def restore(host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None) -> str:
-    """Set one GPU to its previous value. Return the reason if that failed, else "". If the journal had an entry for the
-    setting before, that entry is written again with its owner and the guard's instructions."""
+async def restore(
+    host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None
+) -> str:
+    """Set one GPU to its previous value. Return the reason if that failed, else "". If the journal
+    had an entry for the setting before, that entry is written again with its owner and the guard's
+    instructions."""
     report = await control.apply_each({str(gpu): previous.settings}, password=password)
     failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:

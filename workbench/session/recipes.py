@@ -22,8 +22,8 @@ MAX_BYTES = 1024 * 1024  # of a file that is read; the forms have smaller limits
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A recipe of another tool as a preset that is not saved yet. `preset` is None if an error among the findings
-    prevents saving."""
+    """A recipe of another tool as a preset that is not saved yet. `preset` is None if an error
+    among the findings prevents saving."""
 
     form: str
     preset_id: str
@@ -34,8 +34,8 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A launch of a server as text in the form of another tool, such as a systemd unit. `findings` are about the parts
-    of the launch that this form cannot express."""
+    """A launch of a server as text in the form of another tool, such as a systemd unit. `findings`
+    are about the parts of the launch that this form cannot express."""
 
     form: str
     text: str
@@ -43,11 +43,17 @@ class Exported:
 
 
 def export(
-    plan: LaunchPlan, form: str, *, name: str, title: str = "", gpus: int | None = None, node: str | None = None
+    plan: LaunchPlan,
+    form: str,
+    *,
+    name: str,
+    title: str = "",
+    gpus: int | None = None,
+    node: str | None = None,
 ) -> Exported:
-    """Return a plan as text in the form of the tool `form`, with references in place of secrets. `node` chooses one
-    node of a plan for several nodes. Raises InputError if the form cannot express the plan, and PlanError for a plan
-    that cannot be started."""
+    """Return a plan as text in the form of the tool `form`, with references in place of secrets.
+    `node` chooses one node of a plan for several nodes. Raises InputError if the form cannot
+    express the plan, and PlanError for a plan that cannot be started."""
     from workbench.recipes.launch import launch_of
     from workbench.recipes.preset_document import name_of
     from workbench.recipes.recipe import Notes
@@ -68,20 +74,28 @@ def export(
 class Recipes:
     """Reads recipes without running anything in them, and saves them as presets of the user."""
 
-    def __init__(self, core: StateHolder, library: PresetLibrary, saved: Callable[[], None]) -> None:
+    def __init__(
+        self, core: StateHolder, library: PresetLibrary, saved: Callable[[], None]
+    ) -> None:
         self._core, self._library, self._saved = core, library, saved
 
-    def read_file(self, path: Path, preset_id: str | None = None, entry: str | None = None) -> Imported:
-        """Return the recipe in a file as a preset. `preset_id` is the id of that preset, by default one made from the
-        recipe. `entry` is the service, variant or model to read from a file that has several. Raises InputError if the
-        file cannot be read or is no recipe."""
+    def read_file(
+        self, path: Path, preset_id: str | None = None, entry: str | None = None
+    ) -> Imported:
+        """Return the recipe in a file as a preset. `preset_id` is the id of that preset, by default
+        one made from the recipe. `entry` is the service, variant or model to read from a file that
+        has several. Raises InputError if the file cannot be read or is no recipe."""
         try:
             if not path.is_file():
-                raise InputError(f"{path} is not a file", next_step="give the path of a recipe, or --command")
+                raise InputError(
+                    f"{path} is not a file", next_step="give the path of a recipe, or --command"
+                )
             with path.open("rb") as handle:
                 data = handle.read(MAX_BYTES + 1)
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            raise InputError(
+                f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from None
         if len(data) > MAX_BYTES or b"\0" in data:
             raise InputError(f"{path} is no recipe: it is larger than 1 MiB or not a text")
         return self.read_text(data.decode("utf-8-sig", "replace"), path.name, preset_id, entry)
@@ -89,17 +103,17 @@ class Recipes:
     def read_text(
         self, text: str, source: str = "", preset_id: str | None = None, entry: str | None = None
     ) -> Imported:
-        """Return a recipe or a pasted command line as a preset. `source` names the origin of the text, and `preset_id`
-        is the id of the preset, by default one made from the recipe. `entry` is the service, variant or model to read
-        from a text that has several."""
+        """Return a recipe or a pasted command line as a preset. `source` names the origin of the
+        text, and `preset_id` is the id of the preset, by default one made from the recipe. `entry`
+        is the service, variant or model to read from a text that has several."""
         from workbench.recipes.registry import read_text
 
         recipe = read_text(text, entry)
         return self._imported(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
     async def read_process(self, pid: int, preset_id: str | None = None) -> Imported:
-        """Return the command of a running process of the host as a preset with the id `preset_id`, by default one made
-        from the command."""
+        """Return the command of a running process of the host as a preset with the id `preset_id`,
+        by default one made from the command."""
         from workbench.recipes.imports import running_process
         from workbench.server.process_command import read_command
 
@@ -109,8 +123,8 @@ class Recipes:
         return self._imported(recipe, f"process {pid} on {host.name}", preset_id)
 
     def _imported(self, recipe: Recipe, source: str, preset_id: str | None) -> Imported:
-        """Return a recipe as a checked preset that is not saved yet. Raises InputError, with all findings, if the
-        recipe starts no server."""
+        """Return a recipe as a checked preset that is not saved yet. Raises InputError, with all
+        findings, if the recipe starts no server."""
         import tomlkit
 
         from workbench import engines
@@ -131,8 +145,8 @@ class Recipes:
         return Imported(recipe.form, chosen, document, checked.preset, by_severity(findings))
 
     def save(self, imported: Imported) -> str:
-        """Write the preset into the user's own directory. Return its path. Raises PresetError if it is not valid or
-        exists already."""
+        """Write the preset into the user's own directory. Return its path. Raises PresetError if it
+        is not valid or exists already."""
         if imported.preset is None:
             first = next(f for f in imported.findings if f.level is Level.ERROR)
             raise PresetError(f"the preset cannot be saved: {first.text}", next_step=first.fix)

@@ -1,5 +1,5 @@
-"""Recordings: the values and events of a session, or the stored history of a host's screens, written to one file for
-replay or sharing."""
+"""Recordings: the values and events of a session, or the stored history of a host's screens,
+written to one file for replay or sharing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Writes all values and events of a session's timeline to a new file, from the construction of the recorder until
-    `close`. Raises InputError if the file exists, and StoreError if it cannot be written."""
+    """Writes all values and events of a session's timeline to a new file, from the construction of
+    the recorder until `close`. Raises InputError if the file exists, and StoreError if it cannot be
+    written."""
 
     def __init__(self, session: Session, path: Path) -> None:
         self._session, self._path = session, path
@@ -39,8 +40,8 @@ class Recorder:
         session.telemetry.on_gpus_changed.append(self._take_infos)
 
     def close(self) -> None:
-        """Write the last seconds of the session and close the file. Raises StoreError if the recording is not
-        complete."""
+        """Write the last seconds of the session and close the file. Raises StoreError if the
+        recording is not complete."""
         self.seconds += self._write(self._cells.end())
         self._file.close()
         if self.problem is not None:
@@ -51,7 +52,8 @@ class Recorder:
         self.seconds += self._write(self._cells.add(seconds, values))
 
     def _take_event(self, event: Event) -> None:
-        if event.unix_s >= self._began_s:  # the timeline also hears of earlier runs when it meets them
+        # the timeline also hears of earlier runs when it meets them
+        if event.unix_s >= self._began_s:
             self._write([recording.event_line(event)])
 
     def _take_infos(self) -> None:
@@ -74,21 +76,29 @@ class Recorder:
 
 
 def export(host: Host, path: Path, last_s: float) -> int:
-    """Write the last `last_s` seconds of the host's stored history to a new file, and return the number of lines with
-    values. Raises InputError if there is no history of this time or the file exists."""
+    """Write the last `last_s` seconds of the host's stored history to a new file, and return the
+    number of lines with values. Raises InputError if there is no history of this time or the file
+    exists."""
     now = time.time()
     simulated = host.simulated is not None
-    kept = history_files.load(history_files.directory(host.name, simulated=simulated), host.name, now)
+    kept = history_files.load(
+        history_files.directory(host.name, simulated=simulated), host.name, now
+    )
     step_s = 1 if last_s <= FINE_S else 10
     cells = list(recording.history_lines([kept.history], int(now - last_s), int(now), step_s))
     if not cells:
         text = f"no history of {host.name} is kept for the last {last_s:,.0f} s"
         raise InputError(
-            text, next_step="the history is kept only while a screen is open: run `workbench`, or record without --last"
+            text,
+            next_step="the history is kept only while a screen is open: run `workbench`, or "
+            "record without --last",
         )
     events = [recording.event_line(e) for e in kept.history.events if e.unix_s >= now - last_s]
     lines = [recording.Header(host.name, simulated, step_s, now - last_s).line()]
-    lines += [recording.infos_line(now - last_s, kept.infos), *sorted([*cells, *events], key=recording.time_of)]
+    lines += [
+        recording.infos_line(now - last_s, kept.infos),
+        *sorted([*cells, *events], key=recording.time_of),
+    ]
     try:
         with _new_file(path) as file:
             file.writelines(lines)
@@ -102,11 +112,15 @@ def _new_file(path: Path) -> TextIO:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "w", encoding="utf-8")
     except FileExistsError:
-        raise InputError(f"{path} exists", next_step="give another file name, or move the existing file away") from None
+        raise InputError(
+            f"{path} exists", next_step="give another file name, or move the existing file away"
+        ) from None
     except OSError as error:
         raise _unwritable(path, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
     text = f"the recording could not be written to {path}: {error.strerror or error}"
-    return StoreError(text, next_step="check that the directory is writable and the disk is not full")
+    return StoreError(
+        text, next_step="check that the directory is writable and the disk is not full"
+    )

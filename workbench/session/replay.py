@@ -1,5 +1,5 @@
-"""A session that plays a recording in place of a host. Readings and events appear at the pace at which they were
-recorded. No command can be run."""
+"""A session that plays a recording in place of a host. Readings and events appear at the pace at
+which they were recorded. No command can be run."""
 
 from __future__ import annotations
 
@@ -42,15 +42,27 @@ class RecordedHost(BaseHost):
 
     def _nothing(self) -> HostError:
         text = "this is a recording: nothing runs on it and nothing can be changed"
-        return HostError(text, host=self.name, next_step="leave with q, and open the host itself with `workbench`")
+        return HostError(
+            text,
+            host=self.name,
+            next_step="leave with q, and open the host itself with `workbench`",
+        )
 
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
         raise self._nothing()
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Stream:
         raise self._nothing()
 
@@ -71,8 +83,9 @@ class RecordedHost(BaseHost):
 
 
 class Replay(Session):
-    """A session that plays a recording. `speed` is the speed at the beginning, 1.0 for that of the recording; `pause`
-    and `faster` change the speed. Raises InputError if the file is not a recording."""
+    """A session that plays a recording. `speed` is the speed at the beginning, 1.0 for that of the
+    recording; `pause` and `faster` change the speed. Raises InputError if the file is not a
+    recording."""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:
         self._header, self._items = recording.opened(path)
@@ -95,7 +108,8 @@ class Replay(Session):
         return self.core.state.host.replay
 
     async def open(self, *, early: bool = False) -> None:
-        """Begin to play the recording. With `early` do nothing, because the screen is not loaded yet."""
+        """Begin to play the recording. With `early` do nothing, because the screen is not loaded
+        yet."""
         if early:
             return
         self._next = next(self._items, None)
@@ -130,7 +144,9 @@ class Replay(Session):
             if not self._view.paused:
                 self._advance(self._position_s + elapsed_s * self._view.speed)
         self._show(ended=True, paused=True)
-        self.core.notify(Level.INFO, "the recording ends here", "press [ or ] to move in time, q to leave")
+        self.core.notify(
+            Level.INFO, "the recording ends here", "press [ or ] to move in time, q to leave"
+        )
 
     def _advance(self, until_s: float) -> None:
         """Show the content of the recording up to the Unix time `until_s`."""
@@ -138,7 +154,9 @@ class Replay(Session):
         for item in self._due(until_s):
             if isinstance(item, Cell):
                 cell = item
-                self.timeline.history.add_all(cell.values, range(cell.unix_s, cell.unix_s + self._header.step_s))
+                self.timeline.history.add_all(
+                    cell.values, range(cell.unix_s, cell.unix_s + self._header.step_s)
+                )
             elif isinstance(item, Infos):
                 self._infos = item.infos
             else:
@@ -151,8 +169,13 @@ class Replay(Session):
             self._show_cell(cell)
 
     def _due(self, until_s: float) -> Iterator[Item]:
-        until_monotonic_s = time.monotonic() + TICK_S / 2  # a recording may have any number of lines for one second
-        while self._next is not None and self._next.unix_s <= until_s and time.monotonic() < until_monotonic_s:
+        # a recording may have any number of lines for one second
+        until_monotonic_s = time.monotonic() + TICK_S / 2
+        while (
+            self._next is not None
+            and self._next.unix_s <= until_s
+            and time.monotonic() < until_monotonic_s
+        ):
             yield self._next
             self._next = next(self._items, None)
 
@@ -184,11 +207,13 @@ class Replay(Session):
 
 
 def _sample(gpu: int, values: Mapping[str, float], infos: Sequence[GpuInfo]) -> GpuSample:
-    """Return a reading of a GPU with the recorded values. Every value that was not recorded is None, with the reason in
-    `absent`."""
+    """Return a reading of a GPU with the recorded values. Every value that was not recorded is
+    None, with the reason in `absent`."""
     info = next((i for i in infos if i.index == gpu), None)
     known: dict[str, Any] = {
-        name: round(value) if name in _WHOLE else value for name, value in values.items() if name in _FIELDS
+        name: round(value) if name in _WHOLE else value
+        for name, value in values.items()
+        if name in _FIELDS
     }
     absent = dict.fromkeys(_FIELDS - known.keys(), "not in the recording")
     return GpuSample(

@@ -30,23 +30,36 @@ class Reports:
         sweep_id: int | None = None,
         requests: bool = False,
     ) -> str:
-        """Return a report, in the format `form`, on groups of results, on an experiment or on a sweep. Two groups are
-        compared, the first as A. With `requests`, the report lists every request. Raises InputError unless exactly one
-        of the three is given."""
+        """Return a report, in the format `form`, on groups of results, on an experiment or on a
+        sweep. Two groups are compared, the first as A. With `requests`, the report lists every
+        request. Raises InputError unless exactly one of the three is given."""
         chosen = output_format(form)
         report = await self._report_on(groups, experiment_id, sweep_id, requests)
         return await asyncio.to_thread(chosen.render, report)
 
     async def _report_on(
-        self, groups: Sequence[Sequence[int]], experiment_id: int | None, sweep_id: int | None, requests: bool
+        self,
+        groups: Sequence[Sequence[int]],
+        experiment_id: int | None,
+        sweep_id: int | None,
+        requests: bool,
     ) -> Report:
-        if sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None)) != 1:
+        if (
+            sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None))
+            != 1
+        ):
             raise InputError(
                 "a report needs either results, one experiment or one sweep",
                 next_step="give ids of results, or one of --experiment and --sweep",
             )
-        experiment = await self._experiments.get(experiment_id) if experiment_id is not None else None
-        sweep = await asyncio.to_thread(self._sweeps.store.get, sweep_id) if sweep_id is not None else None
+        experiment = (
+            await self._experiments.get(experiment_id) if experiment_id is not None else None
+        )
+        sweep = (
+            await asyncio.to_thread(self._sweeps.store.get, sweep_id)
+            if sweep_id is not None
+            else None
+        )
         ids: Sequence[int | None] = [number for group in groups for number in group]
         if experiment is not None:
             ids = [run.result_id for run in experiment.runs]

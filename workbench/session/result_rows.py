@@ -1,4 +1,5 @@
-"""Stored results as rows of a list. Each row has a label with the differences from the previous result."""
+"""Stored results as rows of a list. Each row has a label with the differences from the previous
+result."""
 
 from __future__ import annotations
 
@@ -12,25 +13,31 @@ if TYPE_CHECKING:
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
-    """Return one row for each of `results`, which are sorted from new to old. A row's label names the differences from
-    the next older result of the same host, engine and model. The label of the oldest result names the values that the
-    next newer result changes."""
-    families: dict[tuple[str, str | None, str], list[BenchResult]] = {}  # of each host, engine and model
+    """Return one row for each of `results`, which are sorted from new to old. A row's label names
+    the differences from the next older result of the same host, engine and model. The label of the
+    oldest result names the values that the next newer result changes."""
+    # of each host, engine and model
+    families: dict[tuple[str, str | None, str], list[BenchResult]] = {}
     for result in reversed(results):
         family = (result.conditions.host, result.conditions.engine, result.conditions.model)
         families.setdefault(family, []).append(result)
     labels = {
         one.id: label_of(one, before, after)
         for first, *rest in families.values()
-        for one, before, after in zip((first, *rest), (None, first, *rest), (*rest, None), strict=False)
+        for one, before, after in zip(
+            (first, *rest), (None, first, *rest), (*rest, None), strict=False
+        )
     }
     return tuple(_row(result, labels[result.id]) for result in results)
 
 
-def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult | None = None) -> str:
-    """Return a label that names the differences of `result` from `before`, such as "max-num-seqs=512" or "power 500 W";
-    "again" if there is none. Without `before`, the label is the preset or the model, preceded by the load and the GPU
-    settings in which the next newer result `after` differs."""
+def label_of(
+    result: BenchResult, before: BenchResult | None, after: BenchResult | None = None
+) -> str:
+    """Return a label that names the differences of `result` from `before`, such as
+    "max-num-seqs=512" or "power 500 W"; "again" if there is none. Without `before`, the label is
+    the preset or the model, preceded by the load and the GPU settings in which the next newer
+    result `after` differs."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:
@@ -45,13 +52,17 @@ def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult
 
 
 def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
-    """Return one text for each difference of `result` from `before` in the GPU settings and in the shape of the
-    load."""
+    """Return one text for each difference of `result` from `before` in the GPU settings and in the
+    shape of the load."""
     parts = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
-    timed = result.spec.seconds is not None  # its number of requests is a limit that is never reached
+    # its number of requests is a limit that is never reached
+    timed = result.spec.seconds is not None
     shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
-    for name, word in () if result.spec.command else shape:  # a command of the user's own has no such shape
-        if getattr(result.spec, name) != getattr(before.spec, name) and not (timed and name == "requests"):
+    # a command of the user's own has no such shape
+    for name, word in () if result.spec.command else shape:
+        if getattr(result.spec, name) != getattr(before.spec, name) and not (
+            timed and name == "requests"
+        ):
             parts.append(f"{word}={getattr(result.spec, name)}")
     return parts
 
@@ -113,9 +124,9 @@ def _row(result: BenchResult, label: str) -> BenchRow:
 
 
 def ceiling_view(result: BenchResult) -> CeilingView | None:
-    """Return the measured speed of a valid result together with the highest speed that the hardware allows. Both are of
-    one stream, or of all streams together if there were several. None if the result is invalid or the highest speed is
-    not known."""
+    """Return the measured speed of a valid result together with the highest speed that the hardware
+    allows. Both are of one stream, or of all streams together if there were several. None if the
+    result is invalid or the highest speed is not known."""
     conditions, summary, streams = result.conditions, result.summary, result.spec.concurrency
     if summary.refused:
         return None
@@ -131,6 +142,6 @@ def ceiling_view(result: BenchResult) -> CeilingView | None:
 
 
 def last_usable(rows: Sequence[BenchRow]) -> int | None:
-    """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are sorted from new to
-    old."""
+    """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are
+    sorted from new to old."""
     return next((row.id for row in rows if not row.imported and not row.refused), None)

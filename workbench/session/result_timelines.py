@@ -1,4 +1,5 @@
-"""The timelines of results: what the GPUs and the engine did from a little before a benchmark to a little after."""
+"""The timelines of results: what the GPUs and the engine did from a little before a benchmark to a
+little after."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from workbench.store.results_db import ResultsDb
 
 BEFORE_S, AFTER_S = 10, 5
-_FIELDS = ("power_w", "sm_mhz", "memory_mhz", "temperature_c", "gpu_util_pct", "limit_w")  # of a benchmark's readings
+# of a benchmark's readings
+_FIELDS = ("power_w", "sm_mhz", "memory_mhz", "temperature_c", "gpu_util_pct", "limit_w")
 _MARKS = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
 
 
@@ -33,8 +35,8 @@ class ResultTimelines:
         self._core, self._timeline, self._db = core, timeline, db
 
     async def get(self, result_id: int) -> ResultTimeline | None:
-        """Return the timeline of a result; None if the result was imported, or was stored by a version without
-        timelines. Raises StoreError if the timeline is damaged."""
+        """Return the timeline of a result; None if the result was imported, or was stored by a
+        version without timelines. Raises StoreError if the timeline is damaged."""
         return await asyncio.to_thread(lambda: result_timelines.read(self.path(result_id)))
 
     def path(self, result_id: int) -> Path:
@@ -42,8 +44,9 @@ class ResultTimelines:
         return result_timelines.path_of(self._db.path.parent, self._db.uid(result_id))
 
     async def keep(self, result_id: int, measured: Measured) -> None:
-        """Store the timeline of a result that has just been measured. While a screen reads the GPUs, the seconds after
-        the benchmark are added in the background. A timeline that cannot be written is left out, with a message."""
+        """Store the timeline of a result that has just been measured. While a screen reads the
+        GPUs, the seconds after the benchmark are added in the background. A timeline that cannot be
+        written is left out, with a message."""
         await self._write(result_id, measured)
         if self._timeline.watching:
             self._core.spawn(self._write_again(result_id, measured))
@@ -57,8 +60,15 @@ class ResultTimelines:
         first_s, last_s = int(begin_s) - BEFORE_S, int(end_s) + AFTER_S
         step_s = math.ceil((last_s - first_s) / (result_timelines.MOST_POINTS - 2))
         text = f"benchmark of result {result_id}"
-        marks = [Event(at, kind, text, result_id=result_id) for at, kind in zip((begin_s, end_s), _MARKS, strict=True)]
-        around = (e for e in self._timeline.history.events if first_s <= e.unix_s <= last_s and e.kind not in _MARKS)
+        marks = [
+            Event(at, kind, text, result_id=result_id)
+            for at, kind in zip((begin_s, end_s), _MARKS, strict=True)
+        ]
+        around = (
+            e
+            for e in self._timeline.history.events
+            if first_s <= e.unix_s <= last_s and e.kind not in _MARKS
+        )
         events = sorted([*marks, *around], key=lambda event: event.unix_s)
         read = _history_of(measured.moments)
         lines = [

@@ -34,7 +34,8 @@ class Results:
         self._core, self._timeline = core, timeline
         self._seen: object = None  # the database's stamp when the results were read last
         self._shown = SHOWN_RESULTS
-        self._advice: tuple[int, tuple[Finding, ...]] = (0, ())  # of the newest valid result: its id, the findings
+        # of the newest valid result: its id, the findings
+        self._advice: tuple[int, tuple[Finding, ...]] = (0, ())
         self.has_older = False  # whether there are results older than those in the state
 
     @cached_property
@@ -43,18 +44,21 @@ class Results:
 
     @cached_property
     def timelines(self) -> ResultTimelines:
-        """The stored readings of GPUs and engine from a little before each benchmark to a little after."""
+        """The stored readings of GPUs and engine from a little before each benchmark to a little
+        after."""
         from workbench.session.result_timelines import ResultTimelines
 
         return ResultTimelines(self._core, self._timeline, self.db)
 
     async def refresh(self) -> None:
-        """Read the newest results that match the search into the session's state: results of this host, and imported
-        ones."""
+        """Read the newest results that match the search into the session's state: results of this
+        host, and imported ones."""
         search = self._core.state.results_search
-        self._seen = self.db.stamp()  # first: results that are stored meanwhile are seen at the next look
+        # first: results that are stored meanwhile are seen at the next look
+        self._seen = self.db.stamp()
         shown = self._shown
-        found = await asyncio.to_thread(self._newest, search, shown + 1)  # one more, to know whether there are older
+        # one more, to know whether there are older
+        found = await asyncio.to_thread(self._newest, search, shown + 1)
         rows = rows_of(found)[:shown]
         self.has_older = len(found) > shown
         newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
@@ -85,7 +89,8 @@ class Results:
             await self.refresh()
 
     async def find(self, search: str) -> None:
-        """Show only those results in the session's state that contain every word of `search`; "" shows all."""
+        """Show only those results in the session's state that contain every word of `search`; ""
+        shows all."""
         self._core.update(results_search=" ".join(search.split()))
         self._shown = SHOWN_RESULTS
         await self.refresh()
@@ -115,15 +120,21 @@ class Results:
         await self.refresh()
 
     def mark(self, result_id: int, which: str) -> None:
-        """Mark a result as "A" or "B" of the next comparison. A result that has the mark already loses the mark."""
+        """Mark a result as "A" or "B" of the next comparison. A result that has the mark already
+        loses the mark."""
         name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
         if name is None:
-            raise InputError(f"{which!r} is not a mark for results", next_step="give the mark A or B")
-        self._core.update(**{name: None if getattr(self._core.state, name) == result_id else result_id})
+            raise InputError(
+                f"{which!r} is not a mark for results", next_step="give the mark A or B"
+            )
+        self._core.update(
+            **{name: None if getattr(self._core.state, name) == result_id else result_id}
+        )
 
     async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
-        """Compare two results, show the comparison in the session's state, and return it. A missing id is that of the
-        marked result, or else that of one of the newest results; A is then the older."""
+        """Compare two results, show the comparison in the session's state, and return it. A missing
+        id is that of the marked result, or else that of one of the newest results; A is then the
+        older."""
         from workbench.bench.compare import compare
 
         first, second = self._pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
@@ -132,29 +143,33 @@ class Results:
         return comparison
 
     def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
-        """Return the ids of the two results to compare. An id that is None is replaced by the newest valid result other
-        than the given one. Raises InputError if there are too few results."""
+        """Return the ids of the two results to compare. An id that is None is replaced by the
+        newest valid result other than the given one. Raises InputError if there are too few
+        results."""
         given = {a, b} - {None}
         rows = (row for row in self._core.state.results if not (row.imported or row.refused))
         others = [row.id for row in rows if row.id not in given]
         if len(others) + len(given) < 2:
             raise InputError(
                 "a comparison needs two valid results",
-                next_step="press b to run a benchmark, or choose two results in the Bench pane: a marks A, B marks B",
+                next_step="press b to run a benchmark, or choose two results in the Bench pane: a "
+                "marks A, B marks B",
             )
         if a is None and b is None:
             return others[1], others[0]
         return (others[0] if a is None else a), (others[0] if b is None else b)
 
     async def export(self, result_id: int, form: str) -> str:
-        """Write a result as workbench-result-ID.FORM into the current directory. Return the path. Raises InputError if
-        the file exists or cannot be written."""
+        """Write a result as workbench-result-ID.FORM into the current directory. Return the path.
+        Raises InputError if the file exists or cannot be written."""
         from workbench.report.content import Report
         from workbench.report.registry import output_format
 
         chosen = output_format(form)
         result = await self.get(result_id)
-        samples = await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
+        samples = (
+            await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
+        )
         simulated = "-simulated" if result.conditions.simulated else ""
         path = Path.cwd() / f"workbench-result-{result_id}{simulated}.{form}"
         try:
@@ -170,8 +185,8 @@ class Results:
     async def import_file(
         self, path: str | Path, options: ImportOptions | None = None, *, tags: Sequence[str] = ()
     ) -> Sequence[tuple[BenchResult, bool]]:
-        """Store the results in a file of another tool, all of them or none. Return each result with True if it is new
-        or False if it was stored before."""
+        """Store the results in a file of another tool, all of them or none. Return each result with
+        True if it is new or False if it was stored before."""
         from workbench.report.imports import read  # its readers are not needed for anything else
 
         checked = [checked_tag(tag) for tag in tags]
@@ -204,8 +219,8 @@ def _advice_on(result: BenchResult) -> tuple[Finding, ...]:
 
 
 def checked_tag(tag: str) -> str:
-    """Return `tag`. Raises InputError unless `tag` is one word of at most 40 characters that does not begin with + or
-    -."""
+    """Return `tag`. Raises InputError unless `tag` is one word of at most 40 characters that does
+    not begin with + or -."""
     if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
         raise InputError(
             f"{tag!r} is not a valid tag",

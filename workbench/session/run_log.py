@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class RunLog:
-    """The lines of the selected run's log, as far as they are in memory. Line 0 is the oldest of them. The log is empty
-    if no run is selected."""
+    """The lines of the selected run's log, as far as they are in memory. Line 0 is the oldest of
+    them. The log is empty if no run is selected."""
 
     def __init__(self, ring: Callable[[], LogRing | None]) -> None:
         self._ring = ring
@@ -27,19 +27,20 @@ class RunLog:
 
     def level(self, line: str) -> str:
         """Return the level of a log line: "error", "warn", "info", or "" if the line has none."""
-        from workbench.server.log_lines import level_of  # not for the first frame, which shows no lines
+        # not for the first frame, which shows no lines
+        from workbench.server.log_lines import level_of
 
         return level_of(line)
 
     def explain(self, line: str, engine: str) -> Finding | None:
-        """Return the most severe finding about a line of the log of `engine`. None if the line shows no known
-        problem."""
+        """Return the most severe finding about a line of the log of `engine`. None if the line
+        shows no known problem."""
         from workbench.server.log_patterns import explain
 
         return explain(line, engine)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the number of the next line that contains `text`, searching from line `start` on, or back from it with
-        `backwards`. None if there is none."""
+        """Return the number of the next line that contains `text`, searching from line `start` on,
+        or back from it with `backwards`. None if there is none."""
         ring = self._ring()
         return ring.find(text, start, backwards) if ring is not None else None

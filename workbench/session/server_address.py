@@ -34,8 +34,8 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The first model that the server's /v1/models lists. `model` is None if that list has no model, and `problem` has
-    the reason."""
+    """The first model that the server's /v1/models lists. `model` is None if that list has no
+    model, and `problem` has the reason."""
 
     model: str | None
     simulated: bool = False
@@ -48,16 +48,25 @@ def parse(url: str) -> Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InputError(f"{url!r} is not a base URL: {error}", next_step="for example http://127.0.0.1:8000") from None
+        raise InputError(
+            f"{url!r} is not a base URL: {error}", next_step="for example http://127.0.0.1:8000"
+        ) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise InputError(f"{url!r} is not a base URL", next_step="for example http://127.0.0.1:8000")
+        raise InputError(
+            f"{url!r} is not a base URL", next_step="for example http://127.0.0.1:8000"
+        )
     if parts.username is not None or parts.password is not None:
         raise InputError(
             "the URL contains a user name or password, which Workbench does not use",
             next_step="put the API key into an environment variable and give --api-key-env NAME",
         )
     base = _ENDPOINT.sub("", url)
-    return Address(base, parts.hostname, port or (443 if parts.scheme == "https" else 80), _loopback(parts.hostname))
+    return Address(
+        base,
+        parts.hostname,
+        port or (443 if parts.scheme == "https" else 80),
+        _loopback(parts.hostname),
+    )
 
 
 def _loopback(hostname: str) -> bool:
@@ -68,8 +77,8 @@ def _loopback(hostname: str) -> bool:
 
 
 async def ask(base: str, spec: BenchSpec) -> Served:
-    """Return which model the server at `base` names, using the API key and the certificates of `spec`. Raises
-    BenchError if the server does not answer or rejects the key."""
+    """Return which model the server at `base` names, using the API key and the certificates of
+    `spec`. Raises BenchError if the server does not answer or rejects the key."""
     import httpx
 
     from workbench.bench import tls
@@ -83,14 +92,20 @@ async def ask(base: str, spec: BenchSpec) -> Served:
             answer = await http.get(f"{base}/v1/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         if distrust := tls.distrusted(error):
-            raise BenchError(f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE) from None
+            raise BenchError(
+                f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE
+            ) from None
         why = str(error) or type(error).__name__
         raise BenchError(
-            f"{base} does not answer: {why}", next_step="check that the server is running and the port is right"
+            f"{base} does not answer: {why}",
+            next_step="check that the server is running and the port is right",
         ) from None
     if answer.status_code in (401, 403):
         if key_env:
-            said = f"{base} does not accept the key in the variable {key_env} (HTTP {answer.status_code})"
+            said = (
+                f"{base} does not accept the key in the variable {key_env} (HTTP "
+                f"{answer.status_code})"
+            )
             raise BenchError(said, next_step="ask the server's operator for a valid key")
         raise BenchError(
             f"{base} requires an API key",

@@ -1,4 +1,5 @@
-"""Loads on a server: choosing the server and the spec of the load, and preventing two loads at once."""
+"""Loads on a server: choosing the server and the spec of the load, and preventing two loads at
+once."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.server_run import ServerState
 from workbench.session import server_address
 from workbench.session.bench_spec import spec_from
-from workbench.session.benchmark_load import Load, Prestarted, ServerUnderTest, client_place, prestarted
+from workbench.session.benchmark_load import (
+    Load,
+    Prestarted,
+    ServerUnderTest,
+    client_place,
+    prestarted,
+)
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -30,11 +37,14 @@ if TYPE_CHECKING:
 
 
 class ServerLoad:
-    """Prepares a server for a load, with `at`, `at_run` or `at_url`. The caller may send the load inside their block,
-    and a second block at the same time raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With
-    `ahead`, the processes of a benchmark are started when the block is opened."""
+    """Prepares a server for a load, with `at`, `at_run` or `at_url`. The caller may send the load
+    inside their block, and a second block at the same time raises BenchError. `overrides` are
+    fields of BenchSpec and "prompts_file". With `ahead`, the processes of a benchmark are started
+    when the block is opened."""
 
-    def __init__(self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock) -> None:
+    def __init__(
+        self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock
+    ) -> None:
         self._core, self._presets, self._servers, self._lock = core, presets, servers, lock
         self._busy = asyncio.Lock()
         self._cancel: asyncio.Event | None = None
@@ -42,8 +52,8 @@ class ServerLoad:
         servers.before_end.append(self._cancel_for)
 
     def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
-        """Return the benchmark that the preset suggests, changed by `overrides`. Without a preset the default profile
-        is used. Raises InputError for a spec that cannot be run."""
+        """Return the benchmark that the preset suggests, changed by `overrides`. Without a preset
+        the default profile is used. Raises InputError for a spec that cannot be run."""
         suggested = None
         if preset_id is not None:
             with suppress(WorkbenchError):  # the preset no longer exists: use the general shape
@@ -51,10 +61,12 @@ class ServerLoad:
         return spec_from(suggested, overrides)
 
     @asynccontextmanager
-    async def at(self, run_id: str | None, url: str | None, overrides: dict[str, Any]) -> AsyncIterator[Load]:
-        """Allow a load on a server while the block runs, and yield that load. The server is the one at `url`, or else
-        the run `run_id`, by default the selected or newest READY run. Raises BenchError if the server's GPUs cannot be
-        read."""
+    async def at(
+        self, run_id: str | None, url: str | None, overrides: dict[str, Any]
+    ) -> AsyncIterator[Load]:
+        """Allow a load on a server while the block runs, and yield that load. The server is the one
+        at `url`, or else the run `run_id`, by default the selected or newest READY run. Raises
+        BenchError if the server's GPUs cannot be read."""
         if url is None:
             opened = self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides)
         else:
@@ -62,13 +74,17 @@ class ServerLoad:
         async with opened as load:
             if not load.server.gpus_known:
                 why = load.server.gpus_unknown_because
-                raise BenchError(why, next_step="run the command on the server's host, or with --host HOST")
+                raise BenchError(
+                    why, next_step="run the command on the server's host, or with --host HOST"
+                )
             yield load
 
     @asynccontextmanager
-    async def at_run(self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Allow a load on a READY run while the block runs, and yield that load. With `ahead`, the processes of a
-        benchmark are started, too. Raises BenchError if the run is not READY."""
+    async def at_run(
+        self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False
+    ) -> AsyncIterator[Load]:
+        """Allow a load on a READY run while the block runs, and yield that load. With `ahead`, the
+        processes of a benchmark are started, too. Raises BenchError if the run is not READY."""
         supervisor = self._servers.supervisor
         status = supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
@@ -80,7 +96,10 @@ class ServerLoad:
         spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
         async with (
-            self._alone(what, run_id, spec if ahead else None, status.node is None) as (cancel, started),
+            self._alone(what, run_id, spec if ahead else None, status.node is None) as (
+                cancel,
+                started,
+            ),
             _forwarded(self._core.host, status.port, status.node) as url,
         ):
             model = spec.model or status.served_model or status.model
@@ -96,14 +115,18 @@ class ServerLoad:
             yield Load(spec, server, env, cancel, started, hear, there)
 
     @asynccontextmanager
-    async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Allow a load on the server at a base URL, started by others, while the block runs, and yield that load. A
-        loopback address means a server on the session's host. Raises BenchError if the server does not answer or names
-        no model."""
+    async def at_url(
+        self, url: str, overrides: dict[str, Any], *, ahead: bool = False
+    ) -> AsyncIterator[Load]:
+        """Allow a load on the server at a base URL, started by others, while the block runs, and
+        yield that load. A loopback address means a server on the session's host. Raises BenchError
+        if the server does not answer or names no model."""
         address = server_address.parse(url)
         spec = _with_usable_key(self.spec_of(None, overrides))
         async with (
-            self._alone("a benchmark of a server", None, spec if ahead else None, address.loopback) as (
+            self._alone(
+                "a benchmark of a server", None, spec if ahead else None, address.loopback
+            ) as (
                 cancel,
                 started,
             ),
@@ -115,7 +138,10 @@ class ServerLoad:
             served = await server_address.ask(base, spec)
             model = spec.model or served.model
             if not model:
-                raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model NAME")
+                raise BenchError(
+                    f"{base}/v1/models named no model: {served.problem}",
+                    next_step="give --model NAME",
+                )
             host = self._core.host.name if address.loopback else address.hostname
             server = ServerUnderTest(
                 host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
@@ -128,24 +154,29 @@ class ServerLoad:
     async def _alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
     ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
-        """Prevent other loads on this host while the block runs. Yield (event that cancels the load, the processes that
-        are started ahead of the benchmark `spec`). No process is started if `spec` is None."""
+        """Prevent other loads on this host while the block runs. Yield (event that cancels the
+        load, the processes that are started ahead of the benchmark `spec`). No process is started
+        if `spec` is None."""
         if self._busy.locked():
             host = self._core.host.name
             raise BenchError(
-                "another benchmark is running", host=host, next_step="wait until that benchmark has ended, or cancel it"
+                "another benchmark is running",
+                host=host,
+                next_step="wait until that benchmark has ended, or cancel it",
             )
         lock = self._lock.hold(what) if gpus_known else nullcontext()
         worker = client_place(self._core.host, spec, gpus_known) if spec is not None else None
         meter = spec is not None and gpus_known
         async with self._busy:
             cancel = asyncio.Event()
-            self._cancel, self._run_id = cancel, run_id  # a cancel before the load begins has its effect, too
+            # a cancel before the load begins has its effect, too
+            self._cancel, self._run_id = cancel, run_id
             try:
                 async with prestarted(self._core.host, lock, worker=worker, meter=meter) as started:
                     if cancel.is_set():
                         raise BenchCancelled(
-                            "the benchmark was cancelled before its load began, and no result was stored",
+                            "the benchmark was cancelled before its load began, and no result was "
+                            "stored",
                             next_step="run the benchmark again",
                         )
                     yield cancel, started
@@ -166,8 +197,8 @@ class ServerLoad:
 
 
 def _with_usable_key(spec: BenchSpec) -> BenchSpec:
-    """Return `spec`. Raises InputError if the environment variable of its API key has no value that fits into an HTTP
-    header."""
+    """Return `spec`. Raises InputError if the environment variable of its API key has no value that
+    fits into an HTTP header."""
     if spec.api_key_env is not None:
         api_key(spec.api_key_env, os.environ)
     return spec
@@ -175,8 +206,8 @@ def _with_usable_key(spec: BenchSpec) -> BenchSpec:
 
 @asynccontextmanager
 async def _forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
-    """Make `port` of the host reachable on this machine while the block runs, and yield the base URL there. With
-    `node`, the port is that of another machine, which the host can reach."""
+    """Make `port` of the host reachable on this machine while the block runs, and yield the base
+    URL there. With `node`, the port is that of another machine, which the host can reach."""
     forward = await host.forward(port, node or LOOPBACK)
     try:
         yield forward.url

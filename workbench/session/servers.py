@@ -1,4 +1,5 @@
-"""The servers of the host: starting, following and stopping them, and finding servers that were started elsewhere."""
+"""The servers of the host: starting, following and stopping them, and finding servers that were
+started elsewhere."""
 
 from __future__ import annotations
 
@@ -37,10 +38,11 @@ _STARTING = "starting"
 
 
 class Servers:
-    """Starts, follows and stops the servers of this host. The functions of `on_ready` and `on_ended` are called with a
-    server's status when the server becomes READY or ends. The functions of `before_end` are awaited with a run id
-    before that run is stopped. The functions of `on_engine_reading` are called with a server's run id or URL and each
-    reading of its engine's counters that a benchmark makes."""
+    """Starts, follows and stops the servers of this host. The functions of `on_ready` and
+    `on_ended` are called with a server's status when the server becomes READY or ends. The
+    functions of `before_end` are awaited with a run id before that run is stopped. The functions of
+    `on_engine_reading` are called with a server's run id or URL and each reading of its engine's
+    counters that a benchmark makes."""
 
     def __init__(self, core: StateHolder, presets: Presets, plans: Plans) -> None:
         self._core, self._presets, self._plans = core, presets, plans
@@ -86,7 +88,9 @@ class Servers:
         self._show()
         if event.ends_unix_s is not None or self._walltime is not None:
             self._warn_before_end(event)
-        if event.state is ServerState.READY and (before is None or before.state is not ServerState.READY):
+        if event.state is ServerState.READY and (
+            before is None or before.state is not ServerState.READY
+        ):
             plan = self.supervisor.record(event.run_id).plan
             self._presets.remember_variables(event.run_id, plan)
         if before is not None and before.state != event.state:
@@ -102,7 +106,10 @@ class Servers:
         self._walltime.see(status)
 
     def _on_change(self, before: ServerStatus, now: ServerStatus) -> None:
-        if now.state is ServerState.READY and before.state in (ServerState.STARTING, ServerState.UNKNOWN):
+        if now.state is ServerState.READY and before.state in (
+            ServerState.STARTING,
+            ServerState.UNKNOWN,
+        ):
             if before.ready_unix_s is None:
                 after = f" in {now.ready_after_s:.1f} s" if now.ready_after_s else ""
                 self._core.record(f"# {now.run_id} is READY{after}")
@@ -112,7 +119,11 @@ class Servers:
         elif now.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED):
             if now.state is not ServerState.STOPPED:
                 cause = now.findings[0] if now.findings else None
-                next_step = cause.fix if cause and cause.fix else "press e in the Log pane to see the first error"
+                next_step = (
+                    cause.fix
+                    if cause and cause.fix
+                    else ("press e in the Log pane to see the first error")
+                )
                 text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
                 self._core.notify(Level.ERROR, text, next_step)
                 if now.run_id == self._core.state.run_id:  # its log is on the screen
@@ -122,10 +133,12 @@ class Servers:
                 hear(now)
 
     def _tell_of_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
-        """Notify the user of the first new error or warning that the log of a live server shows. `before` and `now` are
-        two successive statuses of the server."""
+        """Notify the user of the first new error or warning that the log of a live server shows.
+        `before` and `now` are two successive statuses of the server."""
         known = {finding.code for finding in before.findings}
-        serious = (f for f in now.findings if f.level in (Level.ERROR, Level.WARN) and f.code not in known)
+        serious = (
+            f for f in now.findings if f.level in (Level.ERROR, Level.WARN) and f.code not in known
+        )
         if new := next(serious, None):
             self._core.notify(Level.WARN, f"log of {now.engine} :{now.port}: {new.text}", new.fix)
 
@@ -134,10 +147,13 @@ class Servers:
 
     def _follow(self, run_id: str) -> None:
         revision = self._core.state.log_revision + 1
-        self._core.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision)
+        self._core.update(
+            run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision
+        )
 
     async def adopt(self) -> None:
-        """List the host's server runs in the session's state. If no run is selected, select the newest live one."""
+        """List the host's server runs in the session's state. If no run is selected, select the
+        newest live one."""
         statuses = await self.supervisor.runs()
         self._core.update(servers=statuses[:SHOWN])
         alive = next((s for s in statuses if s.state.alive), None)
@@ -145,7 +161,8 @@ class Servers:
             await self.select(alive.run_id)
 
     async def look_elsewhere(self) -> None:
-        """List the servers that another Workbench or a command has started since the last call, and notify the user."""
+        """List the servers that another Workbench or a command has started since the last call, and
+        notify the user."""
         if not (self._core.host.connected and await self.supervisor.has_unknown_runs()):
             return
         known = {status.run_id for status in self._core.state.servers}
@@ -169,7 +186,8 @@ class Servers:
     # ---- the selected run
 
     async def select(self, run_id: str) -> None:
-        """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the plan under edit."""
+        """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the
+        plan under edit."""
         await self.supervisor.load_log(run_id)
         self._follow(run_id)
         if not self.supervisor.status(run_id).state.alive:
@@ -181,7 +199,8 @@ class Servers:
             self._core.spawn(self._plans.look_for_engine())
 
     def log_ring(self) -> LogRing | None:
-        """Return the log of the selected run. None if no run is selected or its directory was removed."""
+        """Return the log of the selected run. None if no run is selected or its directory was
+        removed."""
         run_id = self._core.state.run_id
         if self._supervisor is None or run_id is None:
             return None
@@ -198,25 +217,29 @@ class Servers:
         return self._supervisor.log_findings(run_id)
 
     async def in_force(self) -> InForceReport:
-        """Return for each setting in the plan of the selected run which value the running server really has. Raises
-        ServerError if no run is selected."""
+        """Return for each setting in the plan of the selected run which value the running server
+        really has. Raises ServerError if no run is selected."""
         return await self.supervisor.in_force(self._selected_run())
 
     def _selected_run(self) -> str:
         if self._core.state.run_id is None:
             raise ServerError(
-                "no run is selected", host=self._core.host.name, next_step="press o in the Log pane to choose a run"
+                "no run is selected",
+                host=self._core.host.name,
+                next_step="press o in the Log pane to choose a run",
             )
         return self._core.state.run_id
 
     async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
-        """Search the whole log file of the selected run, ignoring case. Return the line number and the line of the
-        first 500 matches. Raises ServerError if no run is selected."""
-        return [(m.number, m.line) for m in await self.supervisor.search_log(self._selected_run(), text)]
+        """Search the whole log file of the selected run, ignoring case. Return the line number and
+        the line of the first 500 matches. Raises ServerError if no run is selected."""
+        return [
+            (m.number, m.line) for m in await self.supervisor.search_log(self._selected_run(), text)
+        ]
 
     def changes_against_running(self) -> Sequence[PlanDifference]:
-        """Return the differences between the plan of the selected live run and the plan under edit. () if there is no
-        such run or no plan."""
+        """Return the differences between the plan of the selected live run and the plan under edit.
+        () if there is no such run or no plan."""
         status, editor = self._core.state.server, self._plans.current
         if status is None or not status.state.alive or editor is None:
             return ()
@@ -224,8 +247,8 @@ class Servers:
         return diff(running, mask_plan(editor.plan)) if running is not None else ()
 
     async def selected_or_ready_run(self) -> str:
-        """Return the id of the selected run, or else of the newest READY run. Raises ServerError if there is
-        neither."""
+        """Return the id of the selected run, or else of the newest READY run. Raises ServerError if
+        there is neither."""
         if self._core.state.run_id is not None:
             return self._core.state.run_id
         ready = [s for s in await self.supervisor.runs() if s.state is ServerState.READY]
@@ -238,8 +261,8 @@ class Servers:
         return ready[0].run_id
 
     async def ready_run(self, run_id: str | None) -> str:
-        """Return `run_id`, or if it is None the id of the selected or newest READY run. Raises BenchError if that run
-        is not READY."""
+        """Return `run_id`, or if it is None the id of the selected or newest READY run. Raises
+        BenchError if that run is not READY."""
         run_id = run_id or await self.selected_or_ready_run()
         state = self.supervisor.status(run_id).state
         if state is not ServerState.READY:
@@ -251,8 +274,8 @@ class Servers:
         return run_id
 
     async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
-        """Return as texts what the server of a run lacks of its preset: the limit of open files, or the warm-up. () if
-        nothing is missing or the preset no longer exists."""
+        """Return as texts what the server of a run lacks of its preset: the limit of open files, or
+        the warm-up. () if nothing is missing or the preset no longer exists."""
         from workbench.session.preset_process_parts import missing_on
 
         if status.preset_id is None or not status.alive:
@@ -265,15 +288,16 @@ class Servers:
             return ()
 
     async def _compare_with_preset(self, status: ServerStatus) -> None:
-        """Show in the session's state what the server of a run lacks of the preset from which it was started."""
+        """Show in the session's state what the server of a run lacks of the preset from which it
+        was started."""
         self._plans.take_missing(status.preset_id, await self.missing_of_preset(status))
 
     # ---- start and stop
 
     @contextmanager
     def reserve(self, holder: str) -> Iterator[None]:
-        """Reserve the servers for the caller while the block runs, so that nothing else starts, stops or loads them.
-        `holder` names the caller in messages, for example "an experiment"."""
+        """Reserve the servers for the caller while the block runs, so that nothing else starts,
+        stops or loads them. `holder` names the caller in messages, for example "an experiment"."""
         self._reserved.append(holder)
         try:
             yield
@@ -286,12 +310,13 @@ class Servers:
             raise ServerError(
                 f"{self._reserved[0]} is running and needs the server",
                 host=self._core.host.name,
-                next_step=f"wait until {self._reserved[0]} has ended, or cancel it; results measured so far are kept",
+                next_step=f"wait until {self._reserved[0]} has ended, or cancel it; results "
+                "measured so far are kept",
             )
 
     def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
-        """Raise PlanError if the engine would reject the plan or Workbench cannot start it. Raises NotTrusted if the
-        plan's preset runs programs that the user has not agreed to."""
+        """Raise PlanError if the engine would reject the plan or Workbench cannot start it. Raises
+        NotTrusted if the plan's preset runs programs that the user has not agreed to."""
         foreign = editor.untrusted()
         if foreign:
             about = "the preset is not from Workbench and runs more than its engine"
@@ -310,15 +335,18 @@ class Servers:
         if len(plan.nodes) > 1 and self._core.state.host.simulated is None and not self._on_cluster:
             names = ", ".join(node.name for node in plan.nodes)
             raise PlanError(
-                f"this plan runs on {len(plan.nodes)} nodes ({names}), but Workbench starts servers on one host only",
+                f"this plan runs on {len(plan.nodes)} nodes ({names}), but Workbench starts "
+                "servers on one host only",
                 host=self._core.host.name,
-                next_step="write the hosts as a cluster in hosts.toml and use --cluster NAME, or run each node's "
+                next_step="write the hosts as a cluster in hosts.toml and use --cluster NAME, or "
+                "run each node's "
                 "command yourself: `workbench plan` prints them",
             )
 
     async def start(self) -> str:
-        """Start the plan under edit, after stopping the selected run if it is live. Return the id of the new run, which
-        is then STARTING. Raises PlanError or ServerError if the plan cannot be started."""
+        """Start the plan under edit, after stopping the selected run if it is live. Return the id
+        of the new run, which is then STARTING. Raises PlanError or ServerError if the plan cannot
+        be started."""
         if _STARTING in self._core.state.busy:  # two starts at once would both find the port free
             raise ServerError(
                 "another server is being started",
@@ -337,8 +365,8 @@ class Servers:
         return status.run_id
 
     async def port_problem(self) -> tuple[str, str] | None:
-        """Return (text on what uses the port of the plan under edit, advice that names a free port). None if the port
-        is free, or becomes free because a start stops the selected run."""
+        """Return (text on what uses the port of the plan under edit, advice that names a free
+        port). None if the port is free, or becomes free because a start stops the selected run."""
         from workbench.server import preflight
 
         editor, selected = self._plans.editor, self._core.state.server
@@ -346,7 +374,9 @@ class Servers:
         stopped = selected is not None and (selected.state.alive or bool(selected.outlived))
         if stopped and selected is not None and selected.port == command.port:
             return None
-        return await preflight.port_problem(self._core.host, editor.plan, command, await self.supervisor.runs())
+        return await preflight.port_problem(
+            self._core.host, editor.plan, command, await self.supervisor.runs()
+        )
 
     @property
     def starting(self) -> bool:
@@ -354,7 +384,8 @@ class Servers:
         return self._start.locked()
 
     async def wait_started(self) -> None:
-        """Wait until the server that is being started appears in the list of servers, or its start has failed."""
+        """Wait until the server that is being started appears in the list of servers, or its start
+        has failed."""
         async with self._start:
             pass
 
@@ -364,14 +395,19 @@ class Servers:
             await self._plans.look_for_engine(editor)
         await self._plans.look_for_model(editor)
         supervisor, plan, command = self.supervisor, editor.effective, editor.command()
-        version, simulated = editor.around.installed_version, self._core.state.host.simulated is not None
+        version, simulated = (
+            editor.around.installed_version,
+            self._core.state.host.simulated is not None,
+        )
         nodes = editor.node_commands() if isinstance(supervisor, ClusterSupervisor) else ()
         if isinstance(supervisor, ClusterSupervisor) and nodes:
             status = await supervisor.start_ranks(
                 plan, nodes, editor.engine, engine_version=version, simulated=simulated
             )
         else:
-            status = await supervisor.start(plan, command, editor.engine, engine_version=version, simulated=simulated)
+            status = await supervisor.start(
+                plan, command, editor.engine, engine_version=version, simulated=simulated
+            )
         for node, its in nodes or ((None, command),):
             where = f"{node.title} on {node.name}, " if node else ""
             shown = mask_command(its) if node else editor.run_command() or mask_command(its)
@@ -380,8 +416,8 @@ class Servers:
         return status
 
     async def stop(self, run_id: str | None = None) -> None:
-        """Stop a run, by default the selected one. Returns when its processes have ended. Raises ServerError if no run
-        is given or selected."""
+        """Stop a run, by default the selected one. Returns when its processes have ended. Raises
+        ServerError if no run is given or selected."""
         run_id = run_id or self._core.state.run_id
         if run_id is None:
             raise ServerError(
@@ -398,20 +434,24 @@ class Servers:
             await prepare(run_id)
         started = time.monotonic()
         status = await self.supervisor.stop(run_id)
-        self._core.record(f"workbench stop {run_id}", f"ended in {time.monotonic() - started:.1f} s")
+        self._core.record(
+            f"workbench stop {run_id}", f"ended in {time.monotonic() - started:.1f} s"
+        )
         self._show()
         return status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Wait until a run is READY or has ended. Return its status. Raises ServerError after `timeout_s` seconds; None
-        waits without limit."""
+        """Wait until a run is READY or has ended. Return its status. Raises ServerError after
+        `timeout_s` seconds; None waits without limit."""
         try:
             return await self.supervisor.wait_ready(run_id, timeout_s)
         except TimeoutError:
             status = self.supervisor.status(run_id)
             raise ServerError(
-                f"run {run_id} was not READY within {timeout_s:.0f} s ({status.phase or status.state})",
+                f"run {run_id} was not READY within {timeout_s:.0f} s "
+                f"({status.phase or status.state})",
                 host=self._core.host.name,
-                next_step=f"the server is still starting: watch it with `workbench logs {run_id} --follow`, "
+                next_step=f"the server is still starting: watch it with `workbench logs {run_id} "
+                "--follow`, "
                 f"or stop it with `workbench stop {run_id}`",
             ) from None

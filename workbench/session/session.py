@@ -1,4 +1,5 @@
-"""The application without a screen: one host, and the parts of the application that work on this host."""
+"""The application without a screen: one host, and the parts of the application that work on this
+host."""
 
 from __future__ import annotations
 
@@ -40,22 +41,25 @@ if TYPE_CHECKING:
     from workbench.session.timeline import Timeline
     from workbench.store.config import ConfigStore
 
-_KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})  # when the host changes
+# when the host changes
+_KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})
 _RETRY_S = 5.0
 _ELSEWHERE_S = 3.0  # between two looks for what others did on the host
-_RESTORE_S = 15.0  # for a sweep or an experiment to restore settings and servers when the session closes
+# for a sweep or an experiment to restore settings and servers when the session closes
+_RESTORE_S = 15.0
 _AGENT_FIRST_S = 0.3  # everything else waits at most this long for the start of the telemetry agent
 
 
 class Session:
-    """One host, and the parts of the application that work on this host. A screen calls `open`, which starts everything
-    that watches the host; a single command only connects `link`. Each part is imported and built when it is first used,
-    so that the screen appears early."""
+    """One host, and the parts of the application that work on this host. A screen calls `open`,
+    which starts everything that watches the host; a single command only connects `link`. Each part
+    is imported and built when it is first used, so that the screen appears early."""
 
     @classmethod
     def of_host(cls, name: str | None = None, simulate: str | None = None) -> Session:
-        """Return a session of this machine (None), of the host or container with this name, or of a simulated host.
-        `simulate` names a profile whose simulated driver and engines are put on that host."""
+        """Return a session of this machine (None), of the host or container with this name, or of a
+        simulated host. `simulate` names a profile whose simulated driver and engines are put on
+        that host."""
         return cls(host_called(name, simulate))
 
     def __init__(self, host: Host) -> None:
@@ -75,8 +79,8 @@ class Session:
         return self.core.state
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(state, changed field names)` after each change of the state. Return a function that
-        unsubscribes the listener."""
+        """Call `listener(state, changed field names)` after each change of the state. Return a
+        function that unsubscribes the listener."""
         return self.core.subscribe(listener)
 
     # ---- parts
@@ -176,7 +180,14 @@ class Session:
         from workbench.session.experiments import Experiments
 
         return Experiments(
-            self.core, self.presets, self.plans, self.servers, self.load, self.gpu, self.results, self.hosts
+            self.core,
+            self.presets,
+            self.plans,
+            self.servers,
+            self.load,
+            self.gpu,
+            self.results,
+            self.hosts,
         )
 
     @cached_property
@@ -232,8 +243,8 @@ class Session:
     async def open(self, *, early: bool = False) -> None:
         """Start, in the background, everything that a screen needs. Failures show in the state.
 
-        With `early`, only start the telemetry agent of this machine: its first reading takes as long as loading the
-        screen, after which `open` is called again and does the rest."""
+        With `early`, only start the telemetry agent of this machine: its first reading takes as
+        long as loading the screen, after which `open` is called again and does the rest."""
         if early and not self.host.is_local:
             return
         kept = self._keep_history()
@@ -262,8 +273,9 @@ class Session:
         await self._use_config()
 
     async def _use_config(self) -> None:
-        """Set the refresh interval from config.toml, and report the problems of config.toml and hosts.toml. A file that
-        does not exist is not checked, because loading the check takes time."""
+        """Set the refresh interval from config.toml, and report the problems of config.toml and
+        hosts.toml. A file that does not exist is not checked, because loading the check takes time.
+        """
         for finding in await asyncio.to_thread(lambda: HostsStore().findings):
             self.core.notify(finding.level, f"{finding.place}: {finding.text}", finding.fix)
         config = self._config
@@ -292,8 +304,8 @@ class Session:
         self.core.spawn(self._watch_elsewhere())
 
     async def _connect(self) -> None:
-        """Connect to the host. Retry until the host answers, because it may be booting. Raises AuthFailed or a host key
-        error, which only the user can resolve."""
+        """Connect to the host. Retry until the host answers, because it may be booting. Raises
+        AuthFailed or a host key error, which only the user can resolve."""
         reported = False
         while True:
             try:
@@ -309,7 +321,8 @@ class Session:
                 self._retry.clear()
 
     async def _look_around(self) -> None:
-        """Find out what changed on the host while this session was not connected. Failures show in the state."""
+        """Find out what changed on the host while this session was not connected. Failures show in
+        the state."""
         looks: list[Callable[[], Awaitable[object]]] = [
             self.link.measure_latency,
             self.servers.adopt,
@@ -325,7 +338,8 @@ class Session:
             except WorkbenchError as error:
                 self.core.notify_error(error)
 
-        await asyncio.gather(*map(tell, looks))  # at once, because each waits for the link several times
+        # at once, because each waits for the link several times
+        await asyncio.gather(*map(tell, looks))
 
     async def _read_changes(self) -> None:
         await self.gpu.alterations.read()
@@ -343,15 +357,15 @@ class Session:
                 await self._look_elsewhere()
 
     async def _look_elsewhere(self) -> None:
-        """Show the results that other Workbenches stored, the servers that they started, and whether one of them is
-        measuring."""
+        """Show the results that other Workbenches stored, the servers that they started, and
+        whether one of them is measuring."""
         await self.results.look_elsewhere()
         await self.servers.look_elsewhere()
         await self.measurement_lock.read_owner()
 
     async def close(self) -> None:
-        """Leave the host without changing its servers and GPU settings. A benchmark is cancelled, and a sweep or an
-        experiment restores what it has changed."""
+        """Leave the host without changing its servers and GPU settings. A benchmark is cancelled,
+        and a sweep or an experiment restores what it has changed."""
         await self._end_loads()
         if (hosts := self._built("hosts")) is not None:
             await hosts.close()
@@ -359,8 +373,8 @@ class Session:
         await self.host.close()
 
     async def _end_loads(self) -> None:
-        """Cancel the sweep, the experiment and the benchmark that run. Each has a limited time to restore GPU settings
-        and servers; over a lost link the guard restores the settings."""
+        """Cancel the sweep, the experiment and the benchmark that run. Each has a limited time to
+        restore GPU settings and servers; over a lost link the guard restores the settings."""
         if (sweeps := self._built("sweeps")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(sweeps.cancel(), _RESTORE_S)
@@ -384,11 +398,13 @@ class Session:
     # ---- hosts
 
     async def try_again(self) -> None:
-        """Connect again to a host that could not be reached. Raises InputError if the last attempt has not failed."""
+        """Connect again to a host that could not be reached. Raises InputError if the last attempt
+        has not failed."""
         host = self.state.host
         if host.link != "failed":
             raise InputError(
-                f"there is no failed connection to try again: the link to {host.name} is {host.link}",
+                f"there is no failed connection to try again: the link to {host.name} is "
+                f"{host.link}",
                 next_step="press h to work on another host",
             )
         self.core.update_host(link="connecting", message=None)
@@ -404,14 +420,17 @@ class Session:
 
     async def switch_host(self, name: str) -> None:
         """Leave this host as it is and open another one. The plan under edit stays loaded."""
-        host = await asyncio.to_thread(host_called, name)  # may load the ssh library, which takes long
+        # may load the ssh library, which takes long
+        host = await asyncio.to_thread(host_called, name)
         await self._end_loads()
         await self._leave_host()
         with suppress(HostError):
             await self.host.close()
         self.core.host = host
         fresh = SessionState(host=host_view(host))
-        of_host = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if name not in _KEPT}
+        of_host = {
+            name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if name not in _KEPT
+        }
         self.core.update(**{**of_host, "log_revision": self.state.log_revision + 1})
         self.plans.leave_host()
         await self.open()

@@ -25,8 +25,8 @@ PREPARING = "preparing"  # phase of a benchmark before its first request
 
 @dataclass(frozen=True, slots=True)
 class ReplayView:
-    """A recording that is played in place of a host. `unix_s` is the recorded time that is shown now, and `speed` 2.0
-    is twice as fast as recorded."""
+    """A recording that is played in place of a host. `unix_s` is the recorded time that is shown
+    now, and `speed` 2.0 is twice as fast as recorded."""
 
     unix_s: float
     speed: float = 1.0
@@ -36,7 +36,8 @@ class ReplayView:
 
 @dataclass(frozen=True, slots=True)
 class ModelWorkView:
-    """Work on model files that runs in the background. `done` and `total` are bytes; a `total` of 0 is not known."""
+    """Work on model files that runs in the background. `done` and `total` are bytes; a `total` of 0
+    is not known."""
 
     what: str
     text: str = ""  # what is under way
@@ -65,13 +66,14 @@ class HostView:
     measured_by: MeasurementOwner | None = None  # another Workbench that measures on this host now
     model_work: ModelWorkView | None = None  # ends when the session leaves the host
     replay: ReplayView | None = None  # a recording in place of the host
-    unknown_key: str | None = None  # fingerprint of an unknown key; a changed key is rejected instead
+    # fingerprint of an unknown key; a changed key is rejected instead
+    unknown_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PresetEntry:
-    """One row of the list of presets. A preset with a `problem`, the reason why it is invalid, is listed but cannot be
-    loaded."""
+    """One row of the list of presets. A preset with a `problem`, the reason why it is invalid, is
+    listed but cannot be loaded."""
 
     id: str
     title: str
@@ -97,24 +99,30 @@ class BenchState:
     spec: BenchSpec | None = None
     progress: BenchProgress | None = None
     error: str | None = None
-    stored_id: int | None = None  # the result of the last run, valid or not; None if that run stored none
+    # the result of the last run, valid or not; None if that run stored none
+    stored_id: int | None = None
     last_id: int | None = None  # the newest valid result of this host, which "." repeats
 
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The plan under edit and everything derived from it. Its secrets are masked, so it cannot be started."""
+    """The plan under edit and everything derived from it. Its secrets are masked, so it cannot be
+    started."""
 
     plan: LaunchPlan
-    rows: tuple[FlagRow, ...]  # set flags, then environment; the whole catalog: plans.flag_rows("all")
+    # set flags, then environment; the whole catalog: plans.flag_rows("all")
+    rows: tuple[FlagRow, ...]
     findings: tuple[Finding, ...]
-    command: Command | None  # of the engine; None if the plan has no command (`findings` has the reason)
+    # of the engine; None if the plan has no command (`findings` has the reason)
+    command: Command | None
     catalog_version: str
     total_flags: int
-    catalog_asked: bool = False  # the flags are those that the installed engine lists, not a shipped list
+    # the flags are those that the installed engine lists, not a shipped list
+    catalog_asked: bool = False
     installed: str | None = None  # "vllm 0.33.0", or None while not known
     installed_problem: str | None = None  # "vllm not found on …"
-    executables: tuple[str, ...] = ()  # programs found on the host that can start the engine; none of them was run
+    # programs found on the host that can start the engine; none of them was run
+    executables: tuple[str, ...] = ()
     memory: str | None = None  # "memory est. 21.4/24.0 GiB per GPU"
     edited: int = 0  # flags and variables that differ from the preset
     can_undo: bool = False
@@ -126,27 +134,31 @@ class PlanView:
 
     @property
     def real_command(self) -> Command | None:
-        """The command that the host runs when the plan is started: the launcher's if there is one, else the
-        engine's."""
+        """The command that the host runs when the plan is started: the launcher's if there is one,
+        else the engine's."""
         return self.run_command or self.command
 
     @property
     def checked_against(self) -> str:
-        """A text on the flags against which the plan is checked, such as "the shipped flags of vllm 0.33.0"."""
+        """A text on the flags against which the plan is checked, such as "the shipped flags of vllm
+        0.33.0"."""
         whose = "its own" if self.catalog_asked else "the shipped"
         return f"{whose} flags of {self.plan.engine} {self.catalog_version}"
 
     def shell(self) -> str:
-        """Return the plan's command for a shell: one line, or one line per node below a comment with the node's name.
-        "" if the plan has no command."""
+        """Return the plan's command for a shell: one line, or one line per node below a comment
+        with the node's name. "" if the plan has no command."""
         if self.nodes:
-            return "\n".join(f"# {node.name} ({node.title})\n{its.shell()}" for node, its in self.nodes)
+            return "\n".join(
+                f"# {node.name} ({node.title})\n{its.shell()}" for node, its in self.nodes
+            )
         return self.real_command.shell() if self.real_command else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """An entry of the activity log: an action on a host, written as the command with which a user could have run it."""
+    """An entry of the activity log: an action on a host, written as the command with which a user
+    could have run it."""
 
     unix_s: float
     host: str
@@ -156,7 +168,8 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for the user. `number` grows with each message, so that a repeated text is a new notice."""
+    """A message for the user. `number` grows with each message, so that a repeated text is a new
+    notice."""
 
     number: int
     level: Level
@@ -172,10 +185,13 @@ class SessionState:
     telemetry: Telemetry | None = None
     telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() at its arrival
     alterations: tuple[Alteration, ...] = ()
-    others: tuple[Alteration, ...] = ()  # changed by other users' Workbenches; extra["by"] names them
+    # changed by other users' Workbenches; extra["by"] names them
+    others: tuple[Alteration, ...] = ()
     drift: tuple[Drift, ...] = ()  # `alterations` that someone else has changed since
-    gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect") on the GPU's row
-    unapplied: tuple[str, ...] = ()  # settings of the loaded preset that are not in force, what its server lacks
+    # (gpu index, "lock ▲ no effect") on the GPU's row
+    gpu_findings: tuple[tuple[int, str], ...] = ()
+    # settings of the loaded preset that are not in force, what its server lacks
+    unapplied: tuple[str, ...] = ()
     guard: GuardView | None = None  # of this host; None: not read yet, or never started
     presets: tuple[PresetEntry, ...] = ()
     presets_read: bool = False  # whether the library was read

@@ -1,5 +1,5 @@
-"""The holder of a session's state. Every part of the session changes the state through the holder, and listeners are
-called after each change."""
+"""The holder of a session's state. Every part of the session changes the state through the holder,
+and listeners are called after each change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Listener = Callable[[SessionState, frozenset[str]], None]
 
 
 class StateHolder:
-    """Holds the frozen `SessionState` and the host. Each change replaces the state and calls the listeners."""
+    """Holds the frozen `SessionState` and the host. Each change replaces the state and calls the
+    listeners."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -37,8 +38,8 @@ class StateHolder:
         return self._state
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(state, changed field names)` after each change, on the thread of the event loop. Return a
-        function that unsubscribes the listener."""
+        """Call `listener(state, changed field names)` after each change, on the thread of the event
+        loop. Return a function that unsubscribes the listener."""
         self._listeners.append(listener)
 
         def unsubscribe() -> None:
@@ -48,8 +49,11 @@ class StateHolder:
         return unsubscribe
 
     def update(self, **changes: Any) -> None:
-        """Replace fields of the state. The listeners get the names of those fields whose value has changed."""
-        changed = frozenset(name for name, value in changes.items() if getattr(self._state, name) != value)
+        """Replace fields of the state. The listeners get the names of those fields whose value has
+        changed."""
+        changed = frozenset(
+            name for name, value in changes.items() if getattr(self._state, name) != value
+        )
         if not changed:
             return
         self._state = replace(self._state, **changes)
@@ -61,7 +65,8 @@ class StateHolder:
         self.update(host=replace(self._state.host, **changes))
 
     def notify(self, level: Level, text: str, next_step: str | None = None) -> None:
-        """Show a message to the user, with its secrets masked. `next_step` says what the user can do."""
+        """Show a message to the user, with its secrets masked. `next_step` says what the user can
+        do."""
         number = self._state.notice.number + 1 if self._state.notice else 1
         from workbench.model.secrets import mask_text, seen_secrets
 
@@ -74,9 +79,10 @@ class StateHolder:
         self.notify(Level.ERROR, f"{where}{error.message}{command}", error.next_step)
 
     def record(self, command: str, outcome: str = "") -> None:
-        """Add an action and its outcome to the activity log, in the state and on disk. `command` is the command that a
-        user could have run."""
-        from workbench.model.secrets import mask_text, seen_secrets  # not for the first frame, with what it imports
+        """Add an action and its outcome to the activity log, in the state and on disk. `command` is
+        the command that a user could have run."""
+        # not for the first frame, with what it imports
+        from workbench.model.secrets import mask_text, seen_secrets
         from workbench.store import activity_log
 
         masked = (mask_text(clean(text), seen_secrets()) for text in (command, outcome))
@@ -86,8 +92,8 @@ class StateHolder:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """List the work `what` in `state.busy` while the block runs. A WorkbenchError of the block is recorded in the
-        activity log and raised."""
+        """List the work `what` in `state.busy` while the block runs. A WorkbenchError of the block
+        is recorded in the activity log and raised."""
         self.update(busy=(*self._state.busy, what))
         try:
             yield
@@ -103,8 +109,8 @@ class StateHolder:
             self.update(busy=tuple(left))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` in the background. A WorkbenchError is shown to the user. The traceback of any other exception is
-        written to a crash file."""
+        """Run `work` in the background. A WorkbenchError is shown to the user. The traceback of any
+        other exception is written to a crash file."""
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -21,7 +21,8 @@ _FIRST_TOKEN_S = 120.0  # without a token for this long, the load is given up
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """The outcome of a load. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this process."""
+    """The outcome of a load. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this
+    process."""
 
     t0_s: float
     t1_s: float
@@ -35,9 +36,9 @@ async def drive(
     enough: Callable[[float], bool],
     on_progress: Callable[[BenchProgress], None] = lambda progress: None,
 ) -> Driven:
-    """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then drop the requests in
-    flight. Return the outcome. Raises BenchCancelled when `cancel` is set, and BenchError if the server answers nothing
-    or the load ends by itself."""
+    """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then
+    drop the requests in flight. Return the outcome. Raises BenchCancelled when `cancel` is set, and
+    BenchError if the server answers nothing or the load ends by itself."""
     from workbench.bench import runner
 
     newest: list[BenchProgress] = []
@@ -50,7 +51,14 @@ async def drive(
         on_progress(progress)
 
     end = asyncio.Event()
-    spec = replace(spec, requests=max(spec.requests, REQUESTS), warmup=0, seconds=None, until_steady=False, command=())
+    spec = replace(
+        spec,
+        requests=max(spec.requests, REQUESTS),
+        warmup=0,
+        seconds=None,
+        until_steady=False,
+        command=(),
+    )
     load = asyncio.create_task(runner.run(spec, on_progress=heard, cancel=end, env=env))
     started = time.monotonic()
     try:
@@ -78,7 +86,8 @@ async def drive(
 
 
 def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
-    """Raise BenchError if all requests failed, or if the server has returned no token after _FIRST_TOKEN_S seconds."""
+    """Raise BenchError if all requests failed, or if the server has returned no token after
+    _FIRST_TOKEN_S seconds."""
     if progress is not None and (progress.output_tokens or progress.streaming):
         return
     if progress is not None and progress.failed >= spec.concurrency and not progress.done:

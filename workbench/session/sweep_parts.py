@@ -47,8 +47,8 @@ class SweepParts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that a sweep measures at every value: the run `run_id`, or the server at `url` if others started
-    it."""
+    """The server that a sweep measures at every value: the run `run_id`, or the server at `url` if
+    others started it."""
 
     run_id: str | None = None
     url: str | None = None
@@ -56,8 +56,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSweep:
-    """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each value, and
-    `carry_out` measures them."""
+    """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each
+    value, and `carry_out` measures them."""
 
     kind: str
     name: str
@@ -68,16 +68,18 @@ class PlannedSweep:
 
 
 async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:
-    """Return the server that a sweep measures: the one at `url`, or else the run `run_id`, by default the selected or
-    newest READY run. Raises BenchError if the run is not READY."""
+    """Return the server that a sweep measures: the one at `url`, or else the run `run_id`, by
+    default the selected or newest READY run. Raises BenchError if the run is not READY."""
     return Target(url=url) if url else Target(await parts.servers.ready_run(run_id))
 
 
 def checked_runs(runs: int) -> int:
-    """Return `runs`, the number of runs of each value. Raises InputError unless it is from 1 to MOST_RUNS."""
+    """Return `runs`, the number of runs of each value. Raises InputError unless it is from 1 to
+    MOST_RUNS."""
     if not 1 <= runs <= MOST_RUNS:
         raise InputError(
-            f"a sweep with {runs} runs of each value is not possible", next_step=f"give --runs 1 to {MOST_RUNS}"
+            f"a sweep with {runs} runs of each value is not possible",
+            next_step=f"give --runs 1 to {MOST_RUNS}",
         )
     return runs
 
@@ -85,21 +87,25 @@ def checked_runs(runs: int) -> int:
 async def conditions_of_target(
     parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the conditions that must stay the same during a sweep of a running server, as text by name: GPUs, driver,
-    and the run's engine or the URL's model. `shape` has fields of BenchSpec."""
+    """Return the conditions that must stay the same during a sweep of a running server, as text by
+    name: GPUs, driver, and the run's engine or the URL's model. `shape` has fields of BenchSpec."""
     found = await _hardware(parts, gpus)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
         status, record = supervisor.status(target.run_id), supervisor.record(target.run_id)
-        return {**found, "engine": f"{status.engine} {status.engine_version or record.engine_version or UNKNOWN}"}
+        return {
+            **found,
+            "engine": f"{status.engine} "
+            f"{status.engine_version or record.engine_version or UNKNOWN}",
+        }
     assert target.url is not None
     async with parts.load.at_url(target.url, dict(shape)) as load:
         return {**found, "model": load.spec.model}
 
 
 async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str, str]:
-    """Return the conditions that must not change during a sweep of the plan, as text by name: engine, GPUs and driver.
-    GPUs and driver are missing if no GPU can be read."""
+    """Return the conditions that must not change during a sweep of the plan, as text by name:
+    engine, GPUs and driver. GPUs and driver are missing if no GPU can be read."""
     found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
     with suppress(SettingsError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos
@@ -113,15 +119,18 @@ async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
     return {**found, "driver": telemetry.driver.driver_version or UNKNOWN}
 
 
-def check_same_conditions(parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]) -> None:
-    """Raise InputError if the present conditions `now` differ from those under which the stored sweep was measured.
-    Both are texts by name, such as "driver"."""
+def check_same_conditions(
+    parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]
+) -> None:
+    """Raise InputError if the present conditions `now` differ from those under which the stored
+    sweep was measured. Both are texts by name, such as "driver"."""
     for name, before in spec.measured.items():
         present = now.get(name)
         if present != before:
             change = f"{name} is {present} now" if present else f"{name} is not known now"
             raise InputError(
-                f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and {change}",
+                f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "
+                f"{change}",
                 host=parts.core.host.name,
                 next_step="start a new sweep, because old and new values could not be compared",
             )

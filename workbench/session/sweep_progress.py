@@ -1,4 +1,5 @@
-"""The progress of a running sweep: its measured points, their values, the estimated time left, and its file on disk."""
+"""The progress of a running sweep: its measured points, their values, the estimated time left, and
+its file on disk."""
 
 from __future__ import annotations
 
@@ -25,24 +26,32 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
     from workbench.store.sweeps import SweepStore
 
-FAILED_SHARE = 0.01  # of the requests: a result with more failures is not that of the load that was asked for
+# of the requests: a result with more failures is not that of the load that was asked for
+FAILED_SHARE = 0.01
 
 
 class EndedEarly(Exception):
-    """Raised to end a sweep before all of its values are measured. The text of the error is the reason. What was
-    measured until then stays valid."""
+    """Raised to end a sweep before all of its values are measured. The text of the error is the
+    reason. What was measured until then stays valid."""
 
 
 class TimeUp(Exception):
-    """Raised when the time limit of a sweep is reached. The sweep is stored as stopped and can be resumed."""
+    """Raised when the time limit of a sweep is reached. The sweep is stored as stopped and can be
+    resumed."""
 
 
 class SweepProgress:
-    """A running sweep. Each change replaces `sweep` and shows the new one in the session's state; `save` also writes it
-    to disk. `stop` is an event that is set when the user cancels the sweep."""
+    """A running sweep. Each change replaces `sweep` and shows the new one in the session's state;
+    `save` also writes it to disk. `stop` is an event that is set when the user cancels the sweep.
+    """
 
     def __init__(
-        self, core: StateHolder, results: Results, store: SweepStore, sweep: Sweep, stop: asyncio.Event
+        self,
+        core: StateHolder,
+        results: Results,
+        store: SweepStore,
+        sweep: Sweep,
+        stop: asyncio.Event,
     ) -> None:
         self._core, self._results, self._store = core, results, store
         self.sweep, self.stop = sweep, stop
@@ -58,12 +67,16 @@ class SweepProgress:
     @property
     def missing(self) -> Sequence[int]:
         """The indices of the values of the sweep that are not measured yet."""
-        return [index for index, point in enumerate(self.sweep.points) if point.state != PointState.DONE]
+        return [
+            index for index, point in enumerate(self.sweep.points) if point.state != PointState.DONE
+        ]
 
     def check_stop(self) -> None:
         """Raise BenchCancelled if the user has cancelled the sweep."""
         if self.stop.is_set():
-            raise BenchCancelled("the sweep was cancelled", next_step="the measured points of the sweep are kept")
+            raise BenchCancelled(
+                "the sweep was cancelled", next_step="the measured points of the sweep are kept"
+            )
 
     def change(self, **fields: Any) -> None:
         """Replace the given fields of the sweep."""
@@ -82,43 +95,55 @@ class SweepProgress:
             self.change(notes=(*self.sweep.notes, text))
 
     def skip_rest(self, why: str) -> None:
-        """Mark every point (value of the sweep) that is not measured as skipped, with the reason `why`."""
+        """Mark every point (value of the sweep) that is not measured as skipped, with the reason
+        `why`."""
         for index, point in enumerate(self.sweep.points):
             if point.state in UNFINISHED:
                 self.point(index, state=PointState.SKIPPED, error=why)
 
     def pair_run_done(self) -> None:
-        """Count one finished run of the pairs that confirm the best value, and update the estimate of the time left."""
+        """Count one finished run of the pairs that confirm the best value, and update the estimate
+        of the time left."""
         self.pair_runs -= 1
         self._estimate(1)
 
     def _estimate(self, runs: int) -> None:
-        """Add `runs` to the number of finished runs, and estimate the time left from the mean time of a run."""
+        """Add `runs` to the number of finished runs, and estimate the time left from the mean time
+        of a run."""
         self._runs += runs
-        left = self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points) + self.pair_runs
+        left = (
+            self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points)
+            + self.pair_runs
+        )
         self.change(left_s=left * self.elapsed_s / self._runs)
 
     async def save(self) -> None:
-        """Write the sweep to disk. A failure is reported to the user once and raises nothing, because the results are
-        stored elsewhere and the sweep must still restore GPUs and servers."""
+        """Write the sweep to disk. A failure is reported to the user once and raises nothing,
+        because the results are stored elsewhere and the sweep must still restore GPUs and servers.
+        """
         try:
             await asyncio.to_thread(self._store.save, self.sweep)
         except StoreError as error:
             if not self._unsaved:
                 self._core.notify(
-                    Level.WARN, f"the sweep could not be written to disk: {error.message}", error.next_step
+                    Level.WARN,
+                    f"the sweep could not be written to disk: {error.message}",
+                    error.next_step,
                 )
             self._unsaved = True
 
     async def fail(self, index: int, why: str) -> None:
-        """Mark the point with this index as failed for the reason `why`, and write the sweep to disk."""
+        """Mark the point with this index as failed for the reason `why`, and write the sweep to
+        disk."""
         self.point(index, state=PointState.FAILED, error=why)
         await self.save()
 
-    async def measure(self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1) -> Sequence[BenchResult]:
-        """Measure the point with this index in `runs` runs of `bench`, which returns the id of a result. A run with an
-        invalid result is repeated once. Return the results, () if a run raised an error; raises BenchCancelled if the
-        user cancels."""
+    async def measure(
+        self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1
+    ) -> Sequence[BenchResult]:
+        """Measure the point with this index in `runs` runs of `bench`, which returns the id of a
+        result. A run with an invalid result is repeated once. Return the results, () if a run
+        raised an error; raises BenchCancelled if the user cancels."""
         self.point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
@@ -131,7 +156,8 @@ class SweepProgress:
             return ()
         self.point(index, **point_values(found))
         text = nearest_text(found[-1])
-        if text and not any(" reference: " in note for note in self.sweep.notes):  # one is enough for a sweep
+        # one is enough for a sweep
+        if text and not any(" reference: " in note for note in self.sweep.notes):
             self.note(f"{self.sweep.points[index].label} reference: {text}")
         self._runs_each = len(found)
         self._estimate(len(found))
@@ -141,15 +167,17 @@ class SweepProgress:
         self.check_stop()
         result = await self._results.get(await bench())
         if result.summary.refused and not broken(result):
-            self.note(f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})")
+            self.note(
+                f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})"
+            )
             self.check_stop()
             result = await self._results.get(await bench())
         return result
 
 
 def broken(result: BenchResult) -> str | None:
-    """Return why a result shows that the server does not work, such as too many failed requests; None if the server
-    works."""
+    """Return why a result shows that the server does not work, such as too many failed requests;
+    None if the server works."""
     summary = result.summary
     failed, requests = summary.requests_failed, summary.requests_ok + summary.requests_failed
     if failed > FAILED_SHARE * requests:
@@ -167,8 +195,8 @@ def _useless(result: BenchResult) -> str | None:
 
 
 def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
-    """Return the fields of one point of a sweep by name: its state, and the means of the metrics of its `results`. The
-    point is failed if one of the results cannot be used."""
+    """Return the fields of one point of a sweep by name: its state, and the means of the metrics of
+    its `results`. The point is failed if one of the results cannot be used."""
     error = next(filter(None, map(_useless, results)), None)
     each = [{**_values(result.summary), "limit_pct": limit_pct(result)} for result in results]
     return {
@@ -199,8 +227,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of BenchSpec as a sweep stores them: secrets are masked, and the path of a prompts file is
-    absolute."""
+    """Return fields of BenchSpec as a sweep stores them: secrets are masked, and the path of a
+    prompts file is absolute."""
     masked: dict[str, Any] = mask_data(bench)
     if masked.get("prompts_file"):
         masked["prompts_file"] = str(Path(masked["prompts_file"]).absolute())

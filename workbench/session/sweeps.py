@@ -32,8 +32,8 @@ _LOOK_S = 0.1  # between two looks for a load of a sweep that is being cancelled
 
 
 class Sweeps:
-    """Carries out one sweep at a time, and shows it in `state.sweep`. A stopped or failed sweep keeps its measured
-    points and can be resumed."""
+    """Carries out one sweep at a time, and shows it in `state.sweep`. A stopped or failed sweep
+    keeps its measured points and can be resumed."""
 
     def __init__(self, parts: SweepParts, lock: MeasurementLock) -> None:
         self._parts, self._lock = parts, lock
@@ -59,9 +59,10 @@ class Sweeps:
         password: str | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Measure a server (by default the selected or newest READY run) at each value of the GPU setting with this
-        key, then restore the previous values. `gpu` None stands for every GPU of the server. `pairs` is the number of
-        pairs of runs that compare the best value with the previous one, and `bench` has fields of BenchSpec."""
+        """Measure a server (by default the selected or newest READY run) at each value of the GPU
+        setting with this key, then restore the previous values. `gpu` None stands for every GPU of
+        the server. `pairs` is the number of pairs of runs that compare the best value with the
+        previous one, and `bench` has fields of BenchSpec."""
         planned = await self._gpu.new(
             setting,
             values,
@@ -77,10 +78,15 @@ class Sweeps:
         return await self._start(planned)
 
     async def plan_gpu(
-        self, setting: str, values: Sequence[str], gpu: int | str | None = None, *, run_id: str | None = None
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | str | None = None,
+        *,
+        run_id: str | None = None,
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that `run_gpu` would run, by value: the key "350 W" has those that set that value, and
-        the key BACK those that restore the previous values."""
+        """Return the commands that `run_gpu` would run, by value: the key "350 W" has those that
+        set that value, and the key BACK those that restore the previous values."""
         return await self._gpu.commands(setting, values, gpu, run_id)
 
     async def run_concurrency(
@@ -92,9 +98,12 @@ class Sweeps:
         max_minutes: float | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Measure a server at rising `levels`, which are numbers of concurrent requests. The server is the run `run_id`
-        or the one at `url`, and `bench` has fields of BenchSpec. Return the ended sweep."""
-        return await self._start(await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench))
+        """Measure a server at rising `levels`, which are numbers of concurrent requests. The server
+        is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the
+        ended sweep."""
+        return await self._start(
+            await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench)
+        )
 
     async def run_flags(
         self,
@@ -105,40 +114,49 @@ class Sweeps:
         max_minutes: float | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Start and measure the plan under edit at every combination of the values of one or two flags. Then compare
-        the best combination with the current values in `pairs` pairs of runs. A live selected run is stopped first and
-        started again at the end."""
-        planned = await self._flags.new(flags, runs=runs, pairs=pairs, max_minutes=max_minutes, bench=bench)
+        """Start and measure the plan under edit at every combination of the values of one or two
+        flags. Then compare the best combination with the current values in `pairs` pairs of runs. A
+        live selected run is stopped first and started again at the end."""
+        planned = await self._flags.new(
+            flags, runs=runs, pairs=pairs, max_minutes=max_minutes, bench=bench
+        )
         return await self._start(planned)
 
-    async def resume(self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None) -> Sweep:
-        """Continue a stored sweep, and return it when it has ended. `max_minutes` limits the time of a sweep of flags
-        from now on, None sets no limit. Raises InputError if the sweep cannot be resumed."""
+    async def resume(
+        self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None
+    ) -> Sweep:
+        """Continue a stored sweep, and return it when it has ended. `max_minutes` limits the time
+        of a sweep of flags from now on, None sets no limit. Raises InputError if the sweep cannot
+        be resumed."""
         async with self._alone(f"sweep {sweep_id}") as stop:
             with self.store.taken(sweep_id) as sweep:
                 spec = self._resumable(sweep)
                 await self._parts.servers.supervisor.runs()
                 if sweep.kind == "flag":
-                    planned = await self._flags.resumed(sweep, replace(spec, max_minutes=max_minutes))
+                    planned = await self._flags.resumed(
+                        sweep, replace(spec, max_minutes=max_minutes)
+                    )
                 else:
                     planned = await self._gpu.resumed(sweep, spec, password)
                 return await self._carry_out(resumed(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that resuming a sweep of a GPU setting would run, by value: the key "350 W" has those
-        that set that value, and the key BACK those that restore the previous values."""
+        """Return the commands that resuming a sweep of a GPU setting would run, by value: the key
+        "350 W" has those that set that value, and the key BACK those that restore the previous
+        values."""
         sweep = await asyncio.to_thread(self.store.get, sweep_id)
         return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
 
     async def cancel(self) -> None:
-        """Cancel the running sweep, if there is one. Returns when the sweep has ended and restored the previous
-        values."""
+        """Cancel the running sweep, if there is one. Returns when the sweep has ended and restored
+        the previous values."""
         if self._stop is None:
             return
         self._stop.set()
         ended = asyncio.ensure_future(self._wait_for_end())
         try:
-            while not ended.done():  # a load that was about to begin can be cancelled only once it has begun
+            # a load that was about to begin can be cancelled only once it has begun
+            while not ended.done():
                 await self._parts.experiments.stop()
                 await self._parts.bench.cancel()
                 await asyncio.wait({ended}, timeout=_LOOK_S)
@@ -170,13 +188,16 @@ class Sweeps:
 
     @asynccontextmanager
     async def _alone(self, what: str) -> AsyncIterator[asyncio.Event]:
-        """Hold the measurement lock of the host while the block runs, and yield the event that stops the sweep. `what`
-        is the text that other Workbenches show about the lock. Raises BenchError if this session runs a sweep already,
-        or if another Workbench measures on the host."""
+        """Hold the measurement lock of the host while the block runs, and yield the event that
+        stops the sweep. `what` is the text that other Workbenches show about the lock. Raises
+        BenchError if this session runs a sweep already, or if another Workbench measures on the
+        host."""
         if self._one.locked():
             host = self._parts.core.host.name
             raise BenchError(
-                "another sweep is running", host=host, next_step="wait until that sweep has ended, or cancel it"
+                "another sweep is running",
+                host=host,
+                next_step="wait until that sweep has ended, or cancel it",
             )
         async with self._one, self._lock.hold(what):
             self._stop = asyncio.Event()
@@ -186,9 +207,9 @@ class Sweeps:
                 self._stop = None
 
     async def _carry_out(self, sweep: Sweep, planned: PlannedSweep, stop: asyncio.Event) -> Sweep:
-        """Carry out a sweep while this session holds the measurement lock, and return the ended sweep. `planned` does
-        the measurements, and the event `stop` ends them. If this task is cancelled, the sweep is stored as stopped
-        before CancelledError is raised."""
+        """Carry out a sweep while this session holds the measurement lock, and return the ended
+        sweep. `planned` does the measurements, and the event `stop` ends them. If this task is
+        cancelled, the sweep is stored as stopped before CancelledError is raised."""
         core, servers = self._parts.core, self._parts.servers
         progress = SweepProgress(core, self._parts.results, self.store, sweep, stop)
         progress.change()
@@ -217,8 +238,8 @@ class Sweeps:
         return progress.sweep
 
     def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
-        """Set the final state of a sweep, with the reason `why` if it ended early, and its best value. Record the
-        outcome in the activity log."""
+        """Set the final state of a sweep, with the reason `why` if it ended early, and its best
+        value. Record the outcome in the activity log."""
         progress.skip_rest(why or "not reached")
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)
@@ -250,7 +271,9 @@ class Sweeps:
             )
             raise InputError(f"{which} cannot be resumed: {why}", next_step="start a new sweep")
         if not sweep.resumable:
-            raise InputError(f"{which} is finished", next_step="start a new sweep to measure other values")
+            raise InputError(
+                f"{which} is finished", next_step="start a new sweep to measure other values"
+            )
         if MASK in repr(sweep.spec.bench) or MASK in repr(sweep.spec.values):
             raise InputError(
                 f"{which} cannot be resumed: its inputs contain a secret, which is not stored",
@@ -262,5 +285,7 @@ class Sweeps:
 def _best_value(sweep: Sweep) -> dict[str, Any]:
     if sweep.kind == "flag":
         return {}
-    found = (sweep_knee.of_concurrency if sweep.kind == "concurrency" else sweep_knee.of_setting)(sweep.points)
+    found = (sweep_knee.of_concurrency if sweep.kind == "concurrency" else sweep_knee.of_setting)(
+        sweep.points
+    )
     return {"knee": found.index, "knee_text": found.text}

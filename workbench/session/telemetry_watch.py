@@ -24,14 +24,15 @@ _AGE_S = 1.0  # between two checks of the readings' age
 
 
 class TelemetryWatch:
-    """Keeps the newest reading of the GPUs in the session's state. The functions of `on_reading` are called with each
-    reading. The functions of `on_gpus_changed` are called when the host's GPUs differ from those of the previous
-    reading."""
+    """Keeps the newest reading of the GPUs in the session's state. The functions of `on_reading`
+    are called with each reading. The functions of `on_gpus_changed` are called when the host's GPUs
+    differ from those of the previous reading."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
         self._source: TelemetrySource | None = None
-        self._single: tuple[Host, float, Telemetry] | None = None  # the last single reading, and its time
+        # the last single reading, and its time
+        self._single: tuple[Host, float, Telemetry] | None = None
         self.interval_s: float | None = None  # between readings; None: the interval of config.toml
         self.on_reading: list[Callable[[Telemetry], None]] = []
         self.on_gpus_changed: list[Callable[[], None]] = []
@@ -42,9 +43,12 @@ class TelemetryWatch:
         return self._source is not None
 
     async def start(self) -> TelemetrySource:
-        """Begin to read the GPUs continuously, unless that has begun already. Return the source of the readings."""
+        """Begin to read the GPUs continuously, unless that has begun already. Return the source of
+        the readings."""
         if self._source is None:
-            self._source = source_of(self._core.host, self.interval_s or INTERVAL_S, self._take, keep=False)
+            self._source = source_of(
+                self._core.host, self.interval_s or INTERVAL_S, self._take, keep=False
+            )
             await self._source.start()
             self._core.spawn(self._watch_age())
         return self._source
@@ -62,17 +66,21 @@ class TelemetryWatch:
             await self._source.set_interval(interval_s)
 
     async def refresh(self) -> None:
-        """Discard the last single reading. If the GPUs are read continuously, also read the values that are usually
-        read less often."""
+        """Discard the last single reading. If the GPUs are read continuously, also read the values
+        that are usually read less often."""
         self._single = None
         if self._source is not None:
             await self._source.refresh()
 
     async def reading(self) -> Telemetry:
-        """Return the newest reading if it is recent enough, else a new one. Raises SettingsError if the GPUs cannot be
-        read."""
+        """Return the newest reading if it is recent enough, else a new one. Raises SettingsError if
+        the GPUs cannot be read."""
         watched = self._core.state.telemetry
-        if watched is not None and self._source is not None and (self._source.age_s or 0) < _FRESH_S:
+        if (
+            watched is not None
+            and self._source is not None
+            and (self._source.age_s or 0) < _FRESH_S
+        ):
             return watched
         if self._single is not None:
             host, made_s, telemetry = self._single
@@ -81,7 +89,9 @@ class TelemetryWatch:
         telemetry = await read_once(self._core.host)
         if not telemetry.gpus and telemetry.driver.message is None:
             raise SettingsError(
-                "no GPU was found", host=self._core.host.name, next_step="run `workbench doctor` to see why"
+                "no GPU was found",
+                host=self._core.host.name,
+                next_step="run `workbench doctor` to see why",
             )
         self._single = (self._core.host, time.monotonic(), telemetry)
         return telemetry
@@ -108,8 +118,8 @@ class TelemetryWatch:
             await asyncio.sleep(_AGE_S)
 
     def _problem(self, telemetry: Telemetry | None) -> str | None:
-        """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None if nothing is
-        wrong."""
+        """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None
+        if nothing is wrong."""
         late = self._source.problem if self._source is not None else None
         return late or (_without_gpus(telemetry) if telemetry is not None else None)
 

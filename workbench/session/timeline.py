@@ -1,4 +1,5 @@
-"""The history of the session's host: every reading of its GPUs and engine, and the events that explain them."""
+"""The history of the session's host: every reading of its GPUs and engine, and the events that
+explain them."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
     from workbench.session.telemetry_watch import TelemetryWatch
 
 _PROGRESS_S = 3.0  # a longer time without progress belongs to another benchmark
-MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", "pcie_tx_mb_s")  # besides READINGS
+# besides READINGS
+MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", "pcie_tx_mb_s")
 
 
 class Timeline:
-    """Keeps the `history` of the session's host, which begins when this object is built. When the session changes its
-    host, the history begins anew.
+    """Keeps the `history` of the session's host, which begins when this object is built. When the
+    session changes its host, the history begins anew.
 
-    The functions of `on_values` are called with the Unix seconds and the values of each reading, those of `on_event`
-    with each new event, those of `on_clear` when the history is cleared, and those of `on_loaded` when an older history
-    has been inserted before the present one."""
+    The functions of `on_values` are called with the Unix seconds and the values of each reading,
+    those of `on_event` with each new event, those of `on_clear` when the history is cleared, and
+    those of `on_loaded` when an older history has been inserted before the present one."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
         self._core, self._telemetry = core, telemetry
@@ -53,16 +55,21 @@ class Timeline:
         return self._telemetry.running
 
     def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
-        """Add the engine's metrics of the second that contains `unix_s` to the history. `values` has them by field
-        name, such as {"generation_tok_s": 812.0}, and None for a metric that is not known."""
-        self._add({(ENGINE, name): value for name, value in values.items()}, range(int(unix_s), int(unix_s) + 1))
+        """Add the engine's metrics of the second that contains `unix_s` to the history. `values`
+        has them by field name, such as {"generation_tok_s": 812.0}, and None for a metric that is
+        not known."""
+        self._add(
+            {(ENGINE, name): value for name, value in values.items()},
+            range(int(unix_s), int(unix_s) + 1),
+        )
 
     def add_event(self, kind: EventKind, text: str, *, unix_s: float | None = None) -> None:
         """Add an event of the whole host to the history, at the Unix time `unix_s`, by default now."""
         self._tell(Event(unix_s or time.time(), kind, text))
 
     def put_under(self, older: History) -> None:
-        """Insert an older history of this host before the present one, and call the functions of `on_loaded`."""
+        """Insert an older history of this host before the present one, and call the functions of
+        `on_loaded`."""
         self.history.put_under(older)
         for hear in self.on_loaded:
             hear()
@@ -100,13 +107,15 @@ class Timeline:
             self._tell(event)
 
     def _take_progress(self, progress: BenchProgress) -> None:
-        """Add the load client's output tokens per second since its last report to the history. The client reports
-        several times a second."""
+        """Add the load client's output tokens per second since its last report to the history. The
+        client reports several times a second."""
         now, tokens = time.time(), progress.output_tokens
         before_s, before = self._progress
         self._progress = now, tokens
         if 0.05 < now - before_s < _PROGRESS_S and tokens >= before:
-            self._add({CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1))
+            self._add(
+                {CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1)
+            )
 
     def _tell(self, event: Event) -> None:
         """Add an event to the history with secrets masked, because the history is kept on disk."""
@@ -119,8 +128,8 @@ class Timeline:
 
 
 def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:
-    """Yield pairs (key in the history, MHz) for the lowest and the highest clock of each lock on the SM clock. No
-    reading of the GPUs contains these clocks."""
+    """Yield pairs (key in the history, MHz) for the lowest and the highest clock of each lock on
+    the SM clock. No reading of the GPUs contains these clocks."""
     for one in (*state.others, *state.alterations):
         if one.setting == "gpu_clocks":
             yield (one.gpu_index, "sm_lock_min_mhz"), getattr(one.now, "min_mhz", None)

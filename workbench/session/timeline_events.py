@@ -20,31 +20,34 @@ _OLDEST_S = 86_400.0  # events before that are not in the history
 _TRANSIT_S = 2.0  # a reading may take this long to arrive; more is a difference between two clocks
 _RECENT_S = 15.0  # between a change of a setting and its reading from the journal
 _GUARD_S = 90.0  # between an act of the guard and its reading
-_HOLD_S = (30.0, 600.0)  # absence of a throttle reason before it may begin again: at first, and if it keeps returning
+# absence of a throttle reason before it may begin again: at first, and if it keeps returning
+_HOLD_S = (30.0, 600.0)
 
 
 class EventSource:
-    """Finds the events in each new state and in each reading of one host. `state` is the state with which the first new
-    state is compared."""
+    """Finds the events in each new state and in each reading of one host. `state` is the state with
+    which the first new state is compared."""
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self._host_ahead_s = 0.0  # of this machine's clock
         self._reverted_s = 0.0  # when settings went without a known reason
         self._benchmark: str | None = None  # the one whose beginning was told
-        self._throttles: dict[tuple[int, str], tuple[float, float]] | None = None  # last seen, absence to wait for
+        # last seen, absence to wait for
+        self._throttles: dict[tuple[int, str], tuple[float, float]] | None = None
 
     def in_state(self, state: SessionState, changed: frozenset[str], now: float) -> Iterator[Event]:
-        """Yield the events that follow from the changes since the last state. `changed` are the names of the changed
-        fields of `state`."""
+        """Yield the events that follow from the changes since the last state. `changed` are the
+        names of the changed fields of `state`."""
         before, self._state = self._state, state
         for field, find in _FINDERS.items():
             if field in changed:
                 yield from find(self, before, state, now)
 
     def in_reading(self, telemetry: Telemetry, now: float) -> Iterator[Event]:
-        """Yield an event for each reason that begins to slow a GPU down (a throttle reason). A reason that comes and
-        goes gives at most one event in 30 s, and fewer the longer it continues."""
+        """Yield an event for each reason that begins to slow a GPU down (a throttle reason). A
+        reason that comes and goes gives at most one event in 30 s, and fewer the longer it
+        continues."""
         ahead_s = telemetry.unix_s - now
         self._host_ahead_s = ahead_s if abs(ahead_s) > _TRANSIT_S else 0.0
         first = self._throttles is None
@@ -58,12 +61,15 @@ class EventSource:
                     hold_s = _HOLD_S[0] if away_s > _HOLD_S[1] else min(2 * hold_s, _HOLD_S[1])
                     began.setdefault(reason, []).append(gpu.index)
                 seen[gpu.index, reason] = now, hold_s
-        for reason, gpus in began.items() if not first else ():  # what was on at the first reading began earlier
-            yield Event(now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _one(gpus))
+        # what was on at the first reading began earlier
+        for reason, gpus in began.items() if not first else ():
+            yield Event(
+                now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _one(gpus)
+            )
 
     def _by_host(self, unix_s: float, now: float) -> float:
-        """Convert `unix_s`, a time of the host's clock, to this machine's clock. Return `now` for a time less than
-        2 s ago, because some hosts report whole seconds only."""
+        """Convert `unix_s`, a time of the host's clock, to this machine's clock. Return `now` for a
+        time less than 2 s ago, because some hosts report whole seconds only."""
         at = unix_s - self._host_ahead_s
         return at if now - at > _TRANSIT_S else now
 
@@ -74,18 +80,32 @@ class EventSource:
             for field, kind, text in _SERVER_TIMES:
                 at = getattr(status, field)
                 if at is not None and at != getattr(old, field, None) and now - at < _OLDEST_S:
-                    yield Event(self._by_host(at, now), kind, f"{text(status)} (run {status.run_id})")
+                    yield Event(
+                        self._by_host(at, now), kind, f"{text(status)} (run {status.run_id})"
+                    )
 
     def _in_bench(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
         bench = state.bench
-        if bench.running and self._benchmark is None and bench.progress and bench.progress.phase != PREPARING:
+        if (
+            bench.running
+            and self._benchmark is None
+            and bench.progress
+            and bench.progress.phase != PREPARING
+        ):
             self._benchmark = OWN_BENCHMARK + (_load(bench.spec) if bench.spec else "a server")
             yield Event(now, EventKind.BENCH_BEGIN, f"{self._benchmark} begins")
         elif not bench.running and self._benchmark is not None:
             text, self._benchmark = self._benchmark, None
-            yield Event(now, EventKind.BENCH_END, f"{text} ends: {_outcome(bench)}", result_id=bench.stored_id)
+            yield Event(
+                now,
+                EventKind.BENCH_END,
+                f"{text} ends: {_outcome(bench)}",
+                result_id=bench.stored_id,
+            )
 
-    def _in_alterations(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
+    def _in_alterations(
+        self, before: SessionState, state: SessionState, now: float
+    ) -> Iterator[Event]:
         old, new = (_by_place((*s.alterations, *s.others)) for s in (before, state))
         made: dict[tuple[EventKind, str, float], list[int]] = {}
         for place, one in new.items():
@@ -105,18 +125,27 @@ class EventSource:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _one(gpus))
 
     def _by_guard(self, guard: GuardView | None, now: float) -> str:
-        """Return why the guard reverted a setting, as the end of a sentence. "" if the guard did not revert it, or if
-        the reason is not known yet."""
-        if guard is None or guard.did_unix_s is None or now - self._by_host(guard.did_unix_s, now) > _GUARD_S:
+        """Return why the guard reverted a setting, as the end of a sentence. "" if the guard did
+        not revert it, or if the reason is not known yet."""
+        if (
+            guard is None
+            or guard.did_unix_s is None
+            or now - self._by_host(guard.did_unix_s, now) > _GUARD_S
+        ):
             self._reverted_s = now
             return ""
         return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
 
     def _in_guard(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
-        """Yield an event for what the guard did last, if the guard was not known yet as the cause when the events about
-        the reverted settings were made."""
+        """Yield an event for what the guard did last, if the guard was not known yet as the cause
+        when the events about the reverted settings were made."""
         guard, old = state.guard, before.guard
-        acted = guard is not None and guard.did_unix_s is not None and old and guard.did_unix_s != old.did_unix_s
+        acted = (
+            guard is not None
+            and guard.did_unix_s is not None
+            and old
+            and guard.did_unix_s != old.did_unix_s
+        )
         if guard is not None and acted and now - self._reverted_s < _GUARD_S:
             yield Event(now, EventKind.SETTING_REVERTED, f"the guard {guard.did}")
 
@@ -132,7 +161,11 @@ class EventSource:
         old, host = before.host, state.host
         if host.link == "lost" != old.link:
             reason = host.message or "the host does not answer"
-            yield Event(host.lost_since_unix_s or now, EventKind.LINK_LOST, f"link to {host.name} lost: {reason}")
+            yield Event(
+                host.lost_since_unix_s or now,
+                EventKind.LINK_LOST,
+                f"link to {host.name} lost: {reason}",
+            )
         elif host.link == "connected" and old.link == "lost":
             lost_s = now - (old.lost_since_unix_s or now)
             yield Event(now, EventKind.LINK_BACK, f"link to {host.name} back after {lost_s:.0f} s")
@@ -142,7 +175,11 @@ class EventSource:
                 yield Event(now, EventKind.BENCH_END, f"{who} ends")
             if host.measured_by is not None:
                 who = f"{host.measured_by.what} by {host.measured_by.who}"
-                yield Event(self._by_host(host.measured_by.since_unix_s, now), EventKind.BENCH_BEGIN, f"{who} begins")
+                yield Event(
+                    self._by_host(host.measured_by.since_unix_s, now),
+                    EventKind.BENCH_BEGIN,
+                    f"{who} begins",
+                )
 
 
 _FINDERS: dict[str, Callable[[EventSource, SessionState, SessionState, float], Iterable[Event]]] = {
@@ -161,7 +198,9 @@ def _starts(status: ServerStatus) -> str:
 
 
 def _ready(status: ServerStatus) -> str:
-    return f"{status.engine} READY" + (f" after {status.ready_after_s:.1f} s" if status.ready_after_s else "")
+    return f"{status.engine} READY" + (
+        f" after {status.ready_after_s:.1f} s" if status.ready_after_s else ""
+    )
 
 
 def _ended(status: ServerStatus) -> str:
@@ -185,7 +224,9 @@ def _load(spec: BenchSpec) -> str:
 
 
 def _outcome(bench: BenchState) -> str:
-    return bench.error or (f"result {bench.stored_id}" if bench.stored_id is not None else "no result")
+    return bench.error or (
+        f"result {bench.stored_id}" if bench.stored_id is not None else "no result"
+    )
 
 
 def _by_place(alterations: Sequence[Alteration]) -> dict[tuple[int, str, str], Alteration]:
@@ -195,7 +236,9 @@ def _by_place(alterations: Sequence[Alteration]) -> dict[tuple[int, str, str], A
 def _value(one: Alteration, value: object) -> str:
     from workbench.model.settings import label_of, stored_text
 
-    return label_of(one.setting) + (f" {stored_text(one.setting, value)}" if value is not None else "")
+    return label_of(one.setting) + (
+        f" {stored_text(one.setting, value)}" if value is not None else ""
+    )
 
 
 def _one(gpus: Sequence[int]) -> int | None:

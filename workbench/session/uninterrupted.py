@@ -1,4 +1,5 @@
-"""A helper for work that must be completed even if its task is cancelled, such as restoring settings and servers."""
+"""A helper for work that must be completed even if its task is cancelled, such as restoring
+settings and servers."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from contextlib import suppress
 
 
 async def uninterrupted(work: Awaitable[None]) -> None:
-    """Await `work` until it is completed, even if this task is cancelled meanwhile. If the task was cancelled,
-    CancelledError is raised after `work` has been completed. Otherwise an error of `work` propagates."""
+    """Await `work` until it is completed, even if this task is cancelled meanwhile. If the task was
+    cancelled, CancelledError is raised after `work` has been completed. Otherwise an error of
+    `work` propagates."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():

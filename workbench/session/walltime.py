@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 WARN_S = (600.0, 120.0)  # before the end
-_SAME_S = 5.0  # by which the end may move without another warning: clocks and walltimes are in whole seconds
+# by which the end may move without another warning: clocks and walltimes are in whole seconds
+_SAME_S = 5.0
 
 
 class WalltimeWarnings:
-    """Warns the user 10 and 2 minutes before a scheduler ends a server. `now_unix_s` returns, for a run id, the time of
-    the clock of the run's host."""
+    """Warns the user 10 and 2 minutes before a scheduler ends a server. `now_unix_s` returns, for a
+    run id, the time of the clock of the run's host."""
 
     def __init__(self, core: StateHolder, now_unix_s: Callable[[str], float]) -> None:
         self._core, self._now_unix_s = core, now_unix_s
@@ -26,11 +27,13 @@ class WalltimeWarnings:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
 
     def see(self, status: ServerStatus) -> None:
-        """Schedule the warnings before the end of the server with this status. If the time of the end has changed,
-        cancel the warnings scheduled before."""
+        """Schedule the warnings before the end of the server with this status. If the time of the
+        end has changed, cancel the warnings scheduled before."""
         ends = status.ends_unix_s if status.alive else None
         before = self._ends.get(status.run_id)
-        if ends == before or (ends is not None and before is not None and abs(ends - before) <= _SAME_S):
+        if ends == before or (
+            ends is not None and before is not None and abs(ends - before) <= _SAME_S
+        ):
             return
         for timer in self._timers.pop(status.run_id, ()):
             timer.cancel()
@@ -40,10 +43,13 @@ class WalltimeWarnings:
         self._ends[status.run_id] = ends
         left_s = ends - self._now_unix_s(status.run_id)
         due = [left_s - warn_s for warn_s in WARN_S]
-        now = [max(d for d in due if d <= 0)] if any(d <= 0 for d in due) else []  # one warning if it is late for both
+        # one warning if it is late for both
+        now = [max(d for d in due if d <= 0)] if any(d <= 0 for d in due) else []
         loop = asyncio.get_running_loop()
         waits = [max(0.0, d) for d in (*now, *(d for d in due if d > 0))]
-        self._timers[status.run_id] = [loop.call_later(wait_s, self._warn, status) for wait_s in waits]
+        self._timers[status.run_id] = [
+            loop.call_later(wait_s, self._warn, status) for wait_s in waits
+        ]
 
     def close(self) -> None:
         for timers in self._timers.values():
@@ -58,4 +64,8 @@ class WalltimeWarnings:
         left = f"{minutes} min" if minutes else f"{seconds} s"
         job = f"{status.run_as} job {status.handle}"
         text = f"{status.engine} :{status.port} ends in {left}, when the walltime of {job} is over"
-        self._core.notify(Level.WARN, text, "ask the scheduler for more time, or start the server again in a new job")
+        self._core.notify(
+            Level.WARN,
+            text,
+            "ask the scheduler for more time, or start the server again in a new job",
+        )

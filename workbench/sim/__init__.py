@@ -1,7 +1,9 @@
-"""Simulated hosts: a driver, an nvidia-smi and inference engines made of files and real processes, without a GPU.
+"""Simulated hosts: a driver, an nvidia-smi and inference engines made of files and real processes,
+without a GPU.
 
-Nothing here is measured. The simulation is a model with constants from vendor data and public measurements, so that
-a changed setting has a similar effect as on real hardware. Workbench marks all results of it as simulated.
+Nothing here is measured. The simulation is a model with constants from vendor data and public
+measurements, so that a changed setting has a similar effect as on real hardware. Workbench marks
+all results of it as simulated.
 
 simulated_host.py  the host that a session uses: an environment in which the programs of bin/ come first on the PATH
 profiles.py        hosts and GPUs; model_sizes.py has LLMs (data in JSON files in the same directory)

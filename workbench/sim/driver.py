@@ -1,8 +1,8 @@
-"""The entry point of the simulated driver for the telemetry agent, a program that reads the GPUs. The agent calls
-`library()` to get a replacement for `pynvml.nvmlLib`.
+"""The entry point of the simulated driver for the telemetry agent, a program that reads the GPUs.
+The agent calls `library()` to get a replacement for `pynvml.nvmlLib`.
 
-The agent runs this file by path (runpy) with a bare python3. The environment variables WORKBENCH_SIM_PROFILE and
-WORKBENCH_SIM_STATE select the simulated host.
+The agent runs this file by path (runpy) with a bare python3. The environment variables
+WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE select the simulated host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):
     sys.path.append(str(Path(__file__).resolve().parents[2]))
-if "workbench" in sys.modules and not sys.modules["workbench"].__path__:  # sent from another machine, without us
+# sent from another machine, without us
+if "workbench" in sys.modules and not sys.modules["workbench"].__path__:
     sys.modules["workbench"].__path__.append(str(Path(__file__).resolve().parents[1]))
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from workbench.sim.nvml_library import SimulatedNvml
 
 
-_HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))  # then the governors are files in that directory
+# then the governors are files in that directory
+_HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))
 
 
 @functools.lru_cache(maxsize=1)
@@ -34,7 +36,8 @@ def _host() -> SimState:
 
 
 def library() -> SimulatedNvml:
-    """Return the simulated NVML library of the simulated host that this process's environment variables select."""
+    """Return the simulated NVML library of the simulated host that this process's environment
+    variables select."""
     from workbench.sim import nvml_library
 
     return nvml_library.SimulatedNvml(_host())
@@ -43,8 +46,9 @@ def library() -> SimulatedNvml:
 def host_file(path: str) -> str | None:
     """Return the simulated contents of the file `path`, or None if the real file applies.
 
-    Two kinds of files are simulated: /proc/meminfo on a host with unified memory, because its contents follow the GPU
-    memory that the engines use, and the governors of CPU cores if the real machine has none.
+    Two kinds of files are simulated: /proc/meminfo on a host with unified memory, because its
+    contents follow the GPU memory that the engines use, and the governors of CPU cores if the real
+    machine has none.
     """
     total = _host().profile.host_memory_kib
     if path != "/proc/meminfo" or total is None:
@@ -52,4 +56,7 @@ def host_file(path: str) -> str | None:
     readings = _host().readings()
     used = sum(r.memory_used_bytes for r in readings) // len(readings) >> 10
     available = max(0, total - 5_200_000 - used)
-    return f"MemTotal:       {total} kB\nMemFree:        {available} kB\nMemAvailable:   {available} kB\n"
+    return (
+        f"MemTotal:       {total} kB\nMemFree:        {available} kB\nMemAvailable:   "
+        f"{available} kB\n"
+    )

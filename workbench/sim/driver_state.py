@@ -1,4 +1,5 @@
-"""The state of the simulated driver: files in one directory, shared by all processes of the simulated host.
+"""The state of the simulated driver: files in one directory, shared by all processes of the
+simulated host.
 
     settings.json   the settings of each GPU
     loads/*.json    one file per running engine: its process (pid and start time) and its load on each GPU
@@ -7,8 +8,9 @@
 
 If the directory is writable for all users, the files are too: users then share the simulated GPUs.
 
-Before a writer changes a file, it takes a lock (flock) and stores the current temperature and energy. Power is
-therefore constant from one `thermal.json` to the next, and readers need not write anything.
+Before a writer changes a file, it takes a lock (flock) and stores the current temperature and
+energy. Power is therefore constant from one `thermal.json` to the next, and readers need not write
+anything.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ class SimulatedReading:
 
 
 class SimState:
-    """The simulated GPUs of one host profile. Their state is in files of one directory. Frequent calls are cheap,
-    because only files that changed are read again."""
+    """The simulated GPUs of one host profile. Their state is in files of one directory. Frequent
+    calls are cheap, because only files that changed are read again."""
 
     def __init__(self, directory: str, profile: HostProfile) -> None:
         self.directory = Path(directory)
@@ -67,7 +69,9 @@ class SimState:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._loads_dir.mkdir(mode=0o700, exist_ok=True)
             self._loads_dir.chmod(self.directory.stat().st_mode & 0o777)
-        self._paths = {name: self.directory / name for name in ("settings.json", "thermal.json", "faults.json")}
+        self._paths = {
+            name: self.directory / name for name in ("settings.json", "thermal.json", "faults.json")
+        }
         self._cache: dict[str, tuple[tuple[int, int], Any]] = {}
         self._loads: list[dict[str, Any]] = []
         self._loads_mtime = -1
@@ -80,11 +84,11 @@ class SimState:
         self._thermal_stamp = (-1, 0)
         self._thermal: tuple[float, list[float], list[float]] = (0.0, [], [])
 
-    # -- reading -------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def readings(self) -> tuple[SimulatedReading, ...]:
-        """Return the current readings of all GPUs. Further calls within `SNAPSHOT_S` (0.02) seconds return the same
-        readings."""
+        """Return the current readings of all GPUs. Further calls within `SNAPSHOT_S` (0.02) seconds
+        return the same readings."""
         moment = time.monotonic()
         if moment - self._moment > SNAPSHOT_S or not self._readings:
             self._readings = self._read(time.time())
@@ -92,8 +96,8 @@ class SimState:
         return self._readings
 
     def faults(self) -> dict[str, Any]:
-        """Return the faults that are simulated now, by name. Their file is read at most once in `SNAPSHOT_S` (0.02)
-        seconds. Callers must not change the dict."""
+        """Return the faults that are simulated now, by name. Their file is read at most once in
+        `SNAPSHOT_S` (0.02) seconds. Callers must not change the dict."""
         moment = time.monotonic()
         if moment - self._faults_moment > SNAPSHOT_S:
             self._faults_moment = moment
@@ -143,8 +147,9 @@ class SimState:
     def _advance(
         self, now: float, settings: tuple[GpuSetting, ...], activities: list[GpuActivity]
     ) -> list[OperatingPoint]:
-        """Return the clocks and the power of each GPU at the Unix time `now`. Temperature and energy are integrated
-        from their last stored values to `now`, in time steps that double from 1 s on."""
+        """Return the clocks and the power of each GPU at the Unix time `now`. Temperature and
+        energy are integrated from their last stored values to `now`, in time steps that double from
+        1 s on."""
         profile = self.profile
         stored = self._file("thermal.json")
         stamp = self._cache["thermal.json"][0]
@@ -152,7 +157,11 @@ class SimState:
             self._thermal_stamp = stamp
             before = dict(enumerate(self._thermal[2]))
             count = profile.count
-            start = stored or {"unix_s": now, "c": [profile.gpu.ambient_c + 4.0] * count, "j": [0.0] * count}
+            start = stored or {
+                "unix_s": now,
+                "c": [profile.gpu.ambient_c + 4.0] * count,
+                "j": [0.0] * count,
+            }
             # energy never decreases, even if an engine was killed before it stored its last values
             joules = [max(float(j), before.get(i, 0.0)) for i, j in enumerate(start["j"])]
             self._thermal = (float(start["unix_s"]), [float(c) for c in start["c"]], joules)
@@ -175,7 +184,14 @@ class SimState:
 
     def _point(self, setting: GpuSetting, load: GpuActivity, celsius: float) -> OperatingPoint:
         hot = celsius if celsius >= self.profile.gpu.slowdown_c else None
-        key = (setting, load.busy, load.memory, load.compute, load.idle_s < physics.COOL_DOWN_S, hot)
+        key = (
+            setting,
+            load.busy,
+            load.memory,
+            load.compute,
+            load.idle_s < physics.COOL_DOWN_S,
+            hot,
+        )
         if key not in self._points:
             if len(self._points) > 64:
                 self._points.clear()
@@ -187,11 +203,15 @@ class SimState:
         moment = time.monotonic()
         if mtime != self._loads_mtime:
             self._loads_mtime = mtime
-            self._loads = [load for load in map(_read_json, sorted(self._loads_dir.glob("*.json"))) if load]
+            self._loads = [
+                load for load in map(_read_json, sorted(self._loads_dir.glob("*.json"))) if load
+            ]
         elif moment - self._alive_checked < ALIVE_CHECK_S:
             return
         self._alive_checked = moment
-        self._loads = [load for load in self._loads if start_ticks(int(load["pid"])) == load["start_ticks"]]
+        self._loads = [
+            load for load in self._loads if start_ticks(int(load["pid"])) == load["start_ticks"]
+        ]
 
     def _activity(self, gpu: int, now: float) -> GpuActivity:
         total = physics.IDLE_ACTIVITY
@@ -227,13 +247,17 @@ class SimState:
             self._cache[name] = cached
         return cached[1]
 
-    # -- writing -------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def change_setting(self, gpu: int, **changes: Any) -> None:
-        """Change fields of the `GpuSetting` of one GPU. The value None restores the default of the field."""
+        """Change fields of the `GpuSetting` of one GPU. The value None restores the default of the
+        field."""
         with self._locked():
             stored = dict(self._file("settings.json") or {})
-            mine = {**stored.get(str(gpu), {}), **{_IN_FILE.get(k, k): v for k, v in changes.items()}}
+            mine = {
+                **stored.get(str(gpu), {}),
+                **{_IN_FILE.get(k, k): v for k, v in changes.items()},
+            }
             stored[str(gpu)] = {k: v for k, v in mine.items() if v is not None}
             _write_json(self._paths["settings.json"], stored)
         self._readings = ()
@@ -245,9 +269,9 @@ class SimState:
         *,
         active_unix_s: float | None = None,
     ) -> None:
-        """Store the load of process `pid`. `gpus` maps a GPU index to the memory in bytes ("memory_bytes") and to the
-        shares of time in which the GPU is busy, reads memory and computes. `active_unix_s` is when the process last
-        used a GPU."""
+        """Store the load of process `pid`. `gpus` maps a GPU index to the memory in bytes
+        ("memory_bytes") and to the shares of time in which the GPU is busy, reads memory and
+        computes. `active_unix_s` is when the process last used a GPU."""
         load = {
             "pid": pid,
             "start_ticks": start_ticks(pid),
@@ -265,7 +289,8 @@ class SimState:
         self._readings = ()
 
     def set_faults(self, **faults: Any) -> None:
-        """Set simulated faults of the driver, each by a keyword. None or an empty value removes a fault.
+        """Set simulated faults of the driver, each by a keyword. None or an empty value removes a
+        fault.
 
         lost=[1]                  GPU 1 has fallen off the bus: every call on it returns GPU_IS_LOST
         lost_after={"limit_w": 1}  GPU 1 falls off the bus right after a change of the setting "limit_w"
@@ -307,13 +332,15 @@ class SimState:
 
 
 def from_environment() -> SimState:
-    """Return the state of the simulated host that the environment variables WORKBENCH_SIM_PROFILE and
-    WORKBENCH_SIM_STATE select.
+    """Return the state of the simulated host that the environment variables WORKBENCH_SIM_PROFILE
+    and WORKBENCH_SIM_STATE select.
     """
     try:
         name, directory = os.environ["WORKBENCH_SIM_PROFILE"], os.environ["WORKBENCH_SIM_STATE"]
     except KeyError as missing:
-        raise SystemExit(f"simulated host: the environment variable {missing.args[0]} is not set") from None
+        raise SystemExit(
+            f"simulated host: the environment variable {missing.args[0]} is not set"
+        ) from None
     try:
         return SimState(directory, profiles.get(name))
     except KeyError as unknown:
@@ -321,8 +348,8 @@ def from_environment() -> SimState:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot (field 22 of /proc/PID/stat). None if the process
-    has ended.
+    """Return the start time of a process in clock ticks since boot (field 22 of /proc/PID/stat).
+    None if the process has ended.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -331,7 +358,8 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] == b"Z" else int(fields[19])
 
 
-# A field whose name in settings.json differs. A guard or a server of an earlier version reads and writes the file too.
+# A field whose name in settings.json differs. A guard or a server of an earlier version reads and
+# writes the file too.
 _IN_FILE = {"limit_w": "power_limit_w"}
 
 

@@ -7,12 +7,18 @@ import time
 
 from workbench.sim.launch_options import LaunchOptions
 
-_PHRASES = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
+_PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    503: "Service Unavailable",
+}
 
 
 class EngineLog:
-    """A writer of log lines in the format of the engine. Each line is written at once, so that readers can follow the
-    log.
+    """A writer of log lines in the format of the engine. Each line is written at once, so that
+    readers can follow the log.
     """
 
     def __init__(self, launch: LaunchOptions) -> None:
@@ -21,11 +27,20 @@ class EngineLog:
         self.ranks = launch.tp > 1 or launch.dp > 1  # lines name the rank that they come from
 
     def line(
-        self, text: str, *, source: str = "simulated.py:1", process: str = "", pid: int = 0, level: str = "INFO"
+        self,
+        text: str,
+        *,
+        source: str = "simulated.py:1",
+        process: str = "",
+        pid: int = 0,
+        level: str = "INFO",
     ) -> None:
-        """Write one line with the engine's prefix. `source` is the file and line of the real engine's code that would
-        write it. For a line of a worker process, `process` and `pid` are its name and process id."""
-        self.raw(self.engine.log_line(self, text, source=source, process=process, pid=pid, level=level))
+        """Write one line with the engine's prefix. `source` is the file and line of the real
+        engine's code that would write it. For a line of a worker process, `process` and `pid` are
+        its name and process id."""
+        self.raw(
+            self.engine.log_line(self, text, source=source, process=process, pid=pid, level=level)
+        )
 
     def raw(self, text: str) -> None:
         """Write a line without the engine's prefix."""
@@ -35,6 +50,8 @@ class EngineLog:
     def access(self, peer: str, method: str, path: str, status: int) -> None:
         """Write the line that uvicorn, the HTTP server of the engines, logs for one request."""
         phrase = _PHRASES.get(status, "")
-        text = self.engine.access_line(f'INFO:     {peer} - "{method} {path} HTTP/1.1" {status} {phrase}')
+        text = self.engine.access_line(
+            f'INFO:     {peer} - "{method} {path} HTTP/1.1" {status} {phrase}'
+        )
         if text is not None:
             self.raw(text)

@@ -10,9 +10,70 @@ from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.scheduler import Replica
 
 BUCKETS = {
-    "ttft_s": (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160),
-    "itl_s": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
-    "tpot_s": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    "ttft_s": (
+        0.001,
+        0.005,
+        0.01,
+        0.02,
+        0.04,
+        0.06,
+        0.08,
+        0.1,
+        0.25,
+        0.5,
+        0.75,
+        1,
+        2.5,
+        5,
+        7.5,
+        10,
+        20,
+        40,
+        80,
+        160,
+    ),
+    "itl_s": (
+        0.01,
+        0.025,
+        0.05,
+        0.075,
+        0.1,
+        0.15,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.75,
+        1,
+        2.5,
+        5,
+        7.5,
+        10,
+        20,
+        40,
+        80,
+    ),
+    "tpot_s": (
+        0.01,
+        0.025,
+        0.05,
+        0.075,
+        0.1,
+        0.15,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.75,
+        1,
+        2.5,
+        5,
+        7.5,
+        10,
+        20,
+        40,
+        80,
+    ),
     "e2e_s": (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960),
     "queue_s": (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960),
 }
@@ -44,20 +105,23 @@ class Histogram:
 
 
 class Metrics:
-    """The metrics that the server has collected since its start. Each replica of the model has its own set of
-    histograms. `throughput` is in output tokens per second, over all replicas."""
+    """The metrics that the server has collected since its start. Each replica of the model has its
+    own set of histograms. `throughput` is in output tokens per second, over all replicas."""
 
     def __init__(self, launch: LaunchOptions, replicas: Sequence[Replica], kv_tokens: int) -> None:
         self.launch = launch
         self.replicas = replicas
         self.kv_tokens = kv_tokens
-        self.histograms = [{name: Histogram(bounds) for name, bounds in BUCKETS.items()} for _ in replicas]
+        self.histograms = [
+            {name: Histogram(bounds) for name, bounds in BUCKETS.items()} for _ in replicas
+        ]
         self._last = (time.monotonic(), 0)
         self.throughput = 0.0
 
     def collect(self) -> None:
-        """Move the values that the replicas of the model have measured into the histograms, and update `throughput`.
-        Call this every second, so that the replicas' lists of values stay short."""
+        """Move the values that the replicas of the model have measured into the histograms, and
+        update `throughput`. Call this every second, so that the replicas' lists of values stay
+        short."""
         for replica, histograms in zip(self.replicas, self.histograms):  # noqa: B905
             for name, values in replica.counters.drain().items():
                 histograms[name].add(values)
@@ -73,8 +137,8 @@ class Metrics:
 
 
 def samples(values: Mapping[str, float], kind: str, labels: str = "") -> list[str]:
-    """Return the lines of /metrics for all metrics of one kind ("gauge" or "counter"). `values` maps metric names to
-    values."""
+    """Return the lines of /metrics for all metrics of one kind ("gauge" or "counter"). `values`
+    maps metric names to values."""
     out = []
     for name, value in values.items():
         sample = f"{name}{{{labels}}} {float(value)}" if labels else f"{name} {value:g}"

@@ -1,4 +1,5 @@
-"""The process of a simulated inference engine: a real HTTP server with the log and behaviour of a real engine."""
+"""The process of a simulated inference engine: a real HTTP server with the log and behaviour of a
+real engine."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class EngineServer:
         self.links = RankLinks(plan, self._load_of_rank_0, self._lost_rank)
         self.placed: Fit | None = None
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -132,7 +133,10 @@ class EngineServer:
             await self._write([self.engine.ready(self._address())])
         loop = asyncio.get_running_loop()
         self.tasks += [loop.create_task(r.run()) for r in self.replicas]
-        self.tasks += [loop.create_task(c) for c in (self._publish(placed), self._statistics(), self._watch(api))]
+        self.tasks += [
+            loop.create_task(c)
+            for c in (self._publish(placed), self._statistics(), self._watch(api))
+        ]
 
     async def _write(self, phases: Iterable[startup.StartupPhase]) -> None:
         total = startup.start_seconds(self.plan)
@@ -147,7 +151,7 @@ class EngineServer:
     def _address(self) -> str:
         return f"http://{self.plan.host}:{self.port}"
 
-    # -- sockets -------------------------------------------------------------------------------------------------
+    # -- sockets -----------------------------------------------------------------------------------
 
     def _bind(self) -> socket.socket:
         plan = self.plan
@@ -168,9 +172,11 @@ class EngineServer:
     async def _listen(self, api: Api, sock: socket.socket) -> asyncio.AbstractServer:
         requests, idle_s = self.engine.connection_limits
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: ClientConnection(api.handle, requests, idle_s), sock=sock, backlog=2048)
+        return await loop.create_server(
+            lambda: ClientConnection(api.handle, requests, idle_s), sock=sock, backlog=2048
+        )
 
-    # -- processes and load --------------------------------------------------------------------------------------
+    # -- processes and load ------------------------------------------------------------------------
 
     def _start_workers(self, count: int) -> None:
         name = self.engine.worker_name
@@ -179,7 +185,15 @@ class EngineServer:
         script = str(Path(__file__).with_name("engine_worker.py"))
         for rank in range(count):
             title = f"{name}_DP{rank}" if count > 1 else name
-            argv = [sys.executable, "-S", "-E", script, title, self.engine.worker_manner, str(os.getpid())]
+            argv = [
+                sys.executable,
+                "-S",
+                "-E",
+                script,
+                title,
+                self.engine.worker_manner,
+                str(os.getpid()),
+            ]
             self.workers.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
 
     def _worker_pids(self) -> list[int]:
@@ -199,21 +213,29 @@ class EngineServer:
             self.state.withdraw_load(pid)
 
     def _holders(self, count: int) -> list[int]:
-        """Return, for each of the server's `count` replicas of the model, the id of the process that uses the GPU
-        memory. This is a worker, or this process if the engine has no workers."""
+        """Return, for each of the server's `count` replicas of the model, the id of the process
+        that uses the GPU memory. This is a worker, or this process if the engine has no workers."""
         return self._worker_pids() or [os.getpid()] * count
 
     def _hold_memory(self, placed: Fit) -> None:
         self._publish_once(placed, [(0.0, 0.0, 0.0)] * len(placed.replicas), None)
 
-    def _publish_once(self, placed: Fit, shares: list[tuple[float, float, float]], active_unix_s: float | None) -> None:
-        for pid, gpus, (busy, memory, compute) in zip(self._holders(len(placed.replicas)), placed.replicas, shares):  # noqa: B905
-            part = {"busy": busy, "memory": memory, "compute": compute, "memory_bytes": placed.used_bytes}
+    def _publish_once(
+        self, placed: Fit, shares: list[tuple[float, float, float]], active_unix_s: float | None
+    ) -> None:
+        holders = self._holders(len(placed.replicas))
+        for pid, gpus, (busy, memory, compute) in zip(holders, placed.replicas, shares):  # noqa: B905
+            part = {
+                "busy": busy,
+                "memory": memory,
+                "compute": compute,
+                "memory_bytes": placed.used_bytes,
+            }
             self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
 
     async def _publish(self, placed: Fit) -> None:
-        """Repeatedly report the server's load on its GPUs (`placed`) to the simulated driver, and give each replica of
-        the model the clocks that the driver computes from this load."""
+        """Repeatedly report the server's load on its GPUs (`placed`) to the simulated driver, and
+        give each replica of the model the clocks that the driver computes from this load."""
         was_busy, last, active = False, time.monotonic(), None
         while True:
             await asyncio.sleep(PUBLISH_S)
@@ -230,10 +252,13 @@ class EngineServer:
                 for i, gpus in enumerate(placed.replicas):
                     if activities[i].busy > 0.0:
                         points = [readings[g].point for g in gpus]
-                        self.clocks[i] = (min(p.sm_mhz for p in points), min(p.memory_mhz for p in points))
+                        self.clocks[i] = (
+                            min(p.sm_mhz for p in points),
+                            min(p.memory_mhz for p in points),
+                        )
             was_busy = busy
 
-    # -- serving -------------------------------------------------------------------------------------------------
+    # -- serving -----------------------------------------------------------------------------------
 
     def _serve_with(self, placed: Fit) -> Api:
         plan, gpu = self.plan, self.state.profile.gpu
@@ -268,7 +293,8 @@ class EngineServer:
         return Api(plan, self.replicas, self.metrics, self.log, placed.max_len)
 
     async def _statistics(self) -> None:
-        """Update the metrics repeatedly, and write the engine's statistics lines while there are requests."""
+        """Update the metrics repeatedly, and write the engine's statistics lines while there are
+        requests."""
         interval = float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10"))
         before, last, was_busy = [(0, 0)] * len(self.replicas), time.monotonic(), False
         while True:
@@ -277,14 +303,16 @@ class EngineServer:
             now = time.monotonic()
             if now - last < interval:
                 continue
-            totals = [(r.counters.prompt_tokens, r.counters.generated_tokens) for r in self.replicas]
+            totals = [
+                (r.counters.prompt_tokens, r.counters.generated_tokens) for r in self.replicas
+            ]
             busy = totals != before or any(r.load for r in self.replicas)
             self.engine.statistics(self, before, now - last, busy or was_busy)
             before, last, was_busy = totals, now, busy
 
     async def _watch(self, api: Api) -> None:
-        """End the server with status 1 when one of its worker processes has ended. Also cause the simulated faults that
-        begin after the start (crash_after_ready, unresponsive_after)."""
+        """End the server with status 1 when one of its worker processes has ended. Also cause the
+        simulated faults that begin after the start (crash_after_ready, unresponsive_after)."""
         since = time.monotonic()
         while True:
             await asyncio.sleep(0.1)
@@ -294,8 +322,13 @@ class EngineServer:
             crash = alive_s >= self.faults.get("crash_after_ready", float("inf"))
             dead = next((c for c in self.workers if c.poll() is not None), None)
             if (crash or dead) and self.end and not self.end.done():
-                self.log.line("EngineCore encountered a fatal error.", source="core.py:1310", level="ERROR")
-                self.log.raw("RuntimeError: CUDA error: an illegal memory access was encountered (simulated fault)")
+                self.log.line(
+                    "EngineCore encountered a fatal error.", source="core.py:1310", level="ERROR"
+                )
+                self.log.raw(
+                    "RuntimeError: CUDA error: an illegal memory access was encountered "
+                    "(simulated fault)"
+                )
                 self.end.set_result(1)
 
 

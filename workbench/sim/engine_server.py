@@ -2,7 +2,8 @@
 
     python3 engine_server.py --engine vllm serve MODEL --tensor-parallel-size 2 …
 
-Environment variables in addition to WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE (defaults in parentheses):
+Environment variables in addition to WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE (defaults in
+parentheses):
     WORKBENCH_SIM_START_S     seconds from start to ready
     WORKBENCH_SIM_SPEEDUP     factor by which tokens come faster than simulated (1)
     WORKBENCH_SIM_NOISE       relative run-to-run and step-to-step noise (0.005; 0: none)
@@ -11,7 +12,8 @@ Environment variables in addition to WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STA
     WORKBENCH_SIM_VERSION     engine version to imitate (that of the newest flag catalog)
     WORKBENCH_SIM_RANKS       if set, a server with the flag nnodes is one process per node (ranks.py)
     WORKBENCH_SIM_FAULT       comma separated: exit_at_start, never_ready, crash_after_ready=S, unresponsive_after=S,
-                              hang_on_term (SIGTERM during the start ends the workers but not the main process)
+                              hang_on_term (SIGTERM during the start ends the workers but not the
+                              main process)
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one server, or print the version or the help. Return the exit status. `argv` is --engine NAME, followed by
-    the arguments of the real engine's program."""
+    """Run one server, or print the version or the help. Return the exit status. `argv` is --engine
+    NAME, followed by the arguments of the real engine's program."""
     words = list(sys.argv[1:] if argv is None else argv)
     engine, words = engines.load(words[1]), words[2:]
     version = os.environ.get("WORKBENCH_SIM_VERSION")
@@ -41,13 +43,16 @@ def main(argv: list[str] | None = None) -> int:
         words = engine.arguments(words)
         if {"-h", "--help"} & set(words):
             names = sorted(Catalog(engine).spellings)
-            sys.stdout.write(f"usage: {engine.program} [options]   (SIMULATED)\n" + "\n".join(names) + "\n")
+            sys.stdout.write(
+                f"usage: {engine.program} [options]   (SIMULATED)\n" + "\n".join(names) + "\n"
+            )
             return 0
         plan = launch_options.read(engine, words, version)
     except ArgumentsRejected as rejected:
         sys.stderr.write(rejected.text + "\n")
         return rejected.code
-    from workbench.sim.engine_process import run  # takes 0.1 s to load, and every plan asks for the version
+    # takes 0.1 s to load, and every plan asks for the version
+    from workbench.sim.engine_process import run
 
     return run(plan)
 

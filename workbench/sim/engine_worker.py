@@ -1,7 +1,8 @@
 """The worker process of a simulated engine. It does nothing, but can be listed and stopped.
 
-Its arguments are NAME MANNER PARENT_PID. MANNER says what happens when the parent is killed. With "orphan" the worker
-continues to run, as vLLM's EngineCore does. With "follow" it ends too, as SGLang's scheduler does.
+Its arguments are NAME MANNER PARENT_PID. MANNER says what happens when the parent is killed. With
+"orphan" the worker continues to run, as vLLM's EngineCore does. With "follow" it ends too, as
+SGLang's scheduler does.
 """
 
 from __future__ import annotations

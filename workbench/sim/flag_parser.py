@@ -1,7 +1,8 @@
-"""Parser for the command lines of the simulated engines, with the flag lists of workbench/engines/catalogs.
+"""Parser for the command lines of the simulated engines, with the flag lists of
+workbench/engines/catalogs.
 
-The parser rejects the same command lines as the real engine's parser, with the same kind of message and exit code. It
-accepts all flags of the list, including those without effect in the simulation.
+The parser rejects the same command lines as the real engine's parser, with the same kind of message
+and exit code. It accepts all flags of the list, including those without effect in the simulation.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ TRUE_WORDS, FALSE_WORDS = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"
 
 
 class ArgumentsRejected(Exception):
-    """Raised for a command line that the engine's parser rejects. `text` is the message for stderr, `code` the exit
-    status."""
+    """Raised for a command line that the engine's parser rejects. `text` is the message for stderr,
+    `code` the exit status."""
 
     def __init__(self, text: str, code: int = 2) -> None:
         super().__init__(text)
@@ -31,8 +32,8 @@ class ArgumentsRejected(Exception):
 
 
 class Catalog:
-    """The flags of one engine version. `spellings` maps each command-line option to (definition of its flag, whether
-    the option turns the flag on)."""
+    """The flags of one engine version. `spellings` maps each command-line option to (definition of
+    its flag, whether the option turns the flag on)."""
 
     def __init__(self, engine: SimulatedEngine, wanted: str | None = None) -> None:
         data = json.loads(self._path(engine.name, wanted).read_text(encoding="utf-8"))
@@ -52,12 +53,16 @@ class Catalog:
         exact = CATALOGS / f"{engine}-{wanted}.json"
         if wanted and exact.is_file():
             return exact
-        known = [p for p in CATALOGS.glob(f"{engine}-*.json") if re.fullmatch(rf"{engine}-b?\d.*", p.stem)]
+        known = [
+            p
+            for p in CATALOGS.glob(f"{engine}-*.json")
+            if re.fullmatch(rf"{engine}-b?\d.*", p.stem)
+        ]
         return max(known, key=lambda p: [int(n) for n in re.findall(r"\d+", p.stem)])
 
     def find(self, option: str) -> tuple[dict[str, Any], bool] | None:
-        """Return (definition of the flag, whether the option turns the flag on) for a command-line option. None for an
-        unknown option."""
+        """Return (definition of the flag, whether the option turns the flag on) for a command-line
+        option. None for an unknown option."""
         option = self.engine.normalized(option)
         if option in self.spellings:
             return self.spellings[option]
@@ -69,13 +74,15 @@ class Catalog:
     def _by_prefix(self, option: str) -> tuple[dict[str, Any], bool] | None:
         matches = [text for text in self.spellings if text.startswith(option)]
         if len({id(self.spellings[text][0]) for text in matches}) > 1:
-            raise self.engine.reject(f"ambiguous option: {option} could match {', '.join(sorted(matches))}")
+            raise self.engine.reject(
+                f"ambiguous option: {option} could match {', '.join(sorted(matches))}"
+            )
         return self.spellings[matches[0]] if matches else None
 
 
 def parse(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return ({flag name: value}, words that are neither flags nor values of flags) from the arguments `argv`. Raises
-    ArgumentsRejected if the real engine would reject them."""
+    """Return ({flag name: value}, words that are neither flags nor values of flags) from the
+    arguments `argv`. Raises ArgumentsRejected if the real engine would reject them."""
     values: dict[str, Any] = {}
     positional: list[str] = []
     unknown: list[str] = []
@@ -122,9 +129,9 @@ def _value(
     *,
     json_field: bool,
 ) -> Any:
-    """Return the value of one flag. `given` has the value after "=", if any. Further values are removed from the front
-    of `rest`, the words after the option. `on` says whether the option turns the flag on, and `json_field` whether it
-    sets one field of a JSON value."""
+    """Return the value of one flag. `given` has the value after "=", if any. Further values are
+    removed from the front of `rest`, the words after the option. `on` says whether the option turns
+    the flag on, and `json_field` whether it sets one field of a JSON value."""
     if flag["kind"] == "bool" and not flag.get("value_takes_bool_word"):
         if flag["name"] == "flash-attn" and rest and not rest[0].startswith("-"):
             return rest.pop(0)
@@ -147,7 +154,9 @@ def _json(engine: SimulatedEngine, title: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         if text[:1] in "{[":
-            raise engine.reject(f"argument {title}: Value {text} cannot be converted to <function loads>.") from None
+            raise engine.reject(
+                f"argument {title}: Value {text} cannot be converted to <function loads>."
+            ) from None
         return text
 
 
@@ -173,8 +182,8 @@ def _convert(engine: SimulatedEngine, flag: dict[str, Any], title: str, text: st
 
 
 def small_yaml(text: str) -> dict[str, Any]:
-    """Return {flag name: value} from the text of a configuration file. The text is JSON, or YAML with scalars, lists
-    and one level of sections. The names of sections are ignored."""
+    """Return {flag name: value} from the text of a configuration file. The text is JSON, or YAML
+    with scalars, lists and one level of sections. The names of sections are ignored."""
     try:
         data = json.loads(text)
     except ValueError:

@@ -1,7 +1,8 @@
-"""A small HTTP/1.1 server on asyncio.Protocol. Requests need a Content-Length; replies are complete or streamed in
-chunks.
+"""A small HTTP/1.1 server on asyncio.Protocol. Requests need a Content-Length; replies are complete
+or streamed in chunks.
 
-It is fast for many small streamed writes, because each event is one transport.write without a buffer.
+It is fast for many small streamed writes, because each event is one transport.write without a
+buffer.
 """
 
 from __future__ import annotations
@@ -25,18 +26,24 @@ REASONS = {
 
 
 class Request:
-    """One HTTP request: `method`, `path` (without query), `headers` (lower-case names), `body`, and the client's
-    address (`peer`)."""
+    """One HTTP request: `method`, `path` (without query), `headers` (lower-case names), `body`, and
+    the client's address (`peer`)."""
 
     def __init__(
-        self, method: str, path: str, headers: dict[str, str], body: bytes, connection: ClientConnection
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        connection: ClientConnection,
     ) -> None:
         self.method = method
         self.path = path.partition("?")[0]
         self.headers = headers
         self.body = body
         self.connection = connection
-        self.on_gone: Callable[[], None] | None = None  # called if the client disconnects before the end of the reply
+        # called if the client disconnects before the end of the reply
+        self.on_gone: Callable[[], None] | None = None
 
     @property
     def peer(self) -> str:
@@ -47,14 +54,21 @@ class Request:
         data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         self.connection.send(
             b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n%s"
-            % (status, REASONS[status].encode(), content_type.encode(), len(data), self._closing(), data)
+            % (
+                status,
+                REASONS[status].encode(),
+                content_type.encode(),
+                len(data),
+                self._closing(),
+                data,
+            )
         )
         self.connection.done()
 
     def start_stream(self) -> None:
         self.connection.send(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n%s\r\n"
-            % self._closing()
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; "
+            b"charset=utf-8\r\ntransfer-encoding: chunked\r\n%s\r\n" % self._closing()
         )
 
     def event(self, data: bytes) -> None:
@@ -73,7 +87,9 @@ class Request:
 class ClientConnection(asyncio.Protocol):
     """A connection of one client. Its requests are answered one after the other."""
 
-    def __init__(self, handle: Callable[[Request], None], max_requests: int | None, idle_s: float | None) -> None:
+    def __init__(
+        self, handle: Callable[[Request], None], max_requests: int | None, idle_s: float | None
+    ) -> None:
         self.handle = handle
         self.left = max_requests
         self.idle_s = idle_s
@@ -107,7 +123,8 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def done(self) -> None:
-        """Mark the reply to the current request as complete, and handle the connection's next request."""
+        """Mark the reply to the current request as complete, and handle the connection's next
+        request."""
         self.current = None
         if not self.transport:
             return

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """The server that a command line describes. `memory_share` is the share of each GPU's memory that weights and KV
-    cache may fill.
+    """The server that a command line describes. `memory_share` is the share of each GPU's memory
+    that weights and KV cache may fill.
     """
 
     engine: SimulatedEngine
@@ -53,8 +53,8 @@ class LaunchOptions:
 
 
 def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = None) -> LaunchOptions:
-    """Return the launch options that `argv` describes, which are the arguments after the program. Raises
-    ArgumentsRejected if the engine's parser would reject them.
+    """Return the launch options that `argv` describes, which are the arguments after the program.
+    Raises ArgumentsRejected if the engine's parser would reject them.
     """
     catalog = Catalog(engine, version)
     flags, positional = flag_parser.parse(catalog, argv)
@@ -67,23 +67,38 @@ def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = Non
 
 
 def of_flags(
-    catalog: Catalog, flags: Mapping[str, Any], model: SimulatedModel, *, served: tuple[str, ...], **options: Any
+    catalog: Catalog,
+    flags: Mapping[str, Any],
+    model: SimulatedModel,
+    *,
+    served: tuple[str, ...],
+    **options: Any,
 ) -> LaunchOptions:
-    """Return the launch options of a server, given its parsed flags and its model. `served` are the names under which
-    the model is served, and `options` the other fields. Host and port come from the flags; the default host is loopback
-    for every engine, although some real engines listen on all addresses."""
-    host, port = str(flags.get("host") or "127.0.0.1"), int(flags.get("port") or catalog.engine.default_port)
+    """Return the launch options of a server, given its parsed flags and its model. `served` are the
+    names under which the model is served, and `options` the other fields. Host and port come from
+    the flags; the default host is loopback for every engine, although some real engines listen on
+    all addresses."""
+    host, port = (
+        str(flags.get("host") or "127.0.0.1"),
+        int(flags.get("port") or catalog.engine.default_port),
+    )
     options = {**_ranks(flags), **options}
-    return LaunchOptions(catalog.engine, catalog.version, flags, model, served, host, port, **options)
+    return LaunchOptions(
+        catalog.engine, catalog.version, flags, model, served, host, port, **options
+    )
 
 
 def _ranks(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of LaunchOptions for a server on several hosts with one process (rank) per host. {} if the
-    server is one process, even if its simulated host has the GPUs of several hosts."""
+    """Return the fields of LaunchOptions for a server on several hosts with one process (rank) per
+    host. {} if the server is one process, even if its simulated host has the GPUs of several hosts.
+    """
     if not os.environ.get("WORKBENCH_SIM_RANKS"):
         return {}
-    if flags.get("distributed-executor-backend") == "ray":  # this process uses the GPUs of all hosts
-        gpus = int(flags.get("tensor-parallel-size") or 1) * int(flags.get("pipeline-parallel-size") or 1)
+    # this process uses the GPUs of all hosts
+    if flags.get("distributed-executor-backend") == "ray":
+        gpus = int(flags.get("tensor-parallel-size") or 1) * int(
+            flags.get("pipeline-parallel-size") or 1
+        )
         return {"nodes": max(1, gpus // profiles.get(os.environ["WORKBENCH_SIM_PROFILE"]).count)}
     nodes = int(flags.get("nnodes") or 1)
     if nodes == 1:
@@ -108,7 +123,8 @@ def after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:
 
 
 def first_of(value: Any, default: str) -> tuple[str, ...]:
-    """Return the values of a flag that may be given several times, as texts. If it is not set, return (`default`,)."""
+    """Return the values of a flag that may be given several times, as texts. If it is not set,
+    return (`default`,)."""
     if isinstance(value, list):
         return tuple(map(str, value)) or (default,)
     return (str(value),) if value else (default,)
@@ -118,4 +134,6 @@ def _config(catalog: Catalog, path: str) -> dict[str, Any]:
     try:
         return flag_parser.small_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise catalog.engine.reject(f"argument --config: cannot read {path}: {error.strerror}") from None
+        raise catalog.engine.reject(
+            f"argument --config: cannot read {path}: {error.strerror}"
+        ) from None

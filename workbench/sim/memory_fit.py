@@ -1,5 +1,5 @@
-"""The memory of a simulated server: on which GPUs the model is placed, and how many tokens the KV cache has room for. A
-server that does not fit fails as the real engine would.
+"""The memory of a simulated server: on which GPUs the model is placed, and how many tokens the KV
+cache has room for. A server that does not fit fails as the real engine would.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from workbench.sim.launch_options import LaunchOptions
 
 GIB = float(1 << 30)
-# Every model path below these exists on a simulated host, and so does every path with a known name. The presets'
-# examples are below the second.
+# Every model path below these exists on a simulated host, and so does every path with a known name.
+# The presets' examples are below the second.
 MODEL_ROOTS = ("/simulated/", "/srv/models/")
 CONTEXT_GIB = 0.45  # CUDA context and libraries
 GRAPHS_GIB = 0.35
 
 
 class Failure(Exception):
-    """The error of an engine that cannot start. `lines` are the last lines of its log, with the reason first. `code` is
-    the exit status."""
+    """The error of an engine that cannot start. `lines` are the last lines of its log, with the
+    reason first. `code` is the exit status."""
 
     def __init__(self, *lines: str, code: int = 1) -> None:
         super().__init__(lines[0])
@@ -35,8 +35,8 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Fit:
-    """The GPUs and the memory use of a server. `replicas` has the GPU indices of each data-parallel replica. All bytes
-    are per GPU."""
+    """The GPUs and the memory use of a server. `replicas` has the GPU indices of each data-parallel
+    replica. All bytes are per GPU."""
 
     replicas: tuple[tuple[int, ...], ...]
     weight_bytes: float
@@ -49,7 +49,8 @@ class Fit:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """The memory of one GPU while an engine loads its model, in bytes. `per_token` is the KV cache of one token."""
+    """The memory of one GPU while an engine loads its model, in bytes. `per_token` is the KV cache
+    of one token."""
 
     total: float
     free: float
@@ -60,13 +61,16 @@ class GpuMemory:
 
 
 def visible_gpus(state: SimState) -> tuple[int, ...]:
-    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID. All GPUs are visible if this
-    variable is not set."""
+    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID. All GPUs
+    are visible if this variable is not set."""
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = state.profile.count
     if words is None:
         return tuple(range(count))
-    known = {**{str(i): i for i in range(count)}, **{state.profile.uuid(i): i for i in range(count)}}
+    known = {
+        **{str(i): i for i in range(count)},
+        **{state.profile.uuid(i): i for i in range(count)},
+    }
     found: list[int] = []
     for word in words.split(","):
         if word.strip() not in known:  # CUDA stops at the first unknown one
@@ -76,8 +80,8 @@ def visible_gpus(state: SimState) -> tuple[int, ...]:
 
 
 def place(launch: LaunchOptions, state: SimState) -> Fit:
-    """Return the GPUs and the KV cache of a server. Raises Failure if the model path, the GPUs or the memory would make
-    the real engine fail.
+    """Return the GPUs and the KV cache of a server. Raises Failure if the model path, the GPUs or
+    the memory would make the real engine fail.
     """
     path = launch.engine.model_path(launch)
     if path is not None and not _exists(path):
@@ -90,7 +94,9 @@ def place(launch: LaunchOptions, state: SimState) -> Fit:
     replicas = tuple(tuple(gpus[r * per_replica : (r + 1) * per_replica]) for r in range(launch.dp))
     fits = [_fit(launch, state, replica) for replica in replicas]
     smallest = min(fits, key=lambda f: f.kv_tokens)
-    return replace(smallest, replicas=replicas, peer_access=state.profile.interconnect.custom_us is not None)
+    return replace(
+        smallest, replicas=replicas, peer_access=state.profile.interconnect.custom_us is not None
+    )
 
 
 def _exists(path: str) -> bool:
@@ -106,7 +112,8 @@ def _fit(launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> Fit:
         working += engine.graphs_gib * GIB
     memory = GpuMemory(
         total=total,
-        free=min(total - gpu.reserved_mib * (1 << 20) - state.memory_used(i) for i in gpus) - context,
+        free=min(total - gpu.reserved_mib * (1 << 20) - state.memory_used(i) for i in gpus)
+        - context,
         budget=launch.memory_share * total,
         weights=model.weight_bytes / (len(gpus) * launch.nodes) * 1.01,
         working=working,

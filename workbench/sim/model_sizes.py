@@ -1,5 +1,5 @@
-"""Sizes and shapes of LLMs. model_sizes.json has the known models; for any other model, they are guessed from the
-number of parameters in its name."""
+"""Sizes and shapes of LLMs. model_sizes.json has the known models; for any other model, they are
+guessed from the number of parameters in its name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ COMPUTE: dict[str, str] = _DATA["tensor_format"]  # of quantized weights; all ot
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """The sizes of a model. `parameters` and `active` are counts; `active` is the number of parameters that one token
-    uses. `weight_bytes` is the size of all weights, `bytes_per_token` the weights that one token reads."""
+    """The sizes of a model. `parameters` and `active` are counts; `active` is the number of
+    parameters that one token uses. `weight_bytes` is the size of all weights, `bytes_per_token` the
+    weights that one token reads."""
 
     id: str
     parameters: float
@@ -36,7 +37,8 @@ class SimulatedModel:
 
 @dataclass(frozen=True)
 class _Known:
-    """One row of model_sizes.json: the sizes of a known model, whose id matches the regular expression `pattern`."""
+    """One row of model_sizes.json: the sizes of a known model, whose id matches the regular
+    expression `pattern`."""
 
     parameters: float
     layers: int
@@ -57,20 +59,28 @@ _TABLE = tuple(_Known(**row) for row in _DATA["models"])
 def named_quantization(model_id: str) -> str | None:
     """Return the quantization that a model's name contains, such as AWQ. None if it contains none."""
     name = model_id.lower()
-    return next((quant for quant, pattern in _DATA["quantization_in_name"].items() if re.search(pattern, name)), None)
+    return next(
+        (
+            quant
+            for quant, pattern in _DATA["quantization_in_name"].items()
+            if re.search(pattern, name)
+        ),
+        None,
+    )
 
 
 def describe(
     model_id: str, *, quantization: str | None = None, dtype: str = "auto", kv_fp8: bool = False
 ) -> SimulatedModel:
-    """Return the simulated model for `model_id`. `quantization` and `dtype` are the values of the engine's flags;
-    `kv_fp8` is True for an 8-bit KV cache.
+    """Return the simulated model for `model_id`. `quantization` and `dtype` are the values of the
+    engine's flags; `kv_fp8` is True for an 8-bit KV cache.
     """
     name = model_id.lower().rstrip("/")
     quant = _DATA["quantization_flag"].get((quantization or "").lower()) or named_quantization(name)
     quant = quant or ("fp32" if dtype in ("float", "float32") else "bf16")
     bits = BITS[quant]
-    bpw = re.search(r"(\d\.\d+)[-_ ]?bpw", name)  # the names of exl2 and exl3 files contain the bits
+    # the names of exl2 and exl3 files contain the bits
+    bpw = re.search(r"(\d\.\d+)[-_ ]?bpw", name)
     if bpw:
         quant, bits = "awq", float(bpw.group(1)) + 0.1
     known = next((k for k in _TABLE if re.search(k.pattern, name)), None)
@@ -102,19 +112,31 @@ def describe(
 
 
 def _guess(name: str) -> _Known:
-    """Return a model that is guessed from its name. The number of parameters is the number before "b" in the name; the
-    layers are those of the smallest known shape with about as many parameters."""
+    """Return a model that is guessed from its name. The number of parameters is the number before
+    "b" in the name; the layers are those of the smallest known shape with about as many parameters.
+    """
     sizes = [float(s) for s in re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", name)]
     billions = max(sizes, default=1.0)
     active = re.search(r"a(\d+(?:\.\d+)?)b", name)
     shapes = _DATA["shapes"]["rows"]
     _, layers, hidden, kv_kib = next(shape for shape in shapes if billions <= shape[0] * 1.3)
     active_parameters = float(active.group(1)) * 1e9 if active else None
-    return _Known(billions * 1e9, layers, hidden, kv_kib, 0.0, 32768, "LlamaForCausalLM", active=active_parameters)
+    return _Known(
+        billions * 1e9,
+        layers,
+        hidden,
+        kv_kib,
+        0.0,
+        32768,
+        "LlamaForCausalLM",
+        active=active_parameters,
+    )
 
 
 def _on_disk(model_id: str) -> float:
     path = Path(model_id)
     if path.is_file():
         return float(path.stat().st_size)
-    return float(sum(f.stat().st_size for f in path.glob("*.safetensors"))) if path.is_dir() else 0.0
+    return (
+        float(sum(f.stat().st_size for f in path.glob("*.safetensors"))) if path.is_dir() else 0.0
+    )

@@ -1,10 +1,10 @@
 # ruff: noqa: T201 (a command-line program: it prints)
-"""The simulated nvidia-smi: the options that Workbench and its users need, with the texts and exit codes of the real
-program.
+"""The simulated nvidia-smi: the options that Workbench and its users need, with the texts and exit
+codes of the real program.
 
-Its misleading answers are simulated too: a change that the board does not support prints "Treating as warning and
-moving on" and exits with 0; the text about a changed power limit names the default limit as the previous value; a clock
-lock without effect is accepted.
+Its misleading answers are simulated too: a change that the board does not support prints "Treating
+as warning and moving on" and exits with 0; the text about a changed power limit names the default
+limit as the previous value; a clock lock without effect is accepted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ ALIASES = {
     "-rmc": "--reset-memory-clocks",
     "-h": "--help",
 }
-SWITCHES = {"--list-gpus", "--query", "--reset-gpu-clocks", "--reset-memory-clocks", "--help", "--version"}
+SWITCHES = {
+    "--list-gpus",
+    "--query",
+    "--reset-gpu-clocks",
+    "--reset-memory-clocks",
+    "--help",
+    "--version",
+}
 SETTERS = (
     "--persistence-mode",
     "--power-limit",
@@ -43,7 +50,16 @@ SETTERS = (
     "--reset-gpu-clocks",
     "--reset-memory-clocks",
 )
-VALUED = {"--id", "--loop", "--loop-ms", "--display", "--query-gpu", "--query-compute-apps", "--format", *SETTERS[:4]}
+VALUED = {
+    "--id",
+    "--loop",
+    "--loop-ms",
+    "--display",
+    "--query-gpu",
+    "--query-compute-apps",
+    "--format",
+    *SETTERS[:4],
+}
 INIT_TEXTS = {
     9: "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
     "Make sure that the latest NVIDIA driver is installed and running.",
@@ -83,11 +99,19 @@ def parse(argv: Sequence[str]) -> Options:
         elif name in VALUED:
             if not separator:
                 if not rest:
-                    raise Exit(1, f"Option \"{word}\" is missing its value. Please run 'nvidia-smi -h' for help.")
+                    raise Exit(
+                        1,
+                        f'Option "{word}" is missing its value. Please run \'nvidia-smi '
+                        "-h' for help.",
+                    )
                 value = rest.pop(0)
             options.values[name] = value
         else:
-            raise Exit(1, f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\"{word}\"")
+            raise Exit(
+                1,
+                "Invalid combination of input arguments. Please run 'nvidia-smi -h' for "
+                f'help.\n"{word}"',
+            )
     if sum(name in options for name in SETTERS) > 1:
         raise Exit(1, "Only one device modification may be done at a time.")
     return options
@@ -98,7 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(arguments)
         if "--help" in options:
-            print("NVIDIA System Management Interface (SIMULATED by Workbench: no GPU is behind it)\n")
+            print(
+                "NVIDIA System Management Interface (SIMULATED by Workbench: no GPU is behind it)\n"
+            )
             print("options: " + " ".join(sorted({*ALIASES, *SWITCHES, *VALUED})))
             return 0
         _run(options, SimulatedNvml(driver_state.from_environment()))
@@ -131,8 +157,14 @@ def _run(options: Options, library: SimulatedNvml) -> None:
         _set(setter, options.get(setter), devices)
     elif "--version" in options:
         profile = library._state.profile
-        print(f"NVIDIA-SMI version  : {profile.driver_version}\nNVML version        : {profile.nvml_version[3:]}")
-        print(f"DRIVER version      : {profile.driver_version}\nCUDA Version        : {_cuda(profile.cuda_version)}")
+        print(
+            f"NVIDIA-SMI version  : {profile.driver_version}\nNVML version        : "
+            f"{profile.nvml_version[3:]}"
+        )
+        print(
+            f"DRIVER version      : {profile.driver_version}\nCUDA Version        : "
+            f"{_cuda(profile.cuda_version)}"
+        )
     elif "--list-gpus" in options:
         for device in _alive(devices):
             print(f"GPU {device.index}: {device.text('Name')} (UUID: {device.text('UUID')})")
@@ -159,8 +191,8 @@ def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
 
 
 def _alive(devices: list[Device]) -> list[Device]:
-    """Return the GPUs that respond, and print the real program's message about each lost GPU. If the only GPU in
-    `devices` is lost, Exit is raised."""
+    """Return the GPUs that respond, and print the real program's message about each lost GPU. If
+    the only GPU in `devices` is lost, Exit is raised."""
     answering = []
     for device in devices:
         try:
@@ -169,7 +201,8 @@ def _alive(devices: list[Device]) -> list[Device]:
         except NvmlError as refused:
             bus_id = device.library._state.profile.bus_id(device.index)
             print(
-                f"Unable to determine the device handle for GPU{device.index}: {bus_id}: GPU is lost.  "
+                f"Unable to determine the device handle for GPU{device.index}: {bus_id}: GPU is "
+                "lost.  "
                 "Reboot the system to recover this GPU"
             )
             if len(devices) == 1:
@@ -177,7 +210,7 @@ def _alive(devices: list[Device]) -> list[Device]:
     return answering
 
 
-# -- queries -----------------------------------------------------------------------------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
 def _repeat(options: Options, devices: list[Device]) -> None:
@@ -186,7 +219,9 @@ def _repeat(options: Options, devices: list[Device]) -> None:
         raise Exit(2, '"--format=" is required: csv[,noheader][,nounits]')
     units, show_header = "nounits" not in words, "noheader" not in words
     apps = "--query-compute-apps" in options
-    names = [n.strip() for n in options.get("--query-compute-apps" if apps else "--query-gpu").split(",")]
+    names = [
+        n.strip() for n in options.get("--query-compute-apps" if apps else "--query-gpu").split(",")
+    ]
     if not apps:
         for name in names:
             if name not in FIELDS:
@@ -197,7 +232,11 @@ def _repeat(options: Options, devices: list[Device]) -> None:
     due = time.monotonic()
     while True:
         for device in _alive(devices):
-            for line in _apps(device, names, units) if apps else [", ".join(cell(device, n, units) for n in names)]:
+            for line in (
+                _apps(device, names, units)
+                if apps
+                else [", ".join(cell(device, n, units) for n in names)]
+            ):
                 print(line)
         sys.stdout.flush()
         if not period:
@@ -238,7 +277,13 @@ def _details(devices: list[Device]) -> None:
         print(f"GPU {device.bus_id}")
         print(f"    {'Virtualization Mode':<38}: {modes[device.get('VirtualizationMode')]}")
         for name in FIELDS:
-            if "throttle" not in name and name not in ("timestamp", "count", "driver_version", "gpu_name", "gpu_uuid"):
+            if "throttle" not in name and name not in (
+                "timestamp",
+                "count",
+                "driver_version",
+                "gpu_name",
+                "gpu_uuid",
+            ):
                 print(f"    {header(name, False):<38}: {cell(device, name, True).strip('[]')}")
 
 
@@ -248,10 +293,15 @@ def _table(devices: list[Device], library: SimulatedNvml) -> None:
     line = "+" + "-" * 89 + "+"
     print(line)
     cuda = _cuda(profile.cuda_version)
-    text = f"| NVIDIA-SMI {profile.driver_version}   Driver Version: {profile.driver_version}   CUDA Version: {cuda}"
+    text = (
+        f"| NVIDIA-SMI {profile.driver_version}   Driver Version: {profile.driver_version}   "
+        f"CUDA Version: {cuda}"
+    )
     print(f"{text:<90}|\n{line}")
     for device in _alive(devices):
-        parts = [cell(device, n, False).strip("[]") for n in ("index", "name", "pci.bus_id", "pstate")]
+        parts = [
+            cell(device, n, False).strip("[]") for n in ("index", "name", "pci.bus_id", "pstate")
+        ]
         watts = [cell(device, n, False).strip("[]") for n in ("power.draw", "power.limit")]
         used = [cell(device, n, True) for n in ("memory.used", "memory.total")]
         memory = "Not Supported" if "[" in used[0] else " / ".join(used)
@@ -262,7 +312,7 @@ def _table(devices: list[Device], library: SimulatedNvml) -> None:
     print(line)
 
 
-# -- settings ----------------------------------------------------------------------------------------------------
+# -- settings --------------------------------------------------------------------------------------
 
 
 def _set(setter: str, value: str, devices: list[Device]) -> None:
@@ -271,8 +321,12 @@ def _set(setter: str, value: str, devices: list[Device]) -> None:
         "--power-limit": _power_limit,
         "--lock-gpu-clocks": lambda d, value: _lock(d, "Gpu", value),
         "--lock-memory-clocks": lambda d, value: _lock(d, "Memory", value),
-        "--reset-gpu-clocks": lambda d, _: _apply_clocks(d, "nvmlDeviceResetGpuLockedClocks", "Gpu"),
-        "--reset-memory-clocks": lambda d, _: _apply_clocks(d, "nvmlDeviceResetMemoryLockedClocks", "Memory"),
+        "--reset-gpu-clocks": lambda d, _: _apply_clocks(
+            d, "nvmlDeviceResetGpuLockedClocks", "Gpu"
+        ),
+        "--reset-memory-clocks": lambda d, _: _apply_clocks(
+            d, "nvmlDeviceResetMemoryLockedClocks", "Memory"
+        ),
     }
     for device in _alive(devices):
         changes[setter](device, value)
@@ -315,7 +369,8 @@ def _power_limit(device: Device, value: str) -> None:
     if not low <= watts <= high:
         raise Exit(
             2,
-            f"Provided power limit {watts:.2f} W is not a valid power limit which should be between "
+            f"Provided power limit {watts:.2f} W is not a valid power limit which should be "
+            "between "
             f"{low:.2f} W and {high:.2f} W for GPU {bus_id}\n{EARLY}",
         )
     default = device.get("PowerManagementDefaultLimit") / 1000
@@ -332,7 +387,8 @@ def _power_limit(device: Device, value: str) -> None:
 def _warn_persistence(device: Device) -> None:
     if not device.get("PersistenceMode"):
         print(
-            f"\nWarning: persistence mode is disabled on device {device.bus_id}. The setting goes back to its default "
+            f"\nWarning: persistence mode is disabled on device {device.bus_id}. The setting goes "
+            "back to its default "
             "when the last program that uses the driver ends."
         )
 
@@ -353,7 +409,10 @@ def _lock(device: Device, kind: str, value: str) -> None:
     if _apply_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
         name = {"Gpu": "GPU", "Memory": "Memory"}[kind]
         short = name[:3].lower()
-        print(f'{name} clocks set to "({short}ClkMin {low}, {short}ClkMax {high})" for GPU {device.bus_id}')
+        print(
+            f'{name} clocks set to "({short}ClkMin {low}, {short}ClkMax {high})" for GPU '
+            f"{device.bus_id}"
+        )
         _warn_persistence(device)
 
 
@@ -361,22 +420,27 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
     return _apply(
         device,
         lambda: device.call(function, *arguments),
-        denied=f"The current user does not have permission to change clocks for GPU {device.bus_id}.",
+        denied="The current user does not have permission to change clocks for GPU "
+        f"{device.bus_id}.",
         unsupported=f"Setting locked {kind} clocks is not supported for GPU {device.bus_id}.",
     )
 
 
 def _apply(device: Device, change: Callable[[], object], *, denied: str, unsupported: str) -> bool:
-    """Call `change`, which changes a setting, and return whether it succeeded. If the board does not support the
-    setting, print the warning `unsupported`. Other errors raise Exit. `denied` is the message for a missing
-    permission."""
+    """Call `change`, which changes a setting, and return whether it succeeded. If the board does
+    not support the setting, print the warning `unsupported`. Other errors raise Exit. `denied` is
+    the message for a missing permission."""
     try:
         change()
     except NvmlError as refused:
         if refused.code == 3:
             print(f"{unsupported}\n{WARNING}")
             return False
-        text = denied if refused.code == 4 else f"Unable to change settings of GPU {device.bus_id}: Invalid Argument"
+        text = (
+            denied
+            if refused.code == 4
+            else (f"Unable to change settings of GPU {device.bus_id}: Invalid Argument")
+        )
         raise Exit(refused.code, f"{text}\n{EARLY}") from None
     return True
 

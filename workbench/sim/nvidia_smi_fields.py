@@ -1,7 +1,7 @@
 """The query fields of the simulated nvidia-smi, with the header, unit and text of the real program.
 
-A missing value is printed as `[N/A]` if it is not supported, as `N/A` for the memory temperature, and as a sentence in
-brackets for other errors.
+A missing value is printed as `[N/A]` if it is not supported, as `N/A` for the memory temperature,
+and as a sentence in brackets for other errors.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class NvmlError(Exception):
 
 
 class Cell:
-    """A stand-in for any C struct of NVML: an object that accepts any attributes, into which an NVML function writes
-    its result."""
+    """A stand-in for any C struct of NVML: an object that accepts any attributes, into which an
+    NVML function writes its result."""
 
     value: Any = 0
     sensorType = 0
@@ -194,7 +194,10 @@ _FIELDS: dict[str, tuple[str, Callable[[Device], str]]] = {  # name: unit, reade
     "power.min_limit": ("W", _limit(0)),
     "power.max_limit": ("W", _limit(1)),
     "clocks_event_reasons.active": ("", lambda d: f"0x{d.get('CurrentClocksEventReasons'):016X}"),
-    "clocks_event_reasons.supported": ("", lambda d: f"0x{d.get('SupportedClocksEventReasons'):016X}"),
+    "clocks_event_reasons.supported": (
+        "",
+        lambda d: f"0x{d.get('SupportedClocksEventReasons'):016X}",
+    ),
     "pcie.link.gen.current": ("", _number("CurrPcieLinkGeneration")),
     "pcie.link.gen.gpucurrent": ("", _number("CurrPcieLinkGeneration")),
     "pcie.link.gen.max": ("", _number("MaxPcieLinkGeneration")),
@@ -212,7 +215,11 @@ for _short, _kind in (("gr", 0), ("sm", 1), ("mem", 2), ("video", 3)):
         FIELDS[_name] = (f"clocks.max.{_long}", "MHz", _number("MaxClockInfo", _kind))
     if _short in ("gr", "mem"):
         for _name in {f"clocks.applications.{_short}", f"clocks.applications.{_long}"}:
-            FIELDS[_name] = (f"clocks.applications.{_long}", "MHz", _number("ApplicationsClock", _kind))
+            FIELDS[_name] = (
+                f"clocks.applications.{_long}",
+                "MHz",
+                _number("ApplicationsClock", _kind),
+            )
 for _short, _bit in REASONS.items():
     FIELDS[f"clocks_event_reasons.{_short}"] = (f"clocks_event_reasons.{_short}", "", _reason(_bit))
 for _name in [n for n in FIELDS if n.startswith("clocks_event_reasons.")]:
@@ -223,8 +230,9 @@ FIELDS.update(
 
 
 def cell(device: Device, name: str, units: bool) -> str:
-    """Return the value of the query field `name` as the real program prints it, with its unit if `units` is True. If
-    the value is missing, return the text that the real program prints for the error."""
+    """Return the value of the query field `name` as the real program prints it, with its unit if
+    `units` is True. If the value is missing, return the text that the real program prints for the
+    error."""
     _, unit, read = FIELDS[name]
     try:
         text = read(device)

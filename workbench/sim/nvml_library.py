@@ -1,9 +1,10 @@
-"""The simulated driver as NVML's C library for pynvml: functions with handles and byref() arguments.
+"""The simulated driver as NVML's C library for pynvml: functions with handles and byref()
+arguments.
 
-pynvml 13 calls `getattr(nvmlLib, name)(...)`. Handles are pointer objects, results go through `ctypes.byref` (whose
-target is `._obj`), arrays and string buffers are passed directly, and every function returns an NVML code. Struct
-fields are set by name, so that any binding with NVML's field names works. A missing function raises AttributeError,
-like a missing symbol in ctypes.
+pynvml 13 calls `getattr(nvmlLib, name)(...)`. Handles are pointer objects, results go through
+`ctypes.byref` (whose target is `._obj`), arrays and string buffers are passed directly, and every
+function returns an NVML code. Struct fields are set by name, so that any binding with NVML's field
+names works. A missing function raises AttributeError, like a missing symbol in ctypes.
 """
 
 from __future__ import annotations
@@ -52,10 +53,15 @@ def _milli(value: float | None) -> int | None:
 
 
 def _fan_pct(profile: HostProfile, reading: SimulatedReading) -> int | None:
-    return round(max(30.0, min(100.0, 30.0 + 1.4 * (reading.temperature_c - 50.0)))) if profile.gpu.fan else None
+    return (
+        round(max(30.0, min(100.0, 30.0 + 1.4 * (reading.temperature_c - 50.0))))
+        if profile.gpu.fan
+        else None
+    )
 
 
-# Functions that only read: the values of their results, in the order of the arguments. None is NOT_SUPPORTED.
+# Functions that only read: the values of their results, in the order of the arguments. None is
+# NOT_SUPPORTED.
 _SYSTEM: dict[str, Callable[[HostProfile], tuple[Any, ...]]] = {
     "nvmlSystemGetDriverVersion": lambda p: (p.driver_version.encode(),),
     "nvmlSystemGetNVMLVersion": lambda p: (p.nvml_version.encode(),),
@@ -79,10 +85,15 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
     "nvmlDeviceGetPowerUsage": lambda p, r: (_milli(r.power_average_w),),
     "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_milli(r.limit_w),),
     "nvmlDeviceGetPowerManagementDefaultLimit": lambda p, r: (_milli(p.gpu.power_default_w),),
-    "nvmlDeviceGetPowerManagementLimitConstraints": lambda p, r: (_milli(p.gpu.power_min_w), _milli(p.gpu.power_max_w)),
+    "nvmlDeviceGetPowerManagementLimitConstraints": lambda p, r: (
+        _milli(p.gpu.power_min_w),
+        _milli(p.gpu.power_max_w),
+    ),
     "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_milli(r.energy_j),),
     "nvmlDeviceGetFanSpeed": lambda p, r: (_fan_pct(p, r),),
-    "nvmlDeviceGetCurrPcieLinkGeneration": lambda p, r: (1 if r.point.pstate >= 8 else p.gpu.pcie_gen,),
+    "nvmlDeviceGetCurrPcieLinkGeneration": lambda p, r: (
+        1 if r.point.pstate >= 8 else p.gpu.pcie_gen,
+    ),
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda p, r: (p.gpu.pcie_gen,),
     "nvmlDeviceGetCurrPcieLinkWidth": lambda p, r: (p.pcie_width or p.gpu.pcie_width,),
 }
@@ -97,8 +108,8 @@ _SAME_AS = {
 
 
 class SimulatedNvml:
-    """A replacement for `pynvml.nvmlLib`. Its public names are those of NVML functions; all other names start with an
-    underscore."""
+    """A replacement for `pynvml.nvmlLib`. Its public names are those of NVML functions; all other
+    names start with an underscore."""
 
     def __init__(self, state: SimState) -> None:
         self._state = state
@@ -114,18 +125,21 @@ class SimulatedNvml:
         return self._entries[name]
 
     def _body(self, name: str) -> Callable[..., None] | None:
-        """Return the Python function that implements the NVML function `name`. None if the simulated library lacks
-        it."""
+        """Return the Python function that implements the NVML function `name`. None if the
+        simulated library lacks it."""
         name = _SAME_AS.get(name, name)
         if name in _SYSTEM:
             return lambda *results: _put_all(results, _SYSTEM[name](self._state.profile))
         if name in _DEVICE:
-            return lambda handle, *results: _put_all(results, _DEVICE[name](self._state.profile, self._reading(handle)))
+            return lambda handle, *results: _put_all(
+                results, _DEVICE[name](self._state.profile, self._reading(handle))
+            )
         return getattr(self, "_" + name, None)
 
     def _entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
-        """Return a function that calls `body` and returns an NVML code. If a simulated fault requires this for the NVML
-        function `name`, the function hangs or returns an error code instead."""
+        """Return a function that calls `body` and returns an NVML code. If a simulated fault
+        requires this for the NVML function `name`, the function hangs or returns an error code
+        instead."""
 
         def call(*arguments: Any) -> int:
             faults = self._state.faults()
@@ -154,7 +168,7 @@ class SimulatedNvml:
     def _reading(self, handle: Any) -> SimulatedReading:
         return self._state.readings()[self._index(handle)]
 
-    # -- library and system --------------------------------------------------------------------------------------
+    # -- library and system ------------------------------------------------------------------------
 
     def _nvmlInitWithFlags(self, _flags: Any = 0) -> None:
         code = int(self._state.faults().get("init", 0))
@@ -166,7 +180,7 @@ class SimulatedNvml:
     def _nvmlShutdown(self) -> None:
         pass
 
-    # -- devices -------------------------------------------------------------------------------------------------
+    # -- devices -----------------------------------------------------------------------------------
 
     def _give(self, out: Any, index: int) -> None:
         if index in self._state.faults().get("lost", ()):
@@ -199,7 +213,7 @@ class SimulatedNvml:
         info.busId, info.busIdLegacy = text.encode(), text[4:].encode()
         info.domain, info.bus, info.device = int(text[:8], 16), int(text[9:11], 16), 0
 
-    # -- clocks --------------------------------------------------------------------------------------------------
+    # -- clocks ------------------------------------------------------------------------------------
 
     def _clock_kind(self, kind: Any) -> int:
         number = _value(kind)
@@ -232,8 +246,8 @@ class SimulatedNvml:
     _nvmlDeviceGetDefaultApplicationsClock = _nvmlDeviceGetApplicationsClock
 
     def _fill(self, values: list[int], count: Any, out: Any) -> None:
-        """Write `values` to the array `out` and their number to `count`. If the array is too small, write the required
-        size to `count` and raise the NVML error for this."""
+        """Write `values` to the array `out` and their number to `count`. If the array is too small,
+        write the required size to `count` and raise the NVML error for this."""
         room = count._obj.value
         count._obj.value = len(values)
         if values and (out is None or room < len(values)):
@@ -247,7 +261,9 @@ class SimulatedNvml:
             raise NvmlRefusal(NOT_SUPPORTED)
         self._fill(list(self._state.profile.gpu.memory_steps_mhz), count, out)
 
-    def _nvmlDeviceGetSupportedGraphicsClocks(self, handle: Any, memory_mhz: Any, count: Any, out: Any) -> None:
+    def _nvmlDeviceGetSupportedGraphicsClocks(
+        self, handle: Any, memory_mhz: Any, count: Any, out: Any
+    ) -> None:
         self._index(handle)
         gpu = self._state.profile.gpu
         if not gpu.memory_steps_mhz:
@@ -255,14 +271,19 @@ class SimulatedNvml:
         if _value(memory_mhz) not in gpu.memory_steps_mhz:
             raise NvmlRefusal(NOT_FOUND)
         steps = int((gpu.sm_max_mhz - gpu.sm_idle_mhz) / gpu.sm_step_mhz)
-        self._fill([round(gpu.sm_max_mhz - i * gpu.sm_step_mhz) for i in range(steps + 1)], count, out)
+        self._fill(
+            [round(gpu.sm_max_mhz - i * gpu.sm_step_mhz) for i in range(steps + 1)], count, out
+        )
 
     def _nvmlDeviceGetUtilizationRates(self, handle: Any, out: Any) -> None:
         reading = self._reading(handle)
         unified = self._state.profile.gpu.unified_memory  # always 0 with unified memory
-        out._obj.gpu, out._obj.memory = reading.gpu_util_pct, 0 if unified else reading.point.memory_util_pct
+        out._obj.gpu, out._obj.memory = (
+            reading.gpu_util_pct,
+            0 if unified else reading.point.memory_util_pct,
+        )
 
-    # -- power, energy, temperature ------------------------------------------------------------------------------
+    # -- power, energy, temperature ----------------------------------------------------------------
 
     def _nvmlDeviceGetTemperatureV(self, handle: Any, out: Any) -> None:
         reading = self._reading(handle)
@@ -286,7 +307,7 @@ class SimulatedNvml:
             raise NvmlRefusal(NOT_SUPPORTED)
         _put(out, round(self._state.profile.gpu.slowdown_c + above))
 
-    # -- memory, PCIe, processes ---------------------------------------------------------------------------------
+    # -- memory, PCIe, processes -------------------------------------------------------------------
 
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> None:
         reading, gpu = self._reading(handle), self._state.profile.gpu
@@ -302,7 +323,11 @@ class SimulatedNvml:
         if gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
         info = out._obj
-        info.total, info.reserved, info.used = gpu.memory_bytes, gpu.reserved_mib * MIB, reading.memory_used_bytes
+        info.total, info.reserved, info.used = (
+            gpu.memory_bytes,
+            gpu.reserved_mib * MIB,
+            reading.memory_used_bytes,
+        )
         info.free = info.total - info.reserved - info.used
 
     def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, out: Any) -> None:
@@ -321,7 +346,7 @@ class SimulatedNvml:
 
     _nvmlDeviceGetMPSComputeRunningProcesses_v3 = _nvmlDeviceGetGraphicsRunningProcesses_v3
 
-    # -- field values --------------------------------------------------------------------------------------------
+    # -- field values ------------------------------------------------------------------------------
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> None:
         reading = self._reading(handle)
@@ -340,8 +365,8 @@ class SimulatedNvml:
                 entry.value.ullVal = found[1]
 
     def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, int] | None:
-        """Return (value type, value) of the NVML field with the number `field`. None if this GPU does not support the
-        field, or if `scope` is not 0."""
+        """Return (value type, value) of the NVML field with the number `field`. None if this GPU
+        does not support the field, or if `scope` is not 0."""
         gpu = self._state.profile.gpu
         if scope != 0:
             return None
@@ -361,7 +386,7 @@ class SimulatedNvml:
             return UNSIGNED_LONG_LONG, round(reading.energy_j * 1000)
         return None
 
-    # -- setters -------------------------------------------------------------------------------------------------
+    # -- setters -----------------------------------------------------------------------------------
 
     def _set(self, handle: Any, **change: Any) -> None:
         index, faults = self._index(handle), self._state.faults()

@@ -1,5 +1,5 @@
-"""The OpenAI-style API of the simulated engines. Routes, streams, errors and usage have the form that the real engines
-give them.
+"""The OpenAI-style API of the simulated engines. Routes, streams, errors and usage have the form
+that the real engines give them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.scheduler import Replica, Sequence
 
 WORDS = (  # noqa: SIM905
-    "the model reads every weight once for each token so memory sets the pace while clocks only help the prompt and "
-    "batches share what was read until compute or cache runs short this text is simulated filler and says nothing"
+    "the model reads every weight once for each token so memory sets the pace while clocks only "
+    "help the prompt and "
+    "batches share what was read until compute or cache runs short this text is simulated filler "
+    "and says nothing"
 ).split()
 PIECE = re.compile(r"\w{1,7}|[^\w\s]")  # about the pieces of a byte-pair tokenizer for English
 SPECIAL = re.compile(rf"<s>|<assistant>|{PIECE.pattern}")
 OPEN_PATHS = ("/health", "/metrics", "/version", "/ping")  # need no API key
 
-EMBEDDING = base64.b64encode(bytes(4 * 768)).decode()  # 768 numbers of 32 bits, as `encoding_format` base64 has them
+# 768 numbers of 32 bits, as `encoding_format` base64 has them
+EMBEDDING = base64.b64encode(bytes(4 * 768)).decode()
 
 
 class ApiError(Exception):
-    """The error for a request that gets an error reply: `status` is the HTTP status, `kind` the error type in the body,
-    and `param` the name of the invalid parameter."""
+    """The error for a request that gets an error reply: `status` is the HTTP status, `kind` the
+    error type in the body, and `param` the name of the invalid parameter."""
 
     def __init__(self, status: int, kind: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -41,7 +44,8 @@ class ApiError(Exception):
 
     @property
     def unknown_path(self) -> bool:
-        """Whether the error means that the server has no such path. The web framework then makes the reply."""
+        """Whether the error means that the server has no such path. The web framework then makes
+        the reply."""
         return str(self) in ("Not Found", "Method Not Allowed")
 
 
@@ -57,7 +61,12 @@ class Api:
     """The HTTP API of one server. Until `ready` is True, it answers only /health."""
 
     def __init__(
-        self, launch: LaunchOptions, replicas: list[Replica], metrics: Metrics, log: EngineLog, max_len: int
+        self,
+        launch: LaunchOptions,
+        replicas: list[Replica],
+        metrics: Metrics,
+        log: EngineLog,
+        max_len: int,
     ) -> None:
         self.launch = launch
         self.engine = launch.engine
@@ -93,7 +102,11 @@ class Api:
         try:
             if route is None:
                 known = any(path == request.path for _, path in self.routes)
-                raise ApiError(405 if known else 404, "NotFoundError", "Method Not Allowed" if known else "Not Found")
+                raise ApiError(
+                    405 if known else 404,
+                    "NotFoundError",
+                    "Method Not Allowed" if known else "Not Found",
+                )
             if not self.ready and request.path != "/health":
                 raise ApiError(503, "unavailable_error", "Loading model")
             self._authorize(request)
@@ -110,14 +123,15 @@ class Api:
         return f"{'chatcmpl' if chat else 'cmpl'}-simulated-{self.created:x}-{self.count}"
 
     def chat_text(self, request: Request) -> str:
-        """Return the messages of a chat request as one text, without the tokens of the chat template."""
+        """Return the messages of a chat request as one text, without the tokens of the chat
+        template."""
         return _chat_text(_body(request))
 
-    # -- small routes --------------------------------------------------------------------------------------------
+    # -- small routes ------------------------------------------------------------------------------
 
     def _tokenize(self, request: Request) -> None:
-        """Reply with the token ids of the text in a request. If the engine accepts messages, they can replace the
-        text."""
+        """Reply with the token ids of the text in a request. If the engine accepts messages, they
+        can replace the text."""
         field = self.engine.tokenize_field
         body = _body(request)
         given = body.get(field)
@@ -160,7 +174,7 @@ class Api:
         if key not in (given, request.headers.get("x-api-key")):
             raise ApiError(401, "Unauthorized", "Unauthorized")
 
-    # -- generation ----------------------------------------------------------------------------------------------
+    # -- generation --------------------------------------------------------------------------------
 
     def _generate(self, request: Request, *, chat: bool) -> None:
         body = _body(request)
@@ -177,42 +191,58 @@ class Api:
         self._add(sequence, request)
 
     def _add(self, sequence: Sequence, request: Request) -> None:
-        """Give a request, as a `sequence` of tokens, to the replica of the model that has the least load."""
+        """Give a request, as a `sequence` of tokens, to the replica of the model that has the least
+        load."""
         replica = min(self.replicas, key=lambda r: r.load)
         request.on_gone = lambda: replica.abort(sequence)
         replica.add(sequence)
 
     def _embed(self, request: Request) -> None:
-        """Reply with one embedding for the text in a request, as soon as the simulated engine has processed its
-        tokens."""
+        """Reply with one embedding for the text in a request, as soon as the simulated engine has
+        processed its tokens."""
         body = _body(request)
         prompt = PIECE.findall(_prompt_text({"prompt": body.get("input")}))
         if not prompt:
             raise bad_request("input: Field required", "input")
         if len(prompt) > self.max_len:
-            raise bad_request(f"This model's maximum context length is {self.max_len} tokens.", "input")
+            raise bad_request(
+                f"This model's maximum context length is {self.max_len} tokens.", "input"
+            )
 
         def deliver(tokens: int, finished: bool) -> None:
             if finished:
-                usage = {"prompt_tokens": len(prompt), "total_tokens": len(prompt), "completion_tokens": 0}
+                usage = {
+                    "prompt_tokens": len(prompt),
+                    "total_tokens": len(prompt),
+                    "completion_tokens": 0,
+                }
                 entry = {"object": "embedding", "index": 0, "embedding": EMBEDDING}
-                frame = {"object": "list", "model": self.launch.served[0], "data": [entry], "usage": usage}
-                request.reply(200, {"id": self.next_id(False), "created": int(time.time()), **frame})
+                frame = {
+                    "object": "list",
+                    "model": self.launch.served[0],
+                    "data": [entry],
+                    "usage": usage,
+                }
+                request.reply(
+                    200, {"id": self.next_id(False), "created": int(time.time()), **frame}
+                )
 
         sequence = Sequence(prompt, 1, deliver, embedding=True)
         self._add(sequence, request)
 
     def _length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
-        """Return the number of tokens to generate for a request. This is the limit in its `body` if the engine must
-        ignore the end of the text, otherwise a typical length up to the limit. `prompt` is the number of prompt tokens,
-        and `chat` says whether it is a chat request. Raises ApiError for an invalid limit."""
+        """Return the number of tokens to generate for a request. This is the limit in its `body` if
+        the engine must ignore the end of the text, otherwise a typical length up to the limit.
+        `prompt` is the number of prompt tokens, and `chat` says whether it is a chat request.
+        Raises ApiError for an invalid limit."""
         room = self.max_len - prompt
         limit = length_limit(body)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise bad_request(f"max_tokens must be at least 1, got {limit}.", "max_tokens")
         if room < 1 or (limit and limit > room and self.engine.rejects_long_requests):
             raise bad_request(
-                f"'max_tokens' or 'max_completion_tokens' is too large: {limit}. This model's maximum context length "
+                f"'max_tokens' or 'max_completion_tokens' is too large: {limit}. This model's "
+                "maximum context length "
                 f"is {self.max_len} tokens and your request has {prompt} input tokens "
                 f"({limit} > {self.max_len} - {prompt}).",
                 "max_tokens",
@@ -220,13 +250,19 @@ class Api:
         most = min(int(limit or (room if chat else 16)), room)
         if body.get("ignore_eos"):
             return most
-        natural = 40 + zlib.crc32(repr((body.get("messages"), body.get("prompt"), body.get("seed"))).encode()) % 360
+        natural = (
+            40
+            + zlib.crc32(
+                repr((body.get("messages"), body.get("prompt"), body.get("seed"))).encode()
+            )
+            % 360
+        )
         return min(most, max(natural, int(body.get("min_tokens") or 0)))
 
 
 def length_limit(body: dict[str, Any]) -> Any:
-    """Return the limit on the tokens of the answer, from the field max_completion_tokens, max_tokens or n_predict of
-    the request. None if the request has no limit."""
+    """Return the limit on the tokens of the answer, from the field max_completion_tokens,
+    max_tokens or n_predict of the request. None if the request has no limit."""
     names = ("max_completion_tokens", "max_tokens", "n_predict")
     return next((body[name] for name in names if body.get(name) is not None), None)
 
@@ -245,7 +281,11 @@ def _body(request: Request) -> dict[str, Any]:
 
 
 def _pieces(body: dict[str, Any], chat: bool) -> list[str]:
-    return ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"] if chat else PIECE.findall(_prompt_text(body))
+    return (
+        ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"]
+        if chat
+        else PIECE.findall(_prompt_text(body))
+    )
 
 
 def _chat_text(body: dict[str, Any]) -> str:
@@ -254,7 +294,11 @@ def _chat_text(body: dict[str, Any]) -> str:
         raise bad_request("messages: Field required", "messages")
     parts = []
     for message in messages:
-        role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else ("", None)
+        role, content = (
+            (message.get("role"), message.get("content"))
+            if isinstance(message, dict)
+            else ("", None)
+        )
         if isinstance(content, list):
             content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
         parts.append(f"{role} {content or ''}")
@@ -273,9 +317,12 @@ def _prompt_text(body: dict[str, Any]) -> str:
 
 
 class ApiReply:
-    """The reply to one request, streamed or complete. The scheduler calls `deliver` with the number of new tokens."""
+    """The reply to one request, streamed or complete. The scheduler calls `deliver` with the number
+    of new tokens."""
 
-    def __init__(self, api: Api, request: Request, body: dict[str, Any], chat: bool, length: int) -> None:
+    def __init__(
+        self, api: Api, request: Request, body: dict[str, Any], chat: bool, length: int
+    ) -> None:
         self.api = api
         self.engine = api.engine
         self.request = request
@@ -285,19 +332,23 @@ class ApiReply:
         self.usage_chunk = bool(options.get("include_usage"))
         self.every_usage = bool(options.get("continuous_usage_stats"))
         limit = length_limit(body)
-        self.reason = "length" if limit is None or length >= limit or body.get("ignore_eos") else "stop"
+        self.reason = (
+            "length" if limit is None or length >= limit or body.get("ignore_eos") else "stop"
+        )
         self.id = api.next_id(chat)
         self.sequence: Sequence | None = None
         self.sent = 0
         kind = "chat.completion" if chat else "text_completion"
-        model = body.get("model") if body.get("model") in api.launch.served else api.launch.served[0]
+        model = (
+            body.get("model") if body.get("model") in api.launch.served else api.launch.served[0]
+        )
         self.frame = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
         self.frame["system_fingerprint"] = "simulated"
         self.head = compact({**self.frame, "object": f"{kind}.chunk" if chat else kind})[:-1]
 
     def deliver(self, tokens: int, finished: bool) -> None:
-        """Add `tokens` new tokens to the reply. A streamed reply sends them to the client at once. Any other reply
-        sends all its tokens when `finished` is True."""
+        """Add `tokens` new tokens to the reply. A streamed reply sends them to the client at once.
+        Any other reply sends all its tokens when `finished` is True."""
         sequence = self.sequence
         assert sequence is not None
         if self.stream:
@@ -326,11 +377,17 @@ class ApiReply:
             self.request.event(events.encode())
 
     def _content_event(self, content: Any, reason: str | None, fields: dict[str, Any]) -> str:
-        choice = {"index": 0, "delta" if self.chat else "text": content, "logprobs": None, "finish_reason": reason}
+        choice = {
+            "index": 0,
+            "delta" if self.chat else "text": content,
+            "logprobs": None,
+            "finish_reason": reason,
+        }
         return self.event({"choices": [choice], **fields})
 
     def event(self, fields: dict[str, Any]) -> str:
-        """Return a server-sent event with the fields that all events of the reply have, followed by `fields`."""
+        """Return a server-sent event with the fields that all events of the reply have, followed by
+        `fields`."""
         return f"data: {self.head},{compact(fields)[1:]}\n\n"
 
     def finish_event(self, fields: dict[str, Any]) -> str:
@@ -348,8 +405,8 @@ class ApiReply:
         self.request.reply(200, {**reply, **self.engine.more_fields(sequence)})
 
     def usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
-        """Return the object "usage" of the reply, with the number of output tokens `made`. If `made` is None, all
-        output tokens so far are counted."""
+        """Return the object "usage" of the reply, with the number of output tokens `made`. If
+        `made` is None, all output tokens so far are counted."""
         made = sequence.generated if made is None else made
         usage: dict[str, Any] = {
             "prompt_tokens": len(sequence.prompt),

@@ -1,12 +1,14 @@
-"""The operating point of a simulated GPU: clocks, power and temperature from load, settings and time. Pure functions.
+"""The operating point of a simulated GPU: clocks, power and temperature from load, settings and
+time. Pure functions.
 
 Power over SM clock, with x = clock / clock during decode:
 
     P(x) = floor + span * activity * (0.85 x + 0.15 x^30)
 
-The formula is fitted to a public sweep of a bare-metal RTX PRO 6000 (27B AWQ, one stream): 511 W at 2779 MHz, 450 W at
-2661 MHz, 350 W at 2071 MHz. The same sweep shows how much a low SM clock slows a memory-bound step (`memory_slowdown`):
--1.1 % at 400 W, -4.9 % at 350 W, -13 % at 300 W. Other GPU types use the same formula with different watts.
+The formula is fitted to a public sweep of a bare-metal RTX PRO 6000 (27B AWQ, one stream): 511 W at
+2779 MHz, 450 W at 2661 MHz, 350 W at 2071 MHz. The same sweep shows how much a low SM clock slows a
+memory-bound step (`memory_slowdown`): -1.1 % at 400 W, -4.9 % at 350 W, -13 % at 300 W. Other GPU
+types use the same formula with different watts.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class GpuSetting:
 
 @dataclass(frozen=True)
 class GpuActivity:
-    """The activity of a GPU in the last half second. `busy`, `memory` and `compute` are the shares of time (0 to 1) in
-    which any kernel runs, memory is read, and tensor cores work."""
+    """The activity of a GPU in the last half second. `busy`, `memory` and `compute` are the shares
+    of time (0 to 1) in which any kernel runs, memory is read, and tensor cores work."""
 
     busy: float = 0.0
     memory: float = 0.0
@@ -69,8 +71,8 @@ IDLE_ACTIVITY = GpuActivity()
 
 
 def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
-    """Return the factor (1 or more) by which a step that is limited by memory bandwidth takes longer, because the SM
-    clock `sm_mhz` is below its normal value."""
+    """Return the factor (1 or more) by which a step that is limited by memory bandwidth takes
+    longer, because the SM clock `sm_mhz` is below its normal value."""
     short = gpu.sm_compute_mhz / max(sm_mhz, 1.0) - 1.0
     return 1.0 if short <= 0 else 1.0 + 0.36 * short**1.85
 
@@ -78,8 +80,8 @@ def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
 def operating_point(
     profile: HostProfile, setting: GpuSetting, load: GpuActivity, temperature_c: float
 ) -> OperatingPoint:
-    """Return the clocks, the power and the clock event reasons of a GPU with these settings, load and temperature.
-    Noise is not included.
+    """Return the clocks, the power and the clock event reasons of a GPU with these settings, load
+    and temperature. Noise is not included.
     """
     gpu = profile.gpu
     working = load.busy > 0.0
@@ -103,25 +105,33 @@ def operating_point(
     sm = math.floor(sm / gpu.sm_step_mhz) * gpu.sm_step_mhz
     power = _power(gpu, sm, level)
     return OperatingPoint(
-        round(sm), memory, power, gpu.pstate_compute, reasons, round(100 * load.busy), round(100 * load.memory)
+        round(sm),
+        memory,
+        power,
+        gpu.pstate_compute,
+        reasons,
+        round(100 * load.busy),
+        round(100 * load.memory),
     )
 
 
 def _level(gpu: GpuModel, load: GpuActivity) -> float:
-    """Return the power of this load on a scale on which decoding, limited by memory, is 1.0. The constant part, which a
-    GPU with high clocks draws even without a load, is not included. The result is about 0.35 if the GPU mostly waits
-    for its next kernel."""
+    """Return the power of this load on a scale on which decoding, limited by memory, is 1.0. The
+    constant part, which a GPU with high clocks draws even without a load, is not included. The
+    result is about 0.35 if the GPU mostly waits for its next kernel."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
 def _power(gpu: GpuModel, sm_mhz: float, level: float) -> float:
     x = sm_mhz / gpu.sm_compute_mhz
-    return gpu.power_floor_w + (gpu.power_decode_w - gpu.power_floor_w) * level * (0.85 * x + 0.15 * min(x, 1.2) ** 30)
+    return gpu.power_floor_w + (gpu.power_decode_w - gpu.power_floor_w) * level * (
+        0.85 * x + 0.15 * min(x, 1.2) ** 30
+    )
 
 
 def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
-    """Return the highest SM clock, in MHz, at which the power for this load stays below `limit_w`. It is at least an
-    eighth of the normal clock."""
+    """Return the highest SM clock, in MHz, at which the power for this load stays below `limit_w`.
+    It is at least an eighth of the normal clock."""
     low, high = gpu.sm_compute_mhz / 8.0, highest
     for _ in range(18):
         middle = (low + high) / 2
@@ -132,7 +142,10 @@ def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> f
 def _locked(wanted: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
     if lock is None:
         return wanted
-    ends = [gpu.sm_max_mhz if v == UNLIMITED_MHZ else gpu.sm_compute_mhz if v == TDP_MHZ else v for v in lock]
+    ends = [
+        gpu.sm_max_mhz if v == UNLIMITED_MHZ else gpu.sm_compute_mhz if v == TDP_MHZ else v
+        for v in lock
+    ]
     return min(max(wanted, ends[0]), ends[1], float(gpu.sm_voltage_mhz))
 
 
@@ -145,30 +158,33 @@ def _memory_clock(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
 
 
 def nearest(steps: tuple[int, ...], mhz: int) -> int:
-    """Return the clock among the supported clocks `steps` that is closest to `mhz`, as the real driver chooses it."""
+    """Return the clock among the supported clocks `steps` that is closest to `mhz`, as the real
+    driver chooses it."""
     return min(steps, key=lambda s: abs(s - mhz))
 
 
 def warm(gpu: GpuModel, temperature_c: float, power_w: float, seconds: float) -> float:
-    """Return the temperature after `seconds` at constant power. It approaches ambient + power x thermal resistance
-    exponentially.
+    """Return the temperature after `seconds` at constant power. It approaches ambient + power x
+    thermal resistance exponentially.
     """
     target = gpu.ambient_c + gpu.thermal_c_per_w * power_w
     return target + (temperature_c - target) * math.exp(-max(0.0, seconds) / gpu.thermal_tau_s)
 
 
 def noise(key: str, unix_s: float, amplitude: float) -> float:
-    """Return a random number within ±amplitude that depends only on `key` and on the current half second, so that all
-    processes get the same number.
+    """Return a random number within ±amplitude that depends only on `key` and on the current half
+    second, so that all processes get the same number.
     """
     word = zlib.crc32(f"{key}/{int(unix_s / NOISE_PERIOD_S)}".encode())
     return amplitude * (word / 0x7FFFFFFF - 1.0)
 
 
 def drift(unix_s: float, size: float) -> float:
-    """Return the difference of the machine's speed at this time from its average speed, as a share of the average.
+    """Return the difference of the machine's speed at this time from its average speed, as a share
+    of the average.
 
-    The difference is a slow wave with the standard deviation `size`. All servers of a machine have the same wave.
+    The difference is a slow wave with the standard deviation `size`. All servers of a machine have
+    the same wave.
     """
     waves = (math.sin(2 * math.pi * unix_s / period) for period in DRIFT_PERIODS_S)
     return size * math.fsum(waves) * math.sqrt(2 / len(DRIFT_PERIODS_S))

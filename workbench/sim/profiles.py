@@ -1,5 +1,5 @@
-"""The simulated hosts by name: their GPUs, and the GPU settings that the driver allows. The data is in
-profiles.json.
+"""The simulated hosts by name: their GPUs, and the GPU settings that the driver allows. The data is
+in profiles.json.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One type of GPU. Units are MHz, watts, °C, MiB, GB/s (1e9) and dense TFLOP/s. None stands for a value that the
-    driver does not report.
+    """One type of GPU. Units are MHz, watts, °C, MiB, GB/s (1e9) and dense TFLOP/s. None stands for
+    a value that the driver does not report.
     """
 
     name: str
@@ -41,7 +41,8 @@ class GpuModel:
     power_idle_w: float
     power_floor_w: float  # high clocks, no kernel running
     power_decode_w: float  # single-stream decoding at sm_compute_mhz, below the limit
-    compute_weight: float  # additional draw of a compute-bound kernel, as a share of (decode - floor)
+    # additional draw of a compute-bound kernel, as a share of (decode - floor)
+    compute_weight: float
     power_default_w: float | None
     power_min_w: float | None
     power_max_w: float | None
@@ -64,12 +65,15 @@ class GpuModel:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """The cost of an all-reduce between two GPUs of a host: a fixed time in microseconds, and a bandwidth in GB/s."""
+    """The cost of an all-reduce between two GPUs of a host: a fixed time in microseconds, and a
+    bandwidth in GB/s."""
 
     title: str
-    custom_us: float | None  # the engine's own kernel, two GPUs with peer access; None: no peer access
+    # the engine's own kernel, two GPUs with peer access; None: no peer access
+    custom_us: float | None
     nccl_us: float
-    nccl_eager_us: float  # the same, launched from Python: adds launch and the wait for the slowest rank
+    # the same, launched from Python: adds launch and the wait for the slowest rank
+    nccl_eager_us: float
     link_gbs: float
 
 
@@ -91,7 +95,8 @@ class HostProfile:
     pci_domain: int = 0
     pcie_width: int | None = None  # lanes in use, if fewer than the card has
     container: str | None = None
-    doctor: tuple[str, ...] = ()  # lines of `workbench.doctor.host_values` that stand in for this machine's
+    # lines of `workbench.doctor.host_values` that stand in for this machine's
+    doctor: tuple[str, ...] = ()
 
     def uuid(self, index: int) -> str:
         import hashlib
@@ -112,7 +117,12 @@ def _load() -> dict[str, HostProfile]:
     found = {}
     for fields in data["profiles"]:
         link = Interconnect(**fields["interconnect"])
-        known = {"doctor": tuple(data["doctor"]), **_frozen(fields), "gpu": gpus[fields["gpu"]], "interconnect": link}
+        known = {
+            "doctor": tuple(data["doctor"]),
+            **_frozen(fields),
+            "gpu": gpus[fields["gpu"]],
+            "interconnect": link,
+        }
         found[fields["name"]] = HostProfile(**known)
     return found
 
@@ -129,4 +139,6 @@ def get(name: str) -> HostProfile:
     try:
         return PROFILES[name]
     except KeyError:
-        raise KeyError(f"no simulated host is called {name!r}; known: {', '.join(PROFILES)}") from None
+        raise KeyError(
+            f"no simulated host is called {name!r}; known: {', '.join(PROFILES)}"
+        ) from None

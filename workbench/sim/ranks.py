@@ -1,5 +1,6 @@
-"""The links between the ranks of a simulated server on several hosts. A rank is the server's process on one host. The
-links are real TCP connections to rank 0, like those of torch's store and Gloo."""
+"""The links between the ranks of a simulated server on several hosts. A rank is the server's
+process on one host. The links are real TCP connections to rank 0, like those of torch's store and
+Gloo."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ Load = tuple[float, float, float]  # shares of a GPU's time, memory bandwidth an
 
 
 class RankLinks:
-    """The network connections of one rank, which is the process on one host of a server on several hosts. `on_load` is
-    called with the load that rank 0 sends.
+    """The network connections of one rank, which is the process on one host of a server on several
+    hosts. `on_load` is called with the load that rank 0 sends.
 
-    `on_lost` is called with a log line after the connection to another rank is lost. The environment variable
-    WORKBENCH_SIM_PEER_LOST_S delays this call by that many seconds. With "never" it is not made, so that the rank
-    hangs, as vLLM's first rank does between requests.
+    `on_lost` is called with a log line after the connection to another rank is lost. The
+    environment variable WORKBENCH_SIM_PEER_LOST_S delays this call by that many seconds. With
+    "never" it is not made, so that the rank hangs, as vLLM's first rank does between requests.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class RankLinks:
         await self._joined.wait()
 
     def pass_on(self, loads: Sequence[Load], active_unix_s: float | None) -> None:
-        """If this process is rank 0, send its load to the processes on the other hosts, because in tensor parallelism
-        all GPUs do the same work. `active_unix_s` is when the server last used a GPU."""
+        """If this process is rank 0, send its load to the processes on the other hosts, because in
+        tensor parallelism all GPUs do the same work. `active_unix_s` is when the server last used a
+        GPU."""
         line = json.dumps([list(loads), active_unix_s]).encode() + b"\n"
         for writer in self._writers if self._launch.node_rank == 0 else ():
             writer.write(line)
@@ -81,8 +83,13 @@ class RankLinks:
         with contextlib.suppress(OSError):
             async for line in reader:
                 loads, active_unix_s = json.loads(line)
-                self._on_load([(busy, memory, compute) for busy, memory, compute in loads], active_unix_s)
+                self._on_load(
+                    [(busy, memory, compute) for busy, memory, compute in loads], active_unix_s
+                )
         delay = os.environ.get("WORKBENCH_SIM_PEER_LOST_S", str(LOST_S))
         if delay != "never":
             await asyncio.sleep(float(delay))
-            self._on_lost("torch.distributed.DistBackendError: NCCL error: remote process exited (simulated ranks)")
+            self._on_lost(
+                "torch.distributed.DistBackendError: NCCL error: remote process exited "
+                "(simulated ranks)"
+            )

@@ -1,7 +1,8 @@
-"""A replacement for Ray's command line on a simulated host: `ray start --head|--address … --block` and `ray status`.
+"""A replacement for Ray's command line on a simulated host: `ray start --head|--address … --block`
+and `ray status`.
 
-The head listens on its port, and each other node keeps a connection to it. `ray status` reports the GPUs of the
-connected nodes, so a node that has ended is not counted.
+The head listens on its port, and each other node keeps a connection to it. `ray status` reports the
+GPUs of the connected nodes, so a node that has ended is not counted.
 """
 
 from __future__ import annotations
@@ -79,11 +80,15 @@ async def _status(address: str) -> int:
     try:
         reader, writer = await _connected(address)
     except OSError:
-        sys.stderr.write(f"ConnectionError: Could not find any running Ray instance at {address}.\n")
+        sys.stderr.write(
+            f"ConnectionError: Could not find any running Ray instance at {address}.\n"
+        )
         return 1
     writer.write(b"status\n")
     gpus = int(await reader.readline())
-    _say(f"======== Autoscaler status ========\nResources\n\nUsage:\n 0.0/8.0 CPU\n 0.0/{gpus}.0 GPU")
+    _say(
+        f"======== Autoscaler status ========\nResources\n\nUsage:\n 0.0/8.0 CPU\n 0.0/{gpus}.0 GPU"
+    )
     return 0
 
 
@@ -92,7 +97,10 @@ def main(words: Sequence[str]) -> int:
     if words[0] == "status":
         return asyncio.run(_status(_option(words, "--address")))
     if "--head" in words:
-        address, port = _option(words, "--node-ip-address", "127.0.0.1"), int(_option(words, "--port", "6379"))
+        address, port = (
+            _option(words, "--node-ip-address", "127.0.0.1"),
+            int(_option(words, "--port", "6379")),
+        )
         return asyncio.run(_head(address, port))
     return asyncio.run(_worker(_option(words, "--address")))
 

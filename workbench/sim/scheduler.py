@@ -1,8 +1,10 @@
-"""Continuous batching of one simulated replica: running requests, step times and delivery of tokens.
+"""Continuous batching of one simulated replica: running requests, step times and delivery of
+tokens.
 
-Times are those of the event loop. A step ends at a computed moment. The loop sleeps until then, and delivers one token
-to every running request. If the machine is too slow, the loop runs all steps that are due and delivers their tokens in
-one chunk, so that the simulated rate does not depend on the load of the machine.
+Times are those of the event loop. A step ends at a computed moment. The loop sleeps until then, and
+delivers one token to every running request. If the machine is too slow, the loop runs all steps
+that are due and delivers their tokens in one chunk, so that the simulated rate does not depend on
+the load of the machine.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ SLIP_S = 0.25  # largest delay of the simulation; beyond it, its clock is set fo
 
 @dataclass
 class Sequence:
-    """A request that is being answered. Its method `deliver(tokens, finished)` is called with the number of new tokens
-    and whether they are the last. Times are seconds on the clock of the event loop."""
+    """A request that is being answered. Its method `deliver(tokens, finished)` is called with the
+    number of new tokens and whether they are the last. Times are seconds on the clock of the event
+    loop."""
 
     prompt: list[str]
     length: int  # tokens that it will generate; 1 for an embedding, whose end it stands for
@@ -80,8 +83,8 @@ class Counters:
     queue_s: list[float] = field(default_factory=list)
 
     def drain(self) -> dict[str, list[float]]:
-        """Return {name: values} of the times measured since the last call, such as "ttft_s" and "queue_s", in
-        seconds."""
+        """Return {name: values} of the times measured since the last call, such as "ttft_s" and
+        "queue_s", in seconds."""
         taken = {}
         for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "queue_s"):
             taken[name] = getattr(self, name)
@@ -90,16 +93,16 @@ class Counters:
 
 
 class PrefixCache:
-    """The blocks of prompts that are in the KV cache. A block is stored as a hash of itself and all blocks before it.
-    When the cache is full, the least recently used blocks are removed."""
+    """The blocks of prompts that are in the KV cache. A block is stored as a hash of itself and all
+    blocks before it. When the cache is full, the least recently used blocks are removed."""
 
     def __init__(self, blocks: int) -> None:
         self.room = max(1, blocks)
         self.known: OrderedDict[int, None] = OrderedDict()
 
     def hit(self, prompt: list[str]) -> tuple[int, list[int]]:
-        """Return the number of tokens of `prompt` that need no prefill because they are in the cache, and the hashes of
-        the prompt's blocks. The last token always needs prefill."""
+        """Return the number of tokens of `prompt` that need no prefill because they are in the
+        cache, and the hashes of the prompt's blocks. The last token always needs prefill."""
         hashes, link = [], 0
         for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
             link = hash((link, *prompt[at : at + BLOCK]))
@@ -121,7 +124,8 @@ class PrefixCache:
 
 
 class Replica:
-    """One replica of the model in data parallelism. It admits requests, runs steps and delivers tokens."""
+    """One replica of the model in data parallelism. It admits requests, runs steps and delivers
+    tokens."""
 
     def __init__(
         self,
@@ -155,8 +159,10 @@ class Replica:
         self.counters = Counters()
         self.wake = asyncio.Event()
         self.moment = 0.0  # end of the current step
-        self.work = (0.0, 0.0, 0.0)  # seconds of steps, of memory and of compute since the last call of `activity`
-        self.idle_s = 0.0  # without a request; `idle_since` is the start of the idle time, 0 during requests
+        # seconds of steps, of memory and of compute since the last call of `activity`
+        self.work = (0.0, 0.0, 0.0)
+        # without a request; `idle_since` is the start of the idle time, 0 during requests
+        self.idle_s = 0.0
         self.idle_since = 0.0
         self.on_prefill: Callable[[list[Sequence], int], None] | None = None
         self.on_step: Callable[[], None] | None = None
@@ -180,8 +186,8 @@ class Replica:
             self.waiting.remove(sequence)
 
     def activity(self, interval_s: float) -> GpuActivity:
-        """Return the activity of the replica's GPUs in the last `interval_s` seconds, and start to measure the next
-        interval."""
+        """Return the activity of the replica's GPUs in the last `interval_s` seconds, and start to
+        measure the next interval."""
         now = asyncio.get_running_loop().time()
         idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
         self.idle_s, self.idle_since = 0.0, now if self.idle_since else 0.0
@@ -191,7 +197,9 @@ class Replica:
         if stepped == 0.0:
             return GpuActivity()
         busy = max(0.0, 1.0 - idle / max(interval_s, 1e-6))
-        return GpuActivity(busy, busy * min(1.0, memory / stepped), busy * min(1.0, compute / stepped), 0.0)
+        return GpuActivity(
+            busy, busy * min(1.0, memory / stepped), busy * min(1.0, compute / stepped), 0.0
+        )
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

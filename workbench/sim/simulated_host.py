@@ -1,5 +1,5 @@
-"""A simulated host: a real host on which the simulated programs come first on the PATH, and the telemetry reads a
-simulated driver."""
+"""A simulated host: a real host on which the simulated programs come first on the PATH, and the
+telemetry reads a simulated driver."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ os.execv(sys.executable, [sys.executable, server, "--engine", engine, *sys.argv[
 """
 _NOT_OURS = 3  # exit status of PREPARE on a machine without the simulated programs
 CORES = ("0", "1", "2", "3")
-# $1: directory of the simulated programs, $2: the simulated host's /sys, then its cores. Settings of the cores outlive
-# a session. The idle states are those of a server CPU of Intel, with the microseconds that a core needs to leave them.
+# $1: directory of the simulated programs, $2: the simulated host's /sys, then its cores. Settings
+# of the cores outlive a session. The idle states are those of a server CPU of Intel, with the
+# microseconds that a core needs to leave them.
 PREPARE = """
 [ -x "$1/nvidia-smi" ] || exit 3
 printf %s "$PATH"
@@ -56,16 +57,19 @@ done
 
 
 class SimulatedHost(BaseHost):
-    """A simulated host. Its commands run on the host `inner`, but find the simulated programs first. `inner` must have
-    the files of this machine: it is local, or ssh to this machine.
+    """A simulated host. Its commands run on the host `inner`, but find the simulated programs
+    first. `inner` must have the files of this machine: it is local, or ssh to this machine.
 
-    `state_dir` is the absolute path of the directory for runs and for the journal of GPU settings. Its subdirectory
-    driver/ has the state of the simulated GPUs, so commands with the same state directory see the same GPUs. `driver`
-    replaces this subdirectory, so that users with separate state directories can share GPUs. `twin` is a suffix of the
-    host's name that distinguishes several hosts with the same profile.
+    `state_dir` is the absolute path of the directory for runs and for the journal of GPU settings.
+    Its subdirectory driver/ has the state of the simulated GPUs, so commands with the same state
+    directory see the same GPUs. `driver` replaces this subdirectory, so that users with separate
+    state directories can share GPUs. `twin` is a suffix of the host's name that distinguishes
+    several hosts with the same profile.
     """
 
-    def __init__(self, inner: Host, profile: str, state_dir: str, driver: str | None = None, twin: str = "") -> None:
+    def __init__(
+        self, inner: Host, profile: str, state_dir: str, driver: str | None = None, twin: str = ""
+    ) -> None:
         try:
             self.profile = profiles.get(profile)
         except KeyError as unknown:
@@ -80,10 +84,13 @@ class SimulatedHost(BaseHost):
         self.name = name if inner.is_local else f"{inner.name}/{name}"
         self._state_dir = state_dir.rstrip("/")
         # Values of preset variables that exist only on a simulated host.
-        self.preset_variables = {engine: f"{self._state_dir}/{engine}" for engine in SOURCE_CHECKOUTS}
+        self.preset_variables = {
+            engine: f"{self._state_dir}/{engine}" for engine in SOURCE_CHECKOUTS
+        }
         self.of_cluster = False  # then a server that spans nodes has a process on each
         self._path: str | None = None
-        # directory of the simulated driver; `driver_state.SimState(driver_state, profile)` reads and changes it
+        # directory of the simulated driver; `driver_state.SimState(driver_state, profile)` reads
+        # and changes it
         self.driver_state = driver or f"{self._state_dir}/driver"
 
     @property
@@ -95,8 +102,8 @@ class SimulatedHost(BaseHost):
         self.inner.ask = ask
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which a process on `inner` uses the simulated programs and driver. Call
-        this after `connect`."""
+        """Return the environment variables with which a process on `inner` uses the simulated
+        programs and driver. Call this after `connect`."""
         ranks = {"WORKBENCH_SIM_RANKS": "1"} if self.of_cluster else {}
         return {
             **ranks,
@@ -123,10 +130,13 @@ class SimulatedHost(BaseHost):
         if self._path is not None:
             return
         cores = () if self.profile.virtualization else CORES  # a virtual machine has no cpufreq
-        done = await self.inner.run(["sh", "-c", PREPARE, "sh", BIN, f"{self.driver_state}/sys", *cores])
+        done = await self.inner.run(
+            ["sh", "-c", PREPARE, "sh", BIN, f"{self.driver_state}/sys", *cores]
+        )
         if done.returncode == _NOT_OURS:
             raise InputError(
-                f"{self.inner.name} cannot run a simulation: it does not have Workbench's own files ({BIN})",
+                f"{self.inner.name} cannot run a simulation: it does not have Workbench's own "
+                f"files ({BIN})",
                 next_step="--simulate works on this machine, and over ssh to itself",
             )
         if done.returncode != 0:
@@ -154,12 +164,22 @@ class SimulatedHost(BaseHost):
         return self._state_dir
 
     async def _run(
-        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+        self,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout_s: float,
+        env: Mapping[str, str] | None,
     ) -> Completed:
-        return await self.inner.run(argv, input=input, timeout_s=timeout_s, env=await self._merged(env))
+        return await self.inner.run(
+            argv, input=input, timeout_s=timeout_s, env=await self._merged(env)
+        )
 
     async def stream(
-        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Stream:
         return await self.inner.stream(argv, input=input, env=await self._merged(env))
 

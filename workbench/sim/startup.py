@@ -18,8 +18,9 @@ LARGEST_START_S = 6.0
 
 @dataclass(frozen=True)
 class StartupPhase:
-    """A log line of the start. `share` is the part of the start's duration that passes before the line is written.
-    `fields` are arguments of EngineLog.line. If `raw` is True, the line has no prefix."""
+    """A log line of the start. `share` is the part of the start's duration that passes before the
+    line is written. `fields` are arguments of EngineLog.line. If `raw` is True, the line has no
+    prefix."""
 
     share: float
     text: str
@@ -28,8 +29,8 @@ class StartupPhase:
 
 
 def start_seconds(launch: LaunchOptions) -> float:
-    """Return the seconds from the first log line until the server is ready. The environment variable
-    WORKBENCH_SIM_START_S can set them.
+    """Return the seconds from the first log line until the server is ready. The environment
+    variable WORKBENCH_SIM_START_S can set them.
     """
     given = os.environ.get("WORKBENCH_SIM_START_S")
     if given:
@@ -39,20 +40,25 @@ def start_seconds(launch: LaunchOptions) -> float:
 
 
 def banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
-    """Write the log lines which say that the engine is simulated, and whether the size of its model is guessed."""
+    """Write the log lines which say that the engine is simulated, and whether the size of its model
+    is guessed."""
     log.line(
-        f"SIMULATED engine ({launch.engine.name} {launch.version} on simulated host {profile}): no model is loaded, no "
+        f"SIMULATED engine ({launch.engine.name} {launch.version} on simulated host {profile}): no "
+        "model is loaded, no "
         "GPU is used, the text is filler; speed follows a roofline model",
         level="WARNING",
     )
     if launch.model.guessed:
         size = launch.model.parameters / 1e9
-        log.line(f"SIMULATED engine: {launch.model.id} is not a known model; taken as {size:g}B", level="WARNING")
+        log.line(
+            f"SIMULATED engine: {launch.model.id} is not a known model; taken as {size:g}B",
+            level="WARNING",
+        )
 
 
 def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
-    """Return the reason why the engine uses NCCL instead of its own all-reduce kernel. None if it uses its own kernel,
-    if a flag turns that kernel off, or if the model is not split over GPUs."""
+    """Return the reason why the engine uses NCCL instead of its own all-reduce kernel. None if it
+    uses its own kernel, if a flag turns that kernel off, or if the model is not split over GPUs."""
     if launch.tp == 1 or not launch.custom_all_reduce:
         return None
     if launch.tp > 2:
@@ -61,8 +67,9 @@ def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
 
 
 def shard_progress(weight_bytes: float, whole_share: float) -> Iterator[tuple[float, str]]:
-    """Yield (share, progress text) for each file of the checkpoint. `share` is the part of the start's duration that
-    passes before the text is written. All shares together are `whole_share`."""
+    """Yield (share, progress text) for each file of the checkpoint. `share` is the part of the
+    start's duration that passes before the text is written. All shares together are `whole_share`.
+    """
     shards = max(1, min(8, round(weight_bytes / 5e9)))
     for done in range(1, shards + 1):
         yield whole_share / shards, f"{100 * done // shards:3d}% Completed | {done}/{shards}"

@@ -1,6 +1,8 @@
-"""The time of one step of a simulated engine: a roofline with the costs that tuning changes. Pure functions.
+"""The time of one step of a simulated engine: a roofline with the costs that tuning changes. Pure
+functions.
 
-    step = max(memory, compute) + 0.25 min(memory, compute), or launching if that takes longer (eager mode)
+    step = max(memory, compute) + 0.25 min(memory, compute), or launching if that takes longer
+    (eager mode)
            + all-reduces of tensor parallelism + scheduling
 
 memory     bytes of the shard and of the KV cache over effective bandwidth at the present memory clock; a low SM clock
@@ -10,8 +12,9 @@ launching  eager mode launches each layer's kernels from Python; graphs replay t
 all-reduce two per layer and one more, each with a latency and bytes over the link; the engine's own kernel runs only if
            peers access each other's memory, and never on more than two PCIe GPUs
 
-Calibrated with public measurements: 123B AWQ on one RTX PRO 6000 22.7-24 tok/s; 70B BF16 on two GB10 3.17; a 2B model
-with TP=4 in eager mode on four PCIe GPUs 51.5 steps/s with 8 requests (about 19 ms, against 0.6 ms of memory traffic).
+Calibrated with public measurements: 123B AWQ on one RTX PRO 6000 22.7-24 tok/s; 70B BF16 on two
+GB10 3.17; a 2B model with TP=4 in eager mode on four PCIe GPUs 51.5 steps/s with 8 requests (about
+19 ms, against 0.6 ms of memory traffic).
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ STEP_PER_SEQUENCE_S = 0.0001  # the same, per running request
 GRAPH_LAYER_S = 4e-6  # launch cost that remains with graphs
 EAGER_LAYER_S = 0.0003  # about fifteen kernels from Python
 TENSOR_REACH = 0.6  # share of the dense peak in a real prefill
-FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s, while the bandwidth allows 6.7
+# 70B NVFP4 on one GB10: 4.0-4.2 tok/s, while the bandwidth allows 6.7
+FORMAT_REACH = {"nvfp4": 0.76}
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,13 @@ class EngineStep:
 
     @property
     def activity(self) -> physics.GpuActivity:
-        """The activity that the driver reports while an engine runs steps of this kind without a pause."""
+        """The activity that the driver reports while an engine runs steps of this kind without a
+        pause."""
         return physics.GpuActivity(
-            1.0, min(1.0, self.memory_s / self.total_s), min(1.0, self.compute_s / self.total_s), 0.0
+            1.0,
+            min(1.0, self.memory_s / self.total_s),
+            min(1.0, self.compute_s / self.total_s),
+            0.0,
         )
 
 
@@ -72,8 +80,8 @@ def step(
     context_tokens: int,
     prefill_tokens: int = 0,
 ) -> EngineStep:
-    """Return the duration of one step in which `sequences` requests decode. `context_tokens` is the sum of their
-    contexts, `prefill_tokens` the prompt tokens that the step computes.
+    """Return the duration of one step in which `sequences` requests decode. `context_tokens` is the
+    sum of their contexts, `prefill_tokens` the prompt tokens that the step computes.
     """
     gpu, model = serving.gpu, serving.model
     tokens = sequences + prefill_tokens
@@ -93,18 +101,22 @@ def step(
 
 
 def _weights_read(model: SimulatedModel, tokens: int) -> float:
-    """Return the bytes of weights that a step reads. In a mixture of experts, a step with more tokens reads more
-    experts.
+    """Return the bytes of weights that a step reads. In a mixture of experts, a step with more
+    tokens reads more experts.
     """
     if tokens <= 1 or model.active >= model.parameters:
         return model.bytes_per_token
     share = model.active / model.parameters
     touched = 1.0 - (1.0 - share) ** tokens
-    return model.bytes_per_token + (model.weight_bytes - model.bytes_per_token) * (touched - share) / (1.0 - share)
+    return model.bytes_per_token + (model.weight_bytes - model.bytes_per_token) * (
+        touched - share
+    ) / (1.0 - share)
 
 
 def _flops(gpu: GpuModel, model: SimulatedModel, sm_mhz: float) -> float:
-    peak = {"fp8": gpu.tflops_fp8, "fp4": gpu.tflops_fp4}.get(model_sizes.COMPUTE.get(model.quantization, ""))
+    peak = {"fp8": gpu.tflops_fp8, "fp4": gpu.tflops_fp4}.get(
+        model_sizes.COMPUTE.get(model.quantization, "")
+    )
     return (peak or gpu.tflops_bf16) * 1e12 * TENSOR_REACH * sm_mhz / gpu.sm_compute_mhz
 
 

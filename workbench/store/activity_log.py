@@ -1,6 +1,7 @@
 """The log of every action of Workbench on a host, with one JSON object per line.
 
-When the file gets large, its older half is dropped. If the file cannot be written, the entry is lost silently.
+When the file gets large, its older half is dropped. If the file cannot be written, the entry is
+lost silently.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def path() -> Path:
 
 
 def keep(entry: Mapping[str, Any]) -> None:
-    """Append `entry`, an action of Workbench on a host, to the log file. The caller must have masked secrets in the
-    entry. If the file cannot be written, the entry is lost silently."""
+    """Append `entry`, an action of Workbench on a host, to the log file. The caller must have
+    masked secrets in the entry. If the file cannot be written, the entry is lost silently."""
     line = (json.dumps(dict(entry)) + "\n").encode()
     with suppress(OSError, StoreError):
         path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -41,8 +42,8 @@ def keep(entry: Mapping[str, Any]) -> None:
 
 
 def kept(host: str, most: int) -> list[dict[str, Any]]:
-    """Return at most `most` of the newest entries of the host named `host`, oldest first. Damaged lines are left
-    out."""
+    """Return at most `most` of the newest entries of the host named `host`, oldest first. Damaged
+    lines are left out."""
     found: list[dict[str, Any]] = []
     with suppress(OSError):
         for line in path().read_text("utf-8", "replace").splitlines():

@@ -1,7 +1,8 @@
-"""The user's file config.toml: settings of the screen, of GPUs and of executables, and remembered preset variables.
+"""The user's file config.toml: settings of the screen, of GPUs and of executables, and remembered
+preset variables.
 
-A missing file counts as empty. An invalid setting is reported and its default is used. A change keeps comments and
-unknown settings; a file that is not valid TOML is not changed."""
+A missing file counts as empty. An invalid setting is reported and its default is used. A change
+keeps comments and unknown settings; a file that is not valid TOML is not changed."""
 
 from __future__ import annotations
 
@@ -23,12 +24,14 @@ _RETIRED = {  # settings of earlier versions that may still be in the file
         ("ui.colour", "ui.log_lines", "ui.confirm_quit", "ui.keys", "default_host"),
         "no longer used; remove the setting",
     ),
-    "variables": "no longer used: values are remembered per preset, when its server is READY; remove the table",
+    "variables": "no longer used: values are remembered per preset, when its server is READY; "
+    "remove the table",
 }
 
 
 class ConfigStore:
-    """The user's file config.toml. It is read at first use and then cached. `findings` lists its problems."""
+    """The user's file config.toml. It is read at first use and then cached. `findings` lists its
+    problems."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.config_file()
@@ -42,17 +45,19 @@ class ConfigStore:
         return self._config
 
     def remembered(self, host: str, preset_id: str) -> dict[str, Remembered]:
-        """Return {variable: remembered value} for a preset on `host`, or {} if there are none. The values are those
-        with which the server last became ready."""
+        """Return {variable: remembered value} for a preset on `host`, or {} if there are none. The
+        values are those with which the server last became ready."""
         return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
 
     def executable(self, host: str, engine: str) -> str | None:
-        """Return the program that the user has set for starting `engine` on `host`. None if the user has set none."""
+        """Return the program that the user has set for starting `engine` on `host`. None if the
+        user has set none."""
         return self.config.executables.get(host, {}).get(engine)
 
     def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
-        """Store the preset variables with which the server of the run `run_id` became ready. A stored value from a
-        newer run is not overwritten. Raises StoreError if the file cannot be written."""
+        """Store the preset variables with which the server of the run `run_id` became ready. A
+        stored value from a newer run is not overwritten. Raises StoreError if the file cannot be
+        written."""
         known = self.remembered(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
@@ -61,8 +66,9 @@ class ConfigStore:
             self.set(("remembered", host, preset_id), {**old, **rows})
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
-        """Write the setting at `path` to the file, for example ("ui", "refresh_s"). If `value` is None, remove the
-        setting. Raises StoreError if the value is invalid or the file cannot be written."""
+        """Write the setting at `path` to the file, for example ("ui", "refresh_s"). If `value` is
+        None, remove the setting. Raises StoreError if the value is invalid or the file cannot be
+        written."""
         import tomlkit
 
         from workbench.store.toml_edit import merge
@@ -80,9 +86,14 @@ class ConfigStore:
         _put(wanted, path, value)
         merge(document, wanted)
         config, findings = _validated(document.unwrap(), str(self.path), None)
-        wrong = [f for f in findings if f.level is Level.ERROR and (f.field or "").startswith(path[0])]
+        wrong = [
+            f for f in findings if f.level is Level.ERROR and (f.field or "").startswith(path[0])
+        ]
         if wrong:
-            raise StoreError(f"the setting was not written to {self.path}: {wrong[0].text}", findings=tuple(wrong))
+            raise StoreError(
+                f"the setting was not written to {self.path}: {wrong[0].text}",
+                findings=tuple(wrong),
+            )
         write_atomic(self.path, tomlkit.dumps(document))
         self._config, self.findings = config, findings
 
@@ -100,17 +111,26 @@ class ConfigStore:
 
 def _unusable(reason: str, file: str) -> Finding:
     text = f"the configuration file cannot be used, so every setting has its default: {reason}"
-    return Finding(Level.ERROR, "config.unusable", text, file=file, fix="correct or remove config.toml")
+    return Finding(
+        Level.ERROR, "config.unusable", text, file=file, fix="correct or remove config.toml"
+    )
 
 
-def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) -> tuple[Config, tuple[Finding, ...]]:
-    """Return the configuration and a finding for each invalid or unknown setting. An invalid setting gets its default
-    value. `file` is the file name for the findings; `lines` gives their line numbers."""
+def _validated(
+    document: Mapping[str, Any], file: str, lines: LineIndex | None
+) -> tuple[Config, tuple[Finding, ...]]:
+    """Return the configuration and a finding for each invalid or unknown setting. An invalid
+    setting gets its default value. `file` is the file name for the findings; `lines` gives their
+    line numbers."""
     config, problems = checked(document)
     findings = []
     for path, wrong in problems:
         name = ".".join(path)
-        text = f"{wrong}; the default is used" if wrong else "Workbench has no such setting and ignores it"
+        text = (
+            f"{wrong}; the default is used"
+            if wrong
+            else ("Workbench has no such setting and ignores it")
+        )
         findings.append(
             Finding(
                 Level.ERROR if wrong else Level.WARN,

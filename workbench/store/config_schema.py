@@ -1,4 +1,5 @@
-"""The schema of config.toml: its settings with their defaults, and the check of a document against it."""
+"""The schema of config.toml: its settings with their defaults, and the check of a document against
+it."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The contents of config.toml. `executables` maps a host name and an engine to the program that starts the engine
-    on that host, quoted as for a shell. `remembered` maps a host name, a preset id and a variable to the value in the
-    newest run whose server became ready."""
+    """The contents of config.toml. `executables` maps a host name and an engine to the program that
+    starts the engine on that host, quoted as for a shell. `remembered` maps a host name, a preset
+    id and a variable to the value in the newest run whose server became ready."""
 
     ui: Ui = field(default_factory=Ui)
     gpu: GpuConfig = field(default_factory=GpuConfig)
@@ -46,13 +47,15 @@ _CONFIG = table(
         "ui": table(Ui, {"refresh_s": number(0.2, 60), "theme": choice(*THEMES)}),
         "gpu": table(GpuConfig, {"heartbeat_s": number(1, 3600)}),
         "executables": map_of(map_of(text)),
-        "remembered": map_of(map_of(map_of(table(Remembered, {"value": text, "run": text}, required=True)))),
+        "remembered": map_of(
+            map_of(map_of(table(Remembered, {"value": text, "run": text}, required=True)))
+        ),
     },
 )
 
 
 def checked(document: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
-    """Return the configuration that `document` (parsed TOML) describes, and its problems. A setting with an invalid
-    value gets its default value."""
+    """Return the configuration that `document` (parsed TOML) describes, and its problems. A setting
+    with an invalid value gets its default value."""
     problems: list[Problem] = []
     return _CONFIG(dict(document), (), problems), problems

@@ -1,4 +1,5 @@
-"""Files with the tracebacks of unexpected exceptions. They contain no values of variables and no secrets."""
+"""Files with the tracebacks of unexpected exceptions. They contain no values of variables and no
+secrets."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from workbench.model.untrusted_text import clean
 from workbench.store.paths import state_dir
 
 _MOST_CHARS = 1_000_000
-_kept: dict[tuple[object, ...], str | None] = {}  # so that a defect that recurs each second is written once
+# so that a defect that recurs each second is written once
+_kept: dict[tuple[object, ...], str | None] = {}
 
 
 def keep_traceback(error: BaseException) -> str | None:
-    """Write the traceback of an exception, with secrets masked, to a file in the state directory. Return the file's
-    path, or None if the file cannot be written. A second exception of the same type with the same traceback is not
-    written again."""
+    """Write the traceback of an exception, with secrets masked, to a file in the state directory.
+    Return the file's path, or None if the file cannot be written. A second exception of the same
+    type with the same traceback is not written again."""
     where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     key = (type(error), *where)
     if key not in _kept:
@@ -40,8 +42,8 @@ def _written(error: BaseException) -> str | None:
 
 
 def defect_text(error: BaseException) -> tuple[str, str]:
-    """Return (message about an unexpected exception, sentence that names the file with its traceback). Secrets are
-    masked in both."""
+    """Return (message about an unexpected exception, sentence that names the file with its
+    traceback). Secrets are masked in both."""
     kept = keep_traceback(error)
     details = (
         f"please report it with the file {kept}"
@@ -52,5 +54,9 @@ def defect_text(error: BaseException) -> tuple[str, str]:
 
 
 def _masked(text: str) -> str:
-    own = (value.strip() for name, value in os.environ.items() if is_secret_name(name) and len(value) > 3)
+    own = (
+        value.strip()
+        for name, value in os.environ.items()
+        if is_secret_name(name) and len(value) > 3
+    )
     return mask_text(text, (*seen_secrets(), *own))

@@ -13,18 +13,23 @@ T = TypeVar("T")
 
 BUSY_S = 5.0  # how long a call waits for another program that writes
 _NEXT_STEPS = (  # words in SQLite's error, next step
-    (("locked", "busy"), "another program is using the database: end that program, then run the command again"),
+    (
+        ("locked", "busy"),
+        "another program is using the database: end that program, then run the command again",
+    ),
     (("full", "disk i/o"), "free some space on that disk, or raise the quota or file size limit"),
     (
         ("not a database", "malformed", "corrupt"),
-        "restore {path} from a backup, or move it away to begin with an empty database; it was not changed",
+        "restore {path} from a backup, or move it away to begin with an empty database; it was not "
+        "changed",
     ),
     (("",), "check that you may write the file and its directory"),
 )
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Yield the statements of an SQL script. Semicolons inside a CREATE TRIGGER statement do not end it."""
+    """Yield the statements of an SQL script. Semicolons inside a CREATE TRIGGER statement do not
+    end it."""
     statement = ""
     for part in script.split(";"):
         statement += f"{part};"
@@ -34,22 +39,23 @@ def _statements(script: str) -> Iterator[str]:
 
 
 class Database:
-    """An SQLite file. Each call opens the file and closes it afterwards, so that any thread may call. `migrations` has
-    one SQL script per format version; a file of an older version is updated with the later scripts. Methods raise
-    StoreError, and InputError for a number or text that SQLite cannot store."""
+    """An SQLite file. Each call opens the file and closes it afterwards, so that any thread may
+    call. `migrations` has one SQL script per format version; a file of an older version is updated
+    with the later scripts. Methods raise StoreError, and InputError for a number or text that
+    SQLite cannot store."""
 
     def __init__(self, path: Path, migrations: Sequence[str], busy_s: float = BUSY_S) -> None:
         self.path = path
         self._migrations, self._busy_s = migrations, busy_s
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a read transaction and return its value. A missing file counts as an empty database. Reading
-        does not wait for writers."""
+        """Run `work` in a read transaction and return its value. A missing file counts as an empty
+        database. Reading does not wait for writers."""
         return self._run(work, write=False)
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a write transaction and return its value. A missing file and its directory (mode 0700) are
-        created first."""
+        """Run `work` in a write transaction and return its value. A missing file and its directory
+        (mode 0700) are created first."""
         return self._run(work, write=True)
 
     def _run(self, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
@@ -74,10 +80,13 @@ class Database:
             raise self._problem(error) from error
         except OverflowError:  # an id beyond 64 bits
             step = "workbench results list shows the stored results"
-            raise InputError("no stored result or experiment has so large a number", next_step=step) from None
+            raise InputError(
+                "no stored result or experiment has so large a number", next_step=step
+            ) from None
         except UnicodeEncodeError:
             raise InputError(
-                "the text cannot be stored, because it is not valid Unicode", next_step="give the text in UTF-8"
+                "the text cannot be stored, because it is not valid Unicode",
+                next_step="give the text in UTF-8",
             ) from None
         finally:
             db.close()
@@ -94,11 +103,12 @@ class Database:
         return sqlite3.connect(place, timeout=self._busy_s, isolation_level=None)
 
     def _readable(self, db: sqlite3.Connection) -> sqlite3.Connection:
-        """Return a connection that can read even if the disk is full or read-only: `db` itself, or else a new
-        connection.
+        """Return a connection that can read even if the disk is full or read-only: `db` itself, or
+        else a new connection.
 
-        On such a disk, SQLite cannot create its shared-memory file. If the write-ahead log is empty, no process is
-        writing, so the database is opened with immutable=1, for which SQLite needs no shared-memory file.
+        On such a disk, SQLite cannot create its shared-memory file. If the write-ahead log is
+        empty, no process is writing, so the database is opened with immutable=1, for which SQLite
+        needs no shared-memory file.
         """
         try:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -109,17 +119,20 @@ class Database:
             if "locked" in message or "busy" in message or unfinished or not self.path.exists():
                 raise
             db.close()
-            return sqlite3.connect(f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+            return sqlite3.connect(
+                f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None
+            )
         return db
 
     def _migrate(self, db: sqlite3.Connection, write: bool) -> None:
-        """Update the file to the newest format. If this fails and the file is only to be read (`write` is False),
-        continue with the older format."""
+        """Update the file to the newest format. If this fails and the file is only to be read
+        (`write` is False), continue with the older format."""
         newest = len(self._migrations)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > newest:
             raise StoreError(
-                f"{self.path} was written by a newer Workbench (format {version}, this version reads up to {newest})",
+                f"{self.path} was written by a newer Workbench (format {version}, this version "
+                f"reads up to {newest})",
                 next_step="update Workbench; the database was not changed",
             )
         if version == newest:
@@ -135,7 +148,8 @@ class Database:
     def _bring_to(self, newest: int, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
-        version = db.execute("PRAGMA user_version").fetchone()[0]  # another Workbench may have been first
+        # another Workbench may have been first
+        version = db.execute("PRAGMA user_version").fetchone()[0]
         for number, script in enumerate(self._migrations[version:newest], start=version + 1):
             for statement in _statements(script):
                 db.execute(statement)
@@ -144,6 +158,8 @@ class Database:
 
     def _problem(self, error: Exception) -> StoreError:
         message = str(error)
-        step = next(step for words, step in _NEXT_STEPS if any(word in message.lower() for word in words))
+        step = next(
+            step for words, step in _NEXT_STEPS if any(word in message.lower() for word in words)
+        )
         text = f"the results database {self.path} could not be used: {message}"
         return StoreError(text, next_step=step.format(path=self.path))

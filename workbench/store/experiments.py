@@ -1,5 +1,6 @@
-"""A/B experiments in a table of the results database, each as JSON. An experiment is written after every run, so that a
-crash loses nothing; the results of its runs are stored like any other result."""
+"""A/B experiments in a table of the results database, each as JSON. An experiment is written after
+every run, so that a crash loses nothing; the results of its runs are stored like any other result.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ _TABLE = """
 
 
 class ExperimentsDb:
-    """The stored experiments. Methods raise StoreError, and InputError for an unknown id. The field `comparison` is not
-    stored, because it can be computed from the results."""
+    """The stored experiments. Methods raise StoreError, and InputError for an unknown id. The field
+    `comparison` is not stored, because it can be computed from the results."""
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
         self.path = path
@@ -46,7 +47,9 @@ class ExperimentsDb:
         """Store a new experiment. Return it with its id."""
         sql = "INSERT INTO experiments (unix_s, host, format, data) VALUES (?, ?, ?, ?)"
         values = (experiment.unix_s, experiment.host, FORMAT, _encode(experiment))
-        return replace(experiment, id=int(self._write(lambda db: db.execute(sql, values).lastrowid) or 0))
+        return replace(
+            experiment, id=int(self._write(lambda db: db.execute(sql, values).lastrowid) or 0)
+        )
 
     def save(self, experiment: Experiment) -> None:
         sql = "UPDATE experiments SET data = ?, format = ? WHERE id = ?"
@@ -55,16 +58,16 @@ class ExperimentsDb:
             raise _no_such(experiment.id)
 
     def get(self, experiment_id: int) -> Experiment:
-        """Return the experiment with this id. If its Workbench ended while running it, its state is "stopped" in the
-        returned experiment."""
+        """Return the experiment with this id. If its Workbench ended while running it, its state is
+        "stopped" in the returned experiment."""
         rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
         if not rows:
             raise _no_such(experiment_id)
         return self._with_present_state(_decode(*rows[0]))
 
     def list(self) -> tuple[Experiment, ...]:
-        """Return the experiments, newest first. Damaged experiments are left out. `get` raises an error that says what
-        is wrong with one."""
+        """Return the experiments, newest first. Damaged experiments are left out. `get` raises an
+        error that says what is wrong with one."""
         found = []
         for row in self._read("ORDER BY id DESC"):
             with contextlib.suppress(StoreError):
@@ -72,8 +75,8 @@ class ExperimentsDb:
         return tuple(found)
 
     def held(self, experiment_id: int) -> AbstractContextManager[None]:
-        """Return the lock of an experiment as a context manager, so that only one Workbench runs it. Entering raises
-        InputError if another Workbench holds the lock."""
+        """Return the lock of an experiment as a context manager, so that only one Workbench runs
+        it. Entering raises InputError if another Workbench holds the lock."""
         return held(self._lock(experiment_id), f"experiment {experiment_id}")
 
     def _lock(self, experiment_id: int) -> Path:
@@ -83,7 +86,11 @@ class ExperimentsDb:
         if experiment.state != SeriesState.RUNNING or is_held(self._lock(experiment.id)):
             return experiment
         return replace(
-            experiment, state=SeriesState.STOPPED, phase="", left_s=None, error=experiment.error or INTERRUPTED
+            experiment,
+            state=SeriesState.STOPPED,
+            phase="",
+            left_s=None,
+            error=experiment.error or INTERRUPTED,
         )
 
     def _write(self, work: Callable[[sqlite3.Connection], int | None]) -> int | None:
@@ -94,8 +101,9 @@ class ExperimentsDb:
         return self._database.write(with_table)
 
     def _read(self, rest: str, *values: int) -> Sequence[Any]:
-        """Return (id, format, JSON text) of the stored experiments that `rest` selects, which is the end of an SQL
-        query. `values` are its parameters. Return () if the table does not exist yet."""
+        """Return (id, format, JSON text) of the stored experiments that `rest` selects, which is
+        the end of an SQL query. `values` are its parameters. Return () if the table does not exist
+        yet."""
 
         def work(db: sqlite3.Connection) -> Sequence[Any]:
             table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
@@ -111,16 +119,21 @@ def _encode(experiment: Experiment) -> str:
 
 def _decode(number: int, form: int, text: str) -> Experiment:
     if form > FORMAT:
-        raise StoreError(f"experiment {number} was written by a newer Workbench", next_step="update Workbench")
+        raise StoreError(
+            f"experiment {number} was written by a newer Workbench", next_step="update Workbench"
+        )
     try:
         data = clean_json(text, len(text), lines=True)
         experiment = from_json(Experiment, {**data, "id": number})
-        return replace(experiment, spec=replace(experiment.spec, bench=with_tuples(experiment.spec.bench)))
+        return replace(
+            experiment, spec=replace(experiment.spec, bench=with_tuples(experiment.spec.bench))
+        )
     except (ValueError, TypeError) as error:
         raise StoreError(f"experiment {number} in the database is damaged: {error}") from error
 
 
 def _no_such(experiment_id: int) -> InputError:
     return InputError(
-        f"there is no experiment {experiment_id}", next_step="list the experiments with `workbench experiment list`"
+        f"there is no experiment {experiment_id}",
+        next_step="list the experiments with `workbench experiment list`",
     )

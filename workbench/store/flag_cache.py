@@ -1,7 +1,8 @@
-"""A cache of the flag lists that engines on hosts printed, so that each engine is started only once to print its list.
+"""A cache of the flag lists that engines on hosts printed, so that each engine is started only once
+to print its list.
 
-A list is valid for one program on one host while the program's version and modification time stay the same. A file that
-cannot be read is treated as missing, and the engine is started again.
+A list is valid for one program on one host while the program's version and modification time stay
+the same. A file that cannot be read is treated as missing, and the engine is started again.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ FORM = 1  # of the files: another number means that a new version of Workbench a
 
 
 def read(key: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the cached flag list for `key`, which has host, engine, program, version and modification time. None if
-    the cache has no such list."""
+    """Return the cached flag list for `key`, which has host, engine, program, version and
+    modification time. None if the cache has no such list."""
     with suppress(ValueError, RecursionError):
         kept = json.loads(read_kept(_file(key)))
-        if isinstance(kept, dict) and kept.get("key") == list(key) and isinstance(kept.get("catalog"), dict):
+        if (
+            isinstance(kept, dict)
+            and kept.get("key") == list(key)
+            and isinstance(kept.get("catalog"), dict)
+        ):
             return dict(kept["catalog"])
     return None
 
 
 def write(key: tuple[str, ...], catalog: dict[str, Any]) -> None:
-    """Store the flag list `catalog` under `key`, which has host, engine, program, version and modification time. If the
-    file cannot be written, nothing is stored."""
+    """Store the flag list `catalog` under `key`, which has host, engine, program, version and
+    modification time. If the file cannot be written, nothing is stored."""
     file = _file(key)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

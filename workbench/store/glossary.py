@@ -12,8 +12,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One entry of the glossary. `term` contains its names, separated by commas, and `means` their meaning. `seen`
-    contains further spellings that appear on the screen."""
+    """One entry of the glossary. `term` contains its names, separated by commas, and `means` their
+    meaning. `seen` contains further spellings that appear on the screen."""
 
     term: str
     means: str
@@ -33,8 +33,8 @@ def terms() -> tuple[Term, ...]:
 
 
 def explain(word: str) -> tuple[Term, ...]:
-    """Return the terms that `word` may mean; () if the glossary has none. Upper and lower case are ignored unless they
-    distinguish two terms."""
+    """Return the terms that `word` may mean; () if the glossary has none. Upper and lower case are
+    ignored unless they distinguish two terms."""
     wanted = word.strip()
     for same in (lambda s: s == wanted, lambda s: s.lower() == wanted.lower()):
         found = tuple(term for term in terms() if any(map(same, term.spellings)))
@@ -49,12 +49,14 @@ def found_in(text: str) -> tuple[Term, ...]:
     for match in _pattern().finditer(text):
         first.setdefault(match[0], match.start())
     found = sorted(first, key=lambda spelling: first[spelling])
-    return _followed(tuple(term for spelling in found for term in terms() if spelling in term.spellings))
+    return _followed(
+        tuple(term for spelling in found for term in terms() if spelling in term.spellings)
+    )
 
 
 def _followed(found: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Return the terms without duplicates. A term whose meaning is only a reference, such as "see *experiment*", is
-    replaced by the term to which it refers."""
+    """Return the terms without duplicates. A term whose meaning is only a reference, such as "see
+    *experiment*", is replaced by the term to which it refers."""
     return tuple(dict.fromkeys(target for term in found for target in _targets(term)))
 
 

@@ -1,9 +1,11 @@
-"""The history of a host on disk: readings and events of the last hours, which the screen shows when it is opened again.
+"""The history of a host on disk: readings and events of the last hours, which the screen shows when
+it is opened again.
 
-The files are recordings (recording.py) in the state directory. Each Workbench that writes has two files, on which it
-holds locks: one with a line per second, and one with a line per 10 s and the events. Lines are appended once a second,
-without fsync, and never rewritten; old files are deleted. A reader merges the files of all Workbenches. If a file
-cannot be written or read, only its part of the history is missing.
+The files are recordings (recording.py) in the state directory. Each Workbench that writes has two
+files, on which it holds locks: one with a line per second, and one with a line per 10 s and the
+events. Lines are appended once a second, without fsync, and never rewritten; old files are deleted.
+A reader merges the files of all Workbenches. If a file cannot be written or read, only its part of
+the history is missing.
 """
 
 from __future__ import annotations
@@ -43,16 +45,18 @@ _CUT = "Workbench ended during the benchmark"
 
 
 def directory(host: str, *, simulated: bool) -> Path:
-    """Return the directory for the history files of `host`. A simulated host has a directory separate from that of a
-    real host with the same name."""
+    """Return the directory for the history files of `host`. A simulated host has a directory
+    separate from that of a real host with the same name."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:60].lstrip(".")
     mark = "-simulated" if simulated else ""
-    return state_dir() / "timeline" / f"{name}-{hashlib.sha256(host.encode()).hexdigest()[:8]}{mark}"
+    return (
+        state_dir() / "timeline" / f"{name}-{hashlib.sha256(host.encode()).hexdigest()[:8]}{mark}"
+    )
 
 
 class HistoryWriter:
-    """Writes lines to this Workbench's history files of a host, in a background thread. When a file first cannot be
-    written, the thread calls `tell` with a message, and never again."""
+    """Writes lines to this Workbench's history files of a host, in a background thread. When a file
+    first cannot be written, the thread calls `tell` with a message, and never again."""
 
     def __init__(self, folder: Path, header: recording.Header, tell: Callable[[str], None]) -> None:
         self.folder, self._header, self._tell = folder, header, tell
@@ -66,14 +70,14 @@ class HistoryWriter:
         self._thread.start()
 
     def write(self, step_s: int, line: str) -> None:
-        """Append `line` to the history file with one line per `step_s` seconds, without waiting for the disk. If too
-        many lines wait already, the line is dropped."""
+        """Append `line` to the history file with one line per `step_s` seconds, without waiting for
+        the disk. If too many lines wait already, the line is dropped."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait((step_s, line))
 
     def close(self, wait_s: float = 1.0) -> None:
-        """Write the lines that wait, and close the files. If the disk does not respond, return after `wait_s`
-        seconds."""
+        """Write the lines that wait, and close the files. If the disk does not respond, return
+        after `wait_s` seconds."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(None)
         self._thread.join(wait_s)
@@ -120,10 +124,15 @@ class _File:
         self._bytes = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags, 0o600)
-        with contextlib.suppress(OSError):  # a file system without locks: the file is read as that of a dead writer
+        # a file system without locks: the file is read as that of a dead writer
+        with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            self.append(recording.Header(header.host, header.simulated, step_s, round(time.time(), 3)).line())
+            self.append(
+                recording.Header(
+                    header.host, header.simulated, step_s, round(time.time(), 3)
+                ).line()
+            )
         except OSError:
             self.close()
             path.unlink()
@@ -144,8 +153,8 @@ class _File:
 
 
 def prune(folder: Path, now: float) -> None:
-    """Delete old history files of all hosts. For the host with the directory `folder`, also delete the oldest files
-    beyond 16 MB. `now` is the Unix time."""
+    """Delete old history files of all hosts. For the host with the directory `folder`, also delete
+    the oldest files beyond 16 MB. `now` is the Unix time."""
     total = 0
     for path, status in _files(folder.parent.glob("*/*.jsonl"), now):
         if now - status.st_mtime > KEPT_S.get(_step_of(path), 0.0):
@@ -163,9 +172,9 @@ def _remove(path: Path) -> None:
 
 
 def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_result]]:
-    """Return (path, file status) of the history files among `paths`, newest first. Everything else, such as a file with
-    another name or a symbolic link, is left out. A file whose modification time lies in the future, because a clock was
-    wrong, comes last."""
+    """Return (path, file status) of the history files among `paths`, newest first. Everything else,
+    such as a file with another name or a symbolic link, is left out. A file whose modification time
+    lies in the future, because a clock was wrong, comes last."""
     found = []
     with contextlib.suppress(OSError):
         for path in paths:
@@ -173,7 +182,9 @@ def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_re
                 status = path.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode) and _NAME.fullmatch(path.name):
                     found.append((path, status))
-    return sorted(found, key=lambda pair: -pair[1].st_mtime if pair[1].st_mtime < now + _FUTURE_S else 0.0)
+    return sorted(
+        found, key=lambda pair: -pair[1].st_mtime if pair[1].st_mtime < now + _FUTURE_S else 0.0
+    )
 
 
 def _step_of(path: Path) -> int:
@@ -183,8 +194,8 @@ def _step_of(path: Path) -> int:
 
 @dataclass
 class _Writer:
-    """The state of one Workbench process that has written history files: whether the process still runs, and its
-    unfinished benchmark."""
+    """The state of one Workbench process that has written history files: whether the process still
+    runs, and its unfinished benchmark."""
 
     alive: bool = False
     begun: Event | None = None  # the benchmark that has not ended
@@ -193,8 +204,8 @@ class _Writer:
 
 @dataclass
 class Kept:
-    """The stored history of a host: its readings and events, and the properties of its GPUs. `cut` is the newest
-    benchmark if its Workbench ended before the benchmark did, otherwise None."""
+    """The stored history of a host: its readings and events, and the properties of its GPUs. `cut`
+    is the newest benchmark if its Workbench ended before the benchmark did, otherwise None."""
 
     history: History
     infos: tuple[GpuInfo, ...] = ()
@@ -202,8 +213,9 @@ class Kept:
 
 
 def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
-    """Return the history of a host from the files in `folder`, up to the Unix time `now`. Files that cannot be read,
-    and damaged lines, are left out. The files of the HistoryWriter with the name `without` are not read."""
+    """Return the history of a host from the files in `folder`, up to the Unix time `now`. Files
+    that cannot be read, and damaged lines, are left out. The files of the HistoryWriter with the
+    name `without` are not read."""
     kept, writers = Kept(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
     for path, status in reversed(_files(folder.glob("*.jsonl"), now)):
@@ -217,7 +229,11 @@ def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
             cut = Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text)
             kept.history.add_event(cut)
             kept.cut = max(filter(None, (kept.cut, cut)), key=lambda event: event.unix_s)
-    marks = [event for event in kept.history.events if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END)]
+    marks = [
+        event
+        for event in kept.history.events
+        if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
+    ]
     if kept.cut is not None and marks[-1] != kept.cut:
         kept.cut = None
     return kept
@@ -233,7 +249,11 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
         for item in recording.items(recording.lines_in(file)):
             if not oldest <= item.unix_s <= newest:
                 continue
-            if isinstance(item, recording.Cell) and item.unix_s < now - _EACH_S and item.unix_s % 60:
+            if (
+                isinstance(item, recording.Cell)
+                and item.unix_s < now - _EACH_S
+                and item.unix_s % 60
+            ):
                 continue
             writer.last_s = max(writer.last_s, item.unix_s)
             if isinstance(item, recording.Cell):
@@ -248,8 +268,8 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
 
 
 def _is_written(descriptor: int) -> bool:
-    """Return whether another process holds the lock of the open history file `descriptor`, which means that its
-    Workbench still runs."""
+    """Return whether another process holds the lock of the open history file `descriptor`, which
+    means that its Workbench still runs."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,8 @@
-"""The user's file hosts.toml: hosts with their containers, engines and environments, and clusters of hosts.
+"""The user's file hosts.toml: hosts with their containers, engines and environments, and clusters
+of hosts.
 
-A missing file counts as empty. An invalid entry is reported and cannot be used; all other entries can. A change keeps
-comments and unknown fields; a file that is not valid TOML is not changed.
+A missing file counts as empty. An invalid entry is reported and cannot be used; all other entries
+can. A change keeps comments and unknown fields; a file that is not valid TOML is not changed.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ class HostsStore:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """A finding for each value that cannot be used, and for each unknown field. If there are more than 30, the
-        errors come first, and the last finding says how many are left out."""
+        """A finding for each value that cannot be used, and for each unknown field. If there are
+        more than 30, the errors come first, and the last finding says how many are left out."""
         return _first(self._load()[1], str(self.path)) if self.path.exists() else ()
 
     def host(self, name: str) -> HostEntry | None:
-        """Return the host called `name`. If the file has no such host, return None, and the caller uses `name` as an
-        SSH host. Raises InputError if the entry is invalid, and StoreError if the file cannot be read."""
+        """Return the host called `name`. If the file has no such host, return None, and the caller
+        uses `name` as an SSH host. Raises InputError if the entry is invalid, and StoreError if the
+        file cannot be read."""
         entry: HostEntry | None = self._entry("hosts", name)
         return entry
 
     def cluster(self, name: str) -> ClusterEntry:
-        """Return the cluster called `name`. Raises InputError if the file has no such cluster or its entry is
-        invalid."""
+        """Return the cluster called `name`. Raises InputError if the file has no such cluster or
+        its entry is invalid."""
         entry: ClusterEntry | None = self._entry("clusters", name)
         if entry is None:
             import difflib
@@ -76,7 +78,9 @@ class HostsStore:
             raise self._broken
         if (section, name) in found.unusable:
             field = f"{section}.{name}"
-            own = [f for f in findings if f.field == field or (f.field or "").startswith(f"{field}.")]
+            own = [
+                f for f in findings if f.field == field or (f.field or "").startswith(f"{field}.")
+            ]
             raise InputError(
                 f"the {_WHAT[section]} {name} cannot be used: {own[0].place}: {own[0].text}",
                 next_step=f"correct {self.path}",
@@ -85,8 +89,9 @@ class HostsStore:
         return getattr(found.file, section).get(name)
 
     def add(self, entry: HostEntry, *, replace: bool = False) -> None:
-        """Write a host to the file. Raises InputError if the entry is not valid, or if the file has a host of this name
-        and `replace` is not set. Raises StoreError if the file cannot be changed."""
+        """Write a host to the file. Raises InputError if the entry is not valid, or if the file has
+        a host of this name and `replace` is not set. Raises StoreError if the file cannot be
+        changed."""
         import tomlkit
 
         from workbench.store.hosts_schema import checked
@@ -100,7 +105,8 @@ class HostsStore:
         hosts = wanted.setdefault("hosts", {})
         if not isinstance(hosts, dict):
             raise StoreError(
-                f"`hosts` in {self.path} is not a TOML table", next_step="correct hosts.toml, then try again"
+                f"`hosts` in {self.path} is not a TOML table",
+                next_step="correct hosts.toml, then try again",
             )
         if entry.name in hosts and not replace:
             step = "give --replace to replace it, or choose another name"
@@ -111,7 +117,10 @@ class HostsStore:
         against = [p for p in checked(wanted).problems if p.path[:2] == path and p.text]
         if against:
             name = ".".join(against[0].path[2:]) or "name"
-            raise InputError(f"{name}: {against[0].text}", next_step=f"correct the value of {name}, then try again")
+            raise InputError(
+                f"{name}: {against[0].text}",
+                next_step=f"correct the value of {name}, then try again",
+            )
         if "hosts" not in document:
             document["hosts"] = tomlkit.table(is_super_table=True)
         merge(document, wanted)
@@ -135,11 +144,19 @@ class HostsStore:
             found = checked(_parsed(text, self.path))
             lines = LineIndex(text)
             problems = dict.fromkeys(found.problems)  # those of a list are often all the same
-            findings = tuple(_finding(problem, str(self.path), lines.line(problem.path)) for problem in problems)
+            findings = tuple(
+                _finding(problem, str(self.path), lines.line(problem.path)) for problem in problems
+            )
         except StoreError as error:
             self._broken, found = error, Checked()
             findings = (
-                Finding(Level.ERROR, "hosts.unusable", error.message, file=str(self.path), fix=error.next_step),
+                Finding(
+                    Level.ERROR,
+                    "hosts.unusable",
+                    error.message,
+                    file=str(self.path),
+                    fix=error.next_step,
+                ),
             )
         self._read = stamp, found, findings
         return found, findings
@@ -158,7 +175,9 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is not valid TOML: {error}", next_step="correct or remove hosts.toml") from error
+        raise StoreError(
+            f"{path} is not valid TOML: {error}", next_step="correct or remove hosts.toml"
+        ) from error
 
 
 def _document(entry: HostEntry) -> dict[str, Any]:
@@ -167,21 +186,27 @@ def _document(entry: HostEntry) -> dict[str, Any]:
 
     values = {each.name: getattr(entry, each.name) for each in fields(entry) if each.name != "name"}
     plain = {
-        k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v for k, v in values.items()
+        k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
+        for k, v in values.items()
     }
     return {name: value for name, value in plain.items() if value or value is False}
 
 
 def _first(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:
-    """Return all findings if they are few. Otherwise return the most serious ones, and a last finding that says how
-    many are left out."""
+    """Return all findings if they are few. Otherwise return the most serious ones, and a last
+    finding that says how many are left out."""
     from workbench.model.findings import Finding, Level, by_severity
 
     if len(findings) <= _MOST_FINDINGS:
         return tuple(findings)
     first, rest = by_severity(findings)[:_MOST_FINDINGS], len(findings) - _MOST_FINDINGS
     text = f"{rest:,} more problems of the file are not listed"
-    return (*first, Finding(Level.WARN, "hosts.more", text, file=file, fix="correct these first, then look again"))
+    return (
+        *first,
+        Finding(
+            Level.WARN, "hosts.more", text, file=file, fix="correct these first, then look again"
+        ),
+    )
 
 
 def _finding(problem: Problem, file: str, line: int | None) -> Finding:

@@ -1,7 +1,8 @@
-"""The schema of hosts.toml: hosts and clusters with their fields, and the check of a document against it.
+"""The schema of hosts.toml: hosts and clusters with their fields, and the check of a document
+against it.
 
-An invalid value makes its whole host or cluster unusable, because a host without its container, for example, would be a
-different machine. Other entries stay usable. An unknown field is only reported.
+An invalid value makes its whole host or cluster unusable, because a host without its container, for
+example, would be a different machine. Other entries stay usable. An unknown field is only reported.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
 from workbench.model.untrusted_text import NAME_CHARS, UNSAFE, VARIABLE_NAME, clean
-from workbench.store.toml_schema import UNUSABLE, Kind, Problem, choice, list_of, number, table, wrong, yes_or_no
+from workbench.store.toml_schema import (
+    UNUSABLE,
+    Kind,
+    Problem,
+    choice,
+    list_of,
+    number,
+    table,
+    wrong,
+    yes_or_no,
+)
 from workbench.store.toml_schema import text as any_text
 
 LOCAL = "local"
@@ -53,8 +64,8 @@ def _text(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of a variable or an option as text. A whole number becomes its digits. For anything but a text
-    or a whole number, add a problem to `problems` and return UNUSABLE."""
+    """Return the value of a variable or an option as text. A whole number becomes its digits. For
+    anything but a text or a whole number, add a problem to `problems` and return UNUSABLE."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and not UNSAFE.search(value):
@@ -63,8 +74,8 @@ def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _values(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of a run option as text, with one line per item for a list. For an invalid value or item, add a
-    problem to `problems` and return UNUSABLE."""
+    """Return the value of a run option as text, with one line per item for a list. For an invalid
+    value or item, add a problem to `problems` and return UNUSABLE."""
     found = list_of(_value)(value if isinstance(value, list) else [value], path, problems)
     return UNUSABLE if found is UNUSABLE else "\n".join(found)
 
@@ -73,7 +84,10 @@ def _ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
     try:
         return ssh_names.check(value) if isinstance(value, str) else any_text(value, path, problems)
     except InputError:
-        expected = "an alias of your ssh configuration, HOST, USER@HOST or another host of this file is expected"
+        expected = (
+            "an alias of your ssh configuration, HOST, USER@HOST or another host of this "
+            "file is expected"
+        )
         return wrong(path, expected, problems)
 
 
@@ -81,14 +95,20 @@ def _container(value: Any, path: Path, problems: list[Problem]) -> Any:
     kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
     if kind in KINDS and KINDS[kind].pattern.fullmatch(name):
         return value
-    return wrong(path, f"KIND:NAME is expected, such as podman:vllm; the kinds are {', '.join(KINDS)}", problems)
+    return wrong(
+        path,
+        f"KIND:NAME is expected, such as podman:vllm; the kinds are {', '.join(KINDS)}",
+        problems,
+    )
 
 
 def _program(value: Any, path: Path, problems: list[Problem]) -> Any:
     checked = _text(value, path, problems)
     try:
         return (
-            checked if checked is UNUSABLE or shlex.split(checked) else wrong(path, "a program is expected", problems)
+            checked
+            if checked is UNUSABLE or shlex.split(checked)
+            else wrong(path, "a program is expected", problems)
         )
     except ValueError:
         return wrong(path, "a program, quoted as in a shell, is expected", problems)
@@ -102,8 +122,9 @@ def _directory(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _keyed(keys: re.Pattern[str], expected: str, kind: Kind) -> Kind:
-    """Return a function that checks a table whose keys must match `keys` and whose values `kind` checks. If a key or
-    value is invalid, the function returns UNUSABLE. `expected` describes a valid key in messages."""
+    """Return a function that checks a table whose keys must match `keys` and whose values `kind`
+    checks. If a key or value is invalid, the function returns UNUSABLE. `expected` describes a
+    valid key in messages."""
 
     def check(value: Any, path: Path, problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
@@ -143,7 +164,9 @@ _NODE_FIELDS: dict[str, Kind] = {
 def _node(value: Any, path: Path, problems: list[Problem]) -> Any:
     value = {"host": value} if isinstance(value, str) else value
     if not isinstance(value, dict) or "host" not in value:
-        return wrong(path, "a list of names of hosts, or of tables with a host, is expected", problems)
+        return wrong(
+            path, "a list of names of hosts, or of tables with a host, is expected", problems
+        )
     before = len(problems)
     fields = table(dict, _NODE_FIELDS)(value, path, problems)
     return UNUSABLE if any(problem.text for problem in problems[before:]) else ClusterNode(**fields)
@@ -151,16 +174,24 @@ def _node(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 def _nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
     found = list_of(_node)(value, path, problems)
-    return found if found is UNUSABLE or found else wrong(path, "at least one node is expected", problems)
+    return (
+        found
+        if found is UNUSABLE or found
+        else wrong(path, "at least one node is expected", problems)
+    )
 
 
-_CLUSTER_FIELDS: dict[str, Kind] = {"label": _label, "nodes": _nodes, "reserve_gib": number(0, 100_000)}
+_CLUSTER_FIELDS: dict[str, Kind] = {
+    "label": _label,
+    "nodes": _nodes,
+    "reserve_gib": number(0, 100_000),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of checking hosts.toml: the usable entries, the problems, and (section, name) of each unusable
-    entry."""
+    """The result of checking hosts.toml: the usable entries, the problems, and (section, name) of
+    each unusable entry."""
 
     file: HostsFile = field(default_factory=HostsFile)
     problems: tuple[Problem, ...] = ()
@@ -195,17 +226,25 @@ def checked(document: Mapping[str, Any]) -> Checked:
     for name in _in_circles(hosts):
         del hosts[name]
         unusable.add(("hosts", name))
-        wrong(("hosts", name, "ssh"), "a machine is expected, but the hosts lead to one another in a circle", problems)
+        wrong(
+            ("hosts", name, "ssh"),
+            "a machine is expected, but the hosts lead to one another in a circle",
+            problems,
+        )
     explained = {problem.path for problem in problems if problem.text}
     told = tuple(problem for problem in problems if problem.text or problem.path not in explained)
     return Checked(HostsFile(hosts, clusters), told, frozenset(unusable))
 
 
 def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -> None:
-    """Add to `problems` the problems of a host or cluster that no check of a single field finds, such as an invalid
-    name."""
+    """Add to `problems` the problems of a host or cluster that no check of a single field finds,
+    such as an invalid name."""
     if not _NAME.fullmatch(name):
-        wrong((section, name), "a name of at most 253 letters, digits and . _ - @ is expected", problems)
+        wrong(
+            (section, name),
+            "a name of at most 253 letters, digits and . _ - @ is expected",
+            problems,
+        )
     if not isinstance(value, dict):
         return
     if section == "clusters" and "nodes" not in value:
@@ -214,8 +253,16 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
         if section == "hosts" and isinstance(inner, dict) and field_name not in _FIELDS:
             text = f'a name that contains dots needs quotes: [hosts."{name}.{field_name}"]'
             wrong((section, name, field_name), text, problems)
-    if section == "hosts" and name == LOCAL and (value.get("ssh", LOCAL) != LOCAL or "container" in value):
-        wrong((section, name), "local is this machine: another name is expected for another host", problems)
+    if (
+        section == "hosts"
+        and name == LOCAL
+        and (value.get("ssh", LOCAL) != LOCAL or "container" in value)
+    ):
+        wrong(
+            (section, name),
+            "local is this machine: another name is expected for another host",
+            problems,
+        )
 
 
 def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
@@ -230,8 +277,8 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
 
 
 def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
-    """Return the names of the hosts whose `ssh` fields lead to no machine, because they refer to each other in a loop.
-    A chain of more than _MOST_STEPS hosts counts as a loop."""
+    """Return the names of the hosts whose `ssh` fields lead to no machine, because they refer to
+    each other in a loop. A chain of more than _MOST_STEPS hosts counts as a loop."""
 
     def circles(name: str) -> bool:
         for _ in range(_MOST_STEPS):

@@ -1,5 +1,5 @@
-"""The user's directories. They follow the XDG specification on every system, so that SSH hosts and laptops use the same
-paths."""
+"""The user's directories. They follow the XDG specification on every system, so that SSH hosts and
+laptops use the same paths."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def _base(variable: str, fallback: str) -> Path:
-    """Return the directory $variable/workbench, or ~/`fallback`/workbench if the variable is unset, empty or
-    relative."""
+    """Return the directory $variable/workbench, or ~/`fallback`/workbench if the variable is unset,
+    empty or relative."""
     value = os.environ.get(variable, "")
     root = Path(value) if value.startswith("/") else Path.home() / fallback
     return root / "workbench"
@@ -22,8 +22,8 @@ def config_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Return the directory for this machine's state: the activity log, journals of GPU settings, and run
-    directories."""
+    """Return the directory for this machine's state: the activity log, journals of GPU settings,
+    and run directories."""
     return _base("XDG_STATE_HOME", ".local/state")
 
 
@@ -63,7 +63,7 @@ def own_presets_dir() -> Path:
 
 
 def shipped_presets_dir() -> Path:
-    """Return the directory of the presets that Workbench ships: `workbench/_presets` in an installed wheel, or
-    `presets/` in the parent directory of the package in a checkout."""
+    """Return the directory of the presets that Workbench ships: `workbench/_presets` in an
+    installed wheel, or `presets/` in the parent directory of the package in a checkout."""
     packaged = _PACKAGE / "_presets"
     return packaged if packaged.is_dir() else _PACKAGE.parent / "presets"

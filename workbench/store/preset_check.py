@@ -30,8 +30,8 @@ MAX_FINDINGS = 100  # of one file, errors first
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of checking a preset file. `preset` is None if one of the findings is an error. `document` is None if
-    the file is not valid TOML."""
+    """The result of checking a preset file. `preset` is None if one of the findings is an error.
+    `document` is None if the file is not valid TOML."""
 
     findings: tuple[Finding, ...]
     document: Mapping[str, Any] | None = None
@@ -39,7 +39,8 @@ class Checked:
 
 
 def check_file(path: Path) -> Checked:
-    """Return the findings about the preset file at `path`, sorted by line, with its document and preset."""
+    """Return the findings about the preset file at `path`, sorted by line, with its document and
+    preset."""
     text = read_text(path)
     if isinstance(text, Finding):
         return Checked((text,))
@@ -51,18 +52,25 @@ def check_file(path: Path) -> Checked:
 
 
 def check_text(text: str, *, file: str | None = None) -> Checked:
-    """Return the findings about the text of a preset, with its document and preset. `file` is the file name for
-    messages; without its suffix, it should equal the preset's id."""
+    """Return the findings about the text of a preset, with its document and preset. `file` is the
+    file name for messages; without its suffix, it should equal the preset's id."""
     document = parse(text, file)
     if isinstance(document, Finding):
         return Checked((document,))
     lines = LineIndex(text)
     preset, schema = _validate(document)
-    found = [*schema, *safety_findings(document), *_variable_findings(document), *_identity(document, file)]
+    found = [
+        *schema,
+        *safety_findings(document),
+        *_variable_findings(document),
+        *_identity(document, file),
+    ]
     found += _run_findings(document)
     broken = any(f.level is Level.ERROR for _, f in found)
     shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
-    findings = sorted((_placed(f, p, file and clean(file), lines) for p, f in shown), key=lambda f: f.line or 0)
+    findings = sorted(
+        (_placed(f, p, file and clean(file), lines) for p, f in shown), key=lambda f: f.line or 0
+    )
     return Checked(tuple(findings), document, None if broken else preset)
 
 
@@ -112,8 +120,9 @@ def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
 
 
 def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
-    """Return the path in `document` of the field to which pydantic's error location refers. Names in the location that
-    are not in the document, such as those of union members, are left out. `kind` is pydantic's error type."""
+    """Return the path in `document` of the field to which pydantic's error location refers. Names
+    in the location that are not in the document, such as those of union members, are left out.
+    `kind` is pydantic's error type."""
     path: list[str | int] = []
     value = document
     for part in location:
@@ -127,7 +136,9 @@ def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldP
     return tuple(path)
 
 
-def _schema_finding(path: FieldPath, kind: str, message: str, document: Any, schema: type) -> Finding:
+def _schema_finding(
+    path: FieldPath, kind: str, message: str, document: Any, schema: type
+) -> Finding:
     name = str(path[-1]) if path else ""
     annotation = _annotation(path, schema)
     if kind == "extra_forbidden":
@@ -139,18 +150,27 @@ def _schema_finding(path: FieldPath, kind: str, message: str, document: Any, sch
             fix=_did_you_mean(name, siblings),
         )
     if kind == "missing":
-        return Finding(Level.ERROR, "preset.missing-field", f"missing; expected {_expected(annotation)}")
+        return Finding(
+            Level.ERROR, "preset.missing-field", f"missing; expected {_expected(annotation)}"
+        )
     value = _value_at(document, path)
-    if annotation is not None and (kind.endswith(("_type", "_parsing", "_from_float")) or kind == "literal_error"):
+    if annotation is not None and (
+        kind.endswith(("_type", "_parsing", "_from_float")) or kind == "literal_error"
+    ):
         text = f"expected {_expected(annotation)}, found {_found(value)}"
         choices = [str(c) for c in get_args(_bare(annotation))] if kind == "literal_error" else []
-        return Finding(Level.ERROR, "preset.wrong-type", text, fix=_did_you_mean(str(value), choices))
+        return Finding(
+            Level.ERROR, "preset.wrong-type", text, fix=_did_you_mean(str(value), choices)
+        )
     text = message.removeprefix("Value error, ")
-    return Finding(Level.ERROR, "preset.wrong-value", f"{text[:1].lower()}{text[1:]}, found {_found(value)}")
+    return Finding(
+        Level.ERROR, "preset.wrong-value", f"{text[:1].lower()}{text[1:]}, found {_found(value)}"
+    )
 
 
 def _annotation(path: FieldPath, schema: Any) -> Any:
-    """Return the type that the schema declares at `path`. None if the schema allows any value there."""
+    """Return the type that the schema declares at `path`. None if the schema allows any value
+    there."""
     here: Any = schema
     for part in path:
         here = _bare(here)
@@ -183,7 +203,9 @@ def _expected(annotation: Any) -> str:
     if bare in simple:
         return simple[bare]
     if origin is Literal:
-        return "one of " + ", ".join(f'"{c}"' if isinstance(c, str) else str(c) for c in get_args(bare))
+        return "one of " + ", ".join(
+            f'"{c}"' if isinstance(c, str) else str(c) for c in get_args(bare)
+        )
     if origin in (Union, UnionType):
         return " or ".join(_expected(a) for a in get_args(bare))
     if origin in (list, tuple):
@@ -227,7 +249,8 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
     variables = document.get("variables")
     defined = list(variables) if isinstance(variables, Mapping) else []
     used: set[str] = set()
-    shown = [(("host_settings",), document.get("host_settings", []))]  # never applied, but may name variables
+    # never applied, but may name variables
+    shown = [(("host_settings",), document.get("host_settings", []))]
     for part_path, part in [*launch_parts(document), *shown]:
         for path, value in walk(part, part_path):
             for name in references(value) if isinstance(value, str) else ():
@@ -236,20 +259,26 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
                     text = f"a default cannot use a variable: ${{{name}}}"
                     yield path, Finding(Level.ERROR, "preset.variable-undefined", text)
                 elif name not in defined:
-                    fix = _did_you_mean(name, defined) or f"add a table [variables.{name}] with a description"
+                    fix = _did_you_mean(name, defined) or (
+                        f"add a table [variables.{name}] with a description"
+                    )
                     text = f"uses ${{{name}}}, which is not defined under variables"
                     yield path, Finding(Level.ERROR, "preset.variable-undefined", text, fix=fix)
     for name in defined:
         if name not in used:
             yield (
                 ("variables", name),
-                Finding(Level.WARN, "preset.variable-unused", "no value of the preset uses this variable"),
+                Finding(
+                    Level.WARN,
+                    "preset.variable-unused",
+                    "no value of the preset uses this variable",
+                ),
             )
 
 
 def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Yield a finding for an unknown launcher (the program that runs the server, such as systemd), and for each run
-    option that is invalid for the launcher."""
+    """Yield a finding for an unknown launcher (the program that runs the server, such as systemd),
+    and for each run option that is invalid for the launcher."""
     table = document.get("launch")
     launch: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
     word, options = launch.get("run_as", PROCESS), launch.get("run_options")
@@ -257,7 +286,10 @@ def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Find
         return  # a finding of the schema
     if word not in OPTIONS:
         text = f"expected one of {', '.join(OPTIONS)}, found {_found(word)}"
-        yield ("launch", "run_as"), Finding(Level.ERROR, "preset.run-as", text, fix=_did_you_mean(word, OPTIONS))
+        yield (
+            ("launch", "run_as"),
+            Finding(Level.ERROR, "preset.run-as", text, fix=_did_you_mean(word, OPTIONS)),
+        )
         return
     for name, value in options.items() if isinstance(options, Mapping) else ():
         texts = value if isinstance(value, list) else [value]
@@ -282,13 +314,26 @@ def _identity(document: Mapping[str, Any], file: str | None) -> Iterator[tuple[F
     for index, name in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(name, str) and name not in known:
             text = f'there is no write-up "{_printable(name)}"; Workbench has {", ".join(known)}'
-            fix = _did_you_mean(name, known) or "name the source under provenance, and its claims in [[claims]]"
-            yield ("documents", index), Finding(Level.ERROR, "preset.unknown-document", text, fix=fix)
+            fix = _did_you_mean(name, known) or (
+                "name the source under provenance, and its claims in [[claims]]"
+            )
+            yield (
+                ("documents", index),
+                Finding(Level.ERROR, "preset.unknown-document", text, fix=fix),
+            )
     if isinstance(own_id, str) and own_id == baseline:
-        yield ("baseline",), Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline")
+        yield (
+            ("baseline",),
+            Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline"),
+        )
     if file and isinstance(own_id, str) and Path(file).stem != own_id:
         text = f'the id differs from the file name "{_printable(Path(file).name)}"'
         yield (
             ("id",),
-            Finding(Level.WARN, "preset.file-name", text, fix=f'rename the file to "{_printable(own_id)}.toml"'),
+            Finding(
+                Level.WARN,
+                "preset.file-name",
+                text,
+                fix=f'rename the file to "{_printable(own_id)}.toml"',
+            ),
         )

@@ -1,5 +1,6 @@
-"""The source documents (write-ups) of the shipped presets. Each is one TOML file in presets/documents/. It contains the
-document's claims, which are statements about the setup, and says for each whether it is true."""
+"""The source documents (write-ups) of the shipped presets. Each is one TOML file in
+presets/documents/. It contains the document's claims, which are statements about the setup, and
+says for each whether it is true."""
 
 from __future__ import annotations
 
@@ -29,10 +30,12 @@ def document(name: str) -> SourceDocument:
 
 
 def with_claims(preset: Preset) -> Preset:
-    """Return the preset with more claims: those of its source documents are appended to its own. A claim is a statement
-    of a write-up about the setup."""
+    """Return the preset with more claims: those of its source documents are appended to its own. A
+    claim is a statement of a write-up about the setup."""
     shared = [
-        claim.model_copy(update={"document": name}) for name in preset.documents for claim in document(name).claims
+        claim.model_copy(update={"document": name})
+        for name in preset.documents
+        for claim in document(name).claims
     ]
     return preset.model_copy(update={"claims": [*preset.claims, *shared]}) if shared else preset
 

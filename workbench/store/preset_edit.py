@@ -1,5 +1,5 @@
-"""Writing presets: making a document from a plan, and saving a document without losing the comments of an older
-file."""
+"""Writing presets: making a document from a plan, and saving a document without losing the comments
+of an older file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
 _ABOUT_THE_PARENT = ("references", "claims")
 
 
-def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replace_existing: bool = False) -> Path:
-    """Check a preset document and write it atomically to `<directory>/<id>.toml`. Return the path. Raises PresetError,
-    and writes nothing, if the document is invalid or the file exists and `replace_existing` is False."""
+def save(
+    document: Mapping[str, Any], preset_id: str, directory: Path, *, replace_existing: bool = False
+) -> Path:
+    """Check a preset document and write it atomically to `<directory>/<id>.toml`. Return the path.
+    Raises PresetError, and writes nothing, if the document is invalid or the file exists and
+    `replace_existing` is False."""
     if not _ID.fullmatch(preset_id):
         raise PresetError(
             f'"{preset_id}" is not a valid preset id',
@@ -35,13 +38,18 @@ def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replac
     path = directory / f"{preset_id}.toml"
     if path.exists() and not replace_existing:
         raise PresetError(
-            f"the preset file {path} exists already", next_step="choose another preset id, or remove the file first"
+            f"the preset file {path} exists already",
+            next_step="choose another preset id, or remove the file first",
         )
     text = _merged_text({**document, "id": preset_id}, path)
     checked = check_text(text, file=str(path))
     if checked.preset is None:
         first = next(f for f in checked.findings if f.level is Level.ERROR)
-        raise PresetError(f"the preset was not saved: {first.text}", next_step=first.fix, findings=checked.findings)
+        raise PresetError(
+            f"the preset was not saved: {first.text}",
+            next_step=first.fix,
+            findings=checked.findings,
+        )
     write_atomic(path, text)
     return path
 
@@ -56,8 +64,8 @@ def _merged_text(document: Mapping[str, Any], path: Path) -> str:
 
 
 def _ordered(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
-    """Return a TOML document with plain values before tables, because a key after a table's header would belong to that
-    table."""
+    """Return a TOML document with plain values before tables, because a key after a table's header
+    would belong to that table."""
     result = tomlkit.document()
     clean = without_none(document)
     for key, value in sorted(clean.items(), key=lambda item: _is_table(item[1])):
@@ -66,17 +74,26 @@ def _ordered(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    )
 
 
 def from_plan(
-    plan: LaunchPlan, parent: Mapping[str, Any], *, preset_id: str, title: str, summary: str | None = None
+    plan: LaunchPlan,
+    parent: Mapping[str, Any],
+    *,
+    preset_id: str,
+    title: str,
+    summary: str | None = None,
 ) -> dict[str, Any]:
-    """Return the document of a new preset: its `parent` (a preset document) with the settings of `plan`.
+    """Return the document of a new preset: its `parent` (a preset document) with the settings of
+    `plan`.
 
-    A field of the parent that contains variables, such as "${name}", stays as it is if filling in the plan's variables
-    gives the plan's value. The new preset names the parent as its baseline, with which it is compared. Other fields are
-    copied, except those that describe only the parent, such as its title.
+    A field of the parent that contains variables, such as "${name}", stays as it is if filling in
+    the plan's variables gives the plan's value. The new preset names the parent as its baseline,
+    with which it is compared. Other fields are copied, except those that describe only the parent,
+    such as its title.
     """
     known = dict(plan.variables)
     engine = parent["engine"]
@@ -113,14 +130,20 @@ def from_plan(
     return {name: value for name, value in document.items() if value}
 
 
-def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+def _settings(
+    settings: Sequence[FlagSetting], parent: Mapping[str, Any], known: Mapping[str, str]
+) -> dict[str, Any]:
     elsewhere = (Origin.DEFAULT, Origin.HOST)  # where the values stand already
-    return {s.name: _templated(s.value, parent.get(s.name), known) for s in settings if s.origin not in elsewhere}
+    return {
+        s.name: _templated(s.value, parent.get(s.name), known)
+        for s in settings
+        if s.origin not in elsewhere
+    }
 
 
 def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:
-    """Return `template`, a field with variables, if filling in the variables in `known` gives `value`. Otherwise return
-    `value`."""
+    """Return `template`, a field with variables, if filling in the variables in `known` gives
+    `value`. Otherwise return `value`."""
     return template if template is not None and _filled_in(template, known) == value else value
 
 
@@ -129,12 +152,18 @@ def _filled_in(template: Any, known: Mapping[str, str]) -> Any:
         return re.sub(r"\$\{(\w+)\}", lambda m: known.get(m[1], m[0]), template)
     if isinstance(template, list):
         return [_filled_in(t, known) for t in template]
-    return {k: _filled_in(v, known) for k, v in template.items()} if isinstance(template, dict) else template
+    return (
+        {k: _filled_in(v, known) for k, v in template.items()}
+        if isinstance(template, dict)
+        else template
+    )
 
 
-def _launch(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the preset's table "launch", with the launcher (the program that runs the server, such as systemd) and its
-    options. None if Workbench itself starts the server."""
+def _launch(
+    plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Return the preset's table "launch", with the launcher (the program that runs the server, such
+    as systemd) and its options. None if Workbench itself starts the server."""
     if plan.run_as == PROCESS:
         return None
     before = parent.get("run_options", {})
@@ -142,7 +171,9 @@ def _launch(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str
     options = {name: texts if len(texts) > 1 else texts[0] for name, texts in lists.items()}
     return {
         "run_as": plan.run_as,
-        "run_options": {name: _templated(value, before.get(name), known) for name, value in options.items()},
+        "run_options": {
+            name: _templated(value, before.get(name), known) for name, value in options.items()
+        },
     }
 
 
@@ -151,14 +182,18 @@ def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[
 
 
 def _model(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Return the preset's table "model". It is the parent's table if the plan has the same model, otherwise a table
-    with only the model's id."""
+    """Return the preset's table "model". It is the parent's table if the plan has the same model,
+    otherwise a table with only the model's id."""
     if _filled_in(parent.get("id"), known) == plan.model:
         return dict(parent)
     return {"id": plan.model}
 
 
 def _changes(flags: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    changed = [f"{k} {before[k]} → {v}" if k in before else f"{k} {v}" for k, v in flags.items() if before.get(k) != v]
+    changed = [
+        f"{k} {before[k]} → {v}" if k in before else f"{k} {v}"
+        for k, v in flags.items()
+        if before.get(k) != v
+    ]
     changed += [f"without {k}" for k in before if k not in flags]
     return f"Changed: {', '.join(changed)}." if changed else ""

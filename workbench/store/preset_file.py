@@ -1,4 +1,5 @@
-"""Reading a preset file as text and as TOML, with limits on size and depth. A problem is returned as a Finding."""
+"""Reading a preset file as text and as TOML, with limits on size and depth. A problem is returned
+as a Finding."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ from workbench.model.findings import Finding, Level
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 16
-MAX_NUMBER = 2**63  # the range of TOML; tomllib accepts larger numbers, which Python may be unable to print
+# the range of TOML; tomllib accepts larger numbers, which Python may be unable to print
+MAX_NUMBER = 2**63
 
 _POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
 _QUOTED = re.compile(r"""\"[^"]*\"|'[^']*'""")
 
 
 def read_text(path: Path) -> str | Finding:
-    """Return the text of a regular UTF-8 file of at most MAX_BYTES bytes, or a Finding that describes the problem."""
+    """Return the text of a regular UTF-8 file of at most MAX_BYTES bytes, or a Finding that
+    describes the problem."""
     file = str(path)
     try:
         status = path.stat()
@@ -31,18 +34,24 @@ def read_text(path: Path) -> str | Finding:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return _file_finding("preset.unreadable", f"cannot be read: {reason}", file)
     if len(data) > MAX_BYTES:
-        return _file_finding("preset.too-large", f"larger than {MAX_BYTES // 1024} KiB: not a preset", file)
+        return _file_finding(
+            "preset.too-large", f"larger than {MAX_BYTES // 1024} KiB: not a preset", file
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        return _file_finding("preset.not-utf8", f"not UTF-8 text (byte 0x{data[error.start]:02x})", file, line)
+        return _file_finding(
+            "preset.not-utf8", f"not UTF-8 text (byte 0x{data[error.start]:02x})", file, line
+        )
 
 
 def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
-    """Return the TOML document in the text of a preset, or a Finding that describes the problem and its line."""
+    """Return the TOML document in the text of a preset, or a Finding that describes the problem and
+    its line."""
     for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > MAX_DEPTH and _is_deep_key(line):  # parsing it would take quadratic time
+        # parsing it would take quadratic time
+        if line.count(".") > MAX_DEPTH and _is_deep_key(line):
             return _file_finding("preset.too-deep", "nested too deep", file, number)
     try:
         document = tomllib.loads(text)
@@ -57,13 +66,15 @@ def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
     if _depth(document) > MAX_DEPTH:
         return _file_finding("preset.too-deep", "nested too deep", file)
     if _largest(document) > MAX_NUMBER:
-        return _file_finding("preset.bad-toml", "not valid TOML: a whole number of more than 64 bits", file)
+        return _file_finding(
+            "preset.bad-toml", "not valid TOML: a whole number of more than 64 bits", file
+        )
     return document
 
 
 def _is_deep_key(line: str) -> bool:
-    """Return whether the line is a TOML key or table name with too many dotted parts. For a line of prose with many
-    full stops, return False."""
+    """Return whether the line is a TOML key or table name with too many dotted parts. For a line of
+    prose with many full stops, return False."""
     parts = _QUOTED.sub("q", line).split("=", 1)[0].strip(" \t[]").split(".")
     return len(parts) > MAX_DEPTH and all(len(part.split()) == 1 for part in parts)
 
@@ -73,7 +84,8 @@ def _file_finding(code: str, text: str, file: str | None, line: int | None = Non
 
 
 def _largest(value: Any) -> int:
-    """Return the largest absolute value among the integers in a document, which must not be deeply nested."""
+    """Return the largest absolute value among the integers in a document, which must not be deeply
+    nested."""
     if isinstance(value, dict | list):
         return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
     return abs(value) if isinstance(value, int) else 0
@@ -86,7 +98,13 @@ def _depth(document: Any) -> int:
         level = [
             inner
             for value in level
-            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+            for inner in (
+                value.values()
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, list)
+                else ()
+            )
             if isinstance(inner, dict | list)
         ]
     return depth

@@ -1,7 +1,8 @@
 """A cache of the list of presets, so that a command does not parse a thousand files to list them.
 
-An entry is valid while its preset file has the same stamp: modification time, change time, size and inode. A cache file
-that is missing, damaged or of another version counts as empty, and the next listing writes it again.
+An entry is valid while its preset file has the same stamp: modification time, change time, size and
+inode. A cache file that is missing, damaged or of another version counts as empty, and the next
+listing writes it again.
 """
 
 from __future__ import annotations
@@ -23,19 +24,23 @@ _FORMAT = f"presets of workbench {__version__}, format 1"
 
 
 def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
-    """Return {path of the preset file: (stamp, fields of the list entry)} from the cache file `path`. A stamp changes
-    whenever the preset file changes. Return {} if the cache file cannot be used."""
+    """Return {path of the preset file: (stamp, fields of the list entry)} from the cache file
+    `path`. A stamp changes whenever the preset file changes. Return {} if the cache file cannot be
+    used."""
     with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
         head, _, body = read_kept(path).partition(b"\n")
         if head == _head(body):
             entries = json.loads(body)
-            return {name: (tuple(stamp), with_tuples(fields)) for name, (stamp, fields) in entries.items()}
+            return {
+                name: (tuple(stamp), with_tuples(fields))
+                for name, (stamp, fields) in entries.items()
+            }
     return {}
 
 
 def write(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
-    """Write the list entries, with the stamps of their preset files, to the cache file `path`. If the file cannot be
-    written, do nothing."""
+    """Write the list entries, with the stamps of their preset files, to the cache file `path`. If
+    the file cannot be written, do nothing."""
     body = json.dumps(entries)
     with contextlib.suppress(StoreError):
         write_atomic(path, f"{_head(body.encode()).decode()}\n{body}")

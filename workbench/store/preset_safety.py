@@ -1,8 +1,8 @@
-"""Findings about dangerous content of a preset: values that look like shell commands, and names that redirect
-execution.
+"""Findings about dangerous content of a preset: values that look like shell commands, and names
+that redirect execution.
 
-Commands are argv lists, so no shell ever runs such a value. The findings tell the user what the author of the preset
-probably intended.
+Commands are argv lists, so no shell ever runs such a value. The findings tell the user what the
+author of the preset probably intended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _COMMANDS = (
 _CHAINED = re.compile(rf"(?:;|&&|\|\||\||&)\s*{_COMMANDS}(?=\s|$)")
 _METACHARACTER = re.compile(r";|&&|\|\||\s\|\s|(?:^|\s)>{1,2}\s*\S|\s&$")
 _SHELL_NAME = re.compile(r"\$[A-Za-z_]\w*|^~/")
-# C0 and C1 controls (terminal escapes) and the characters that reorder text; tab and newline are for prose.
+# C0 and C1 controls (terminal escapes) and the characters that reorder text; tab and newline are
+# for prose.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -43,8 +44,10 @@ def _words(text: str) -> frozenset[str]:
 
 
 _SHELLS = _words(
-    "sh bash dash zsh ksh csh tcsh fish busybox env sudo doas su eval exec xargs nohup setsid perl ruby node php awk "
-    "sed curl wget nc ncat ssh scp rm mv cp dd chmod chown kill pkill killall crontab at systemctl tee"
+    "sh bash dash zsh ksh csh tcsh fish busybox env sudo doas su eval exec xargs nohup setsid perl "
+    "ruby node php awk "
+    "sed curl wget nc ncat ssh scp rm mv cp dd chmod chown kill pkill killall crontab at systemctl "
+    "tee"
 )
 LOOK = "check it: the first start needs --trust"
 _FLAG_NAME = re.compile(r"^[A-Za-z0-9][\w.+-]*$")
@@ -52,8 +55,8 @@ _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """Yield (path, value) for every value of a document that is not a table or list. The document must not be deeply
-    nested."""
+    """Yield (path, value) for every value of a document that is not a table or list. The document
+    must not be deeply nested."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from walk(item, (*path, key))
@@ -65,8 +68,8 @@ def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
 
 
 def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
-    """Yield (path, value) for the parts of a preset document that reach a command line or an environment variable. A
-    value can be a whole table, such as that of the flags."""
+    """Yield (path, value) for the parts of a preset document that reach a command line or an
+    environment variable. A value can be a whole table, such as that of the flags."""
     for section, keys in (("engine", ("executable", "workdir")), ("model", ("id",))):
         table = document.get(section)
         if isinstance(table, Mapping):
@@ -105,7 +108,9 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
                 yield (
                     inner,
                     _error(
-                        "preset.wrong-type", f"a launch value cannot be a date: {value}", "put quotes around the value"
+                        "preset.wrong-type",
+                        f"a launch value cannot be a date: {value}",
+                        "put quotes around the value",
                     ),
                 )
             elif value != value or value in (float("inf"), float("-inf")):
@@ -115,13 +120,22 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
         elif path[-1] == "env":
             yield from _env_names(engine, part, path)
         elif path[-1] == "run_options" and isinstance(part, Mapping):
-            yield from ((path, found.finding(LOOK)) for found in foreign_run_options(_run_as(document), part))
+            yield from (
+                (path, found.finding(LOOK))
+                for found in foreign_run_options(_run_as(document), part)
+            )
         elif path[-1] == "executable" and isinstance(part, list):
-            yield from ((path, f) for f in _executable_findings(engine, [a for a in part if isinstance(a, str)]))
+            yield from (
+                (path, f)
+                for f in _executable_findings(engine, [a for a in part if isinstance(a, str)])
+            )
         elif path[-1] == "workdir" and isinstance(part, str):
             yield from ((path, found.finding(LOOK)) for found in foreign_workdir(engine, part))
         if path[-1] == "workdir" and isinstance(part, str) and ".." in part.split("/"):
-            yield path, _error("preset.path-traversal", f"{part!r} leaves its directory with ..", None)
+            yield (
+                path,
+                _error("preset.path-traversal", f"{part!r} leaves its directory with ..", None),
+            )
 
 
 def _engine(document: Mapping[str, Any]) -> str:
@@ -140,7 +154,8 @@ def _value_findings(value: str) -> Iterator[Finding]:
     if found := _SUBSTITUTION.search(value) or _CHAINED.search(value):
         yield _error(
             "preset.suspicious-value",
-            f"looks like a command: {_short(value)} contains {_short(found[0].strip())}; values are passed unchanged",
+            f"looks like a command: {_short(value)} contains {_short(found[0].strip())}; values "
+            "are passed unchanged",
             "write the value itself, without shell syntax",
         )
     elif _LINE_BREAK.search(value):
@@ -150,8 +165,15 @@ def _value_findings(value: str) -> Iterator[Finding]:
             "put the text into a file and give its path",
         )
     elif found := _METACHARACTER.search(bare):
-        text = f"shell syntax has no effect here: {_short(value)} contains {_short(found[0].strip())}"
-        yield Finding(Level.WARN, "preset.suspicious-value", text, fix="write the value itself, without shell syntax")
+        text = (
+            f"shell syntax has no effect here: {_short(value)} contains {_short(found[0].strip())}"
+        )
+        yield Finding(
+            Level.WARN,
+            "preset.suspicious-value",
+            text,
+            fix="write the value itself, without shell syntax",
+        )
     elif found := _SHELL_NAME.search(bare):
         text = f"Workbench does not expand {found[0]} in {_short(value)}"
         yield Finding(
@@ -177,7 +199,12 @@ def _flag_names(engine: str, flags: Any, path: FieldPath) -> Iterator[tuple[Fiel
         elif not _FLAG_NAME.match(name):
             yield at, _error("preset.flag-name", f"not a flag name: {_short(name)}", None)
         yield from ((at, part.finding(LOOK)) for part in foreign_flags(engine, {name: value}))
-        if is_secret_name(name) and isinstance(value, str) and value and not _VARIABLE.fullmatch(value):
+        if (
+            is_secret_name(name)
+            and isinstance(value, str)
+            and value
+            and not _VARIABLE.fullmatch(value)
+        ):
             yield at, _secret(name)
 
 
@@ -185,9 +212,21 @@ def _env_names(engine: str, env: Any, path: FieldPath) -> Iterator[tuple[FieldPa
     for name, value in env.items() if isinstance(env, Mapping) else ():
         at = (*path, name)
         if not _ENV_NAME.match(name):
-            yield at, _error("preset.env-name", f"not the name of an environment variable: {_short(name)}", None)
+            yield (
+                at,
+                _error(
+                    "preset.env-name",
+                    f"not the name of an environment variable: {_short(name)}",
+                    None,
+                ),
+            )
         yield from ((at, part.finding(LOOK)) for part in foreign_env(engine, {name: value}))
-        if is_secret_name(name) and isinstance(value, str) and value and not _VARIABLE.fullmatch(value):
+        if (
+            is_secret_name(name)
+            and isinstance(value, str)
+            and value
+            and not _VARIABLE.fullmatch(value)
+        ):
             yield at, _secret(name)
 
 
@@ -196,13 +235,18 @@ def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
         yield _error("preset.suspicious-executable", "the executable is an empty list", "omit it")
         return
     if any(a.rsplit("/", 1)[-1] in _SHELLS for a in argv):
-        text = f"a preset cannot start a shell or a tool that runs other programs: {_short(' '.join(argv))}"
+        text = (
+            "a preset cannot start a shell or a tool that runs other programs: "
+            f"{_short(' '.join(argv))}"
+        )
         yield _error("preset.suspicious-executable", text, "name the engine's program")
     elif any(a in ("-c", "-e", "--eval", "-") for a in argv[1:]):
         text = f"code on the command line: {_short(' '.join(argv))}"
         yield _error("preset.suspicious-executable", text, "name the engine's program")
     elif any(".." in a.split("/") for a in argv):
-        yield _error("preset.path-traversal", f"{_short(' '.join(argv))} leaves its directory with ..", None)
+        yield _error(
+            "preset.path-traversal", f"{_short(' '.join(argv))} leaves its directory with ..", None
+        )
     else:
         yield from (part.finding(LOOK) for part in foreign_executable(engine, argv))
 
@@ -214,7 +258,8 @@ def _secret(name: str) -> Finding:
         "preset.secret",
         text,
         flag=name,
-        fix='define a variable of the kind "secret-env", which names an environment variable with the secret',
+        fix='define a variable of the kind "secret-env", which names an environment variable with '
+        "the secret",
     )
 
 

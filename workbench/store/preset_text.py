@@ -14,17 +14,31 @@ from workbench.model.run_options import PROCESS
 from workbench.model.settings import label_of, text_of
 
 if TYPE_CHECKING:
-    from workbench.model.preset import DocumentClaim, GpuSettingsEntry, HostSetting, Preset, ReferenceResult, Variable
+    from workbench.model.preset import (
+        DocumentClaim,
+        GpuSettingsEntry,
+        HostSetting,
+        Preset,
+        ReferenceResult,
+        Variable,
+    )
 
 Sign = Literal["", "good", "warn", "unproven", "bad"]
 _PARALLEL = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
-_SIGNS: Mapping[str, Sign] = {"true": "good", "partly": "warn", "unproven": "unproven", "false": "bad"}  # of a verdict
+# of a verdict
+_SIGNS: Mapping[str, Sign] = {
+    "true": "good",
+    "partly": "warn",
+    "unproven": "unproven",
+    "false": "bad",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a section in the text of a preset. Only the lines of the first section have a label. `sign` says
-    whether the line is good or a problem ("warn", "unproven", "bad"); "" means neither."""
+    """One line of a section in the text of a preset. Only the lines of the first section have a
+    label. `sign` says whether the line is good or a problem ("warn", "unproven", "bad"); "" means
+    neither."""
 
     text: str
     label: str = ""
@@ -38,19 +52,26 @@ class Section:
 
 
 def preset_sections(preset: Preset) -> list[Section]:
-    """Return all contents of a preset except its id, title and summary, as titled sections of lines. Sections without
-    lines are left out."""
+    """Return all contents of a preset except its id, title and summary, as titled sections of
+    lines. Sections without lines are left out."""
     nodes = (
-        (f"Settings of node {node.rank}: {node.name}", _plain(map(preset.filled, _settings(node.flags, node.env))))
+        (
+            f"Settings of node {node.rank}: {node.name}",
+            _plain(map(preset.filled, _settings(node.flags, node.env))),
+        )
         for node in preset.nodes
     )
     sections = (
         ("", _facts(preset)),
         ("Settings", _plain(map(preset.filled, _settings(preset.flags, preset.env)))),
         *nodes,
-        ("Variables", _plain(_variable(name, variable) for name, variable in preset.variables.items())),
         (
-            "GPU settings (applied by `presets apply` and by A on the screen, not by loading the preset)",
+            "Variables",
+            _plain(_variable(name, variable) for name, variable in preset.variables.items()),
+        ),
+        (
+            "GPU settings (applied by `presets apply` and by A on the screen, not by loading the "
+            "preset)",
             _plain(map(_gpu_settings, preset.gpu_settings)),
         ),
         (
@@ -74,17 +95,23 @@ def _claims_by_document(preset: Preset) -> Iterator[tuple[str, list[Line]]]:
 
 
 def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
-    """Return what a preset says about the flag `name`, as one text each: its value in the preset, then each known
-    problem (caveat) and each statement of a write-up (claim) that mentions the flag. `aliases` are other spellings of
-    the flag."""
+    """Return what a preset says about the flag `name`, as one text each: its value in the preset,
+    then each known problem (caveat) and each statement of a write-up (claim) that mentions the
+    flag. `aliases` are other spellings of the flag."""
     value = preset.flags.get(name)
-    texts = [f"preset: {preset.filled(line)}" for line in _settings({name: value}, {})] if value is not None else []
+    texts = (
+        [f"preset: {preset.filled(line)}" for line in _settings({name: value}, {})]
+        if value is not None
+        else []
+    )
     spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
     spellings += [name, name.replace("-", "_")] if "-" in name or "_" in name else []
     mentions = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, spellings))})(?![\w-])")
     texts += [f"caveat: {caveat}" for caveat in preset.caveats if mentions.search(caveat)]
     return texts + [
-        f"document: {_claim(claim).text}" for claim in preset.claims if mentions.search(f"{claim.text} {claim.correct}")
+        f"document: {_claim(claim).text}"
+        for claim in preset.claims
+        if mentions.search(f"{claim.text} {claim.correct}")
     ]
 
 
@@ -104,45 +131,68 @@ def _facts(preset: Preset) -> list[Line]:
         ("platform", preset.hardware.platform or "any"),
         ("baseline", preset.baseline or "none"),
         ("benchmark", _benchmark(preset)),
-        ("endpoint", f"{preset.endpoint.name} in {preset.endpoint.file}" if preset.endpoint else ""),
+        (
+            "endpoint",
+            f"{preset.endpoint.name} in {preset.endpoint.file}" if preset.endpoint else "",
+        ),
         ("warm-up", _warm_up(preset)),
-        ("source", f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) {source.note or ''}"),
+        (
+            "source",
+            f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) "
+            f"{source.note or ''}",
+        ),
     )
     return [Line(text.strip(), label) for label, text in facts if text.strip()]
 
 
 def _run_as(preset: Preset) -> str:
-    """Return the launcher (the program that runs the server, such as systemd) with its options. "" if Workbench itself
-    starts the server."""
-    options = (f"{n}={value}" for n, v in preset.launch.run_options.items() for value in ([v] if v is str(v) else v))
+    """Return the launcher (the program that runs the server, such as systemd) with its options. ""
+    if Workbench itself starts the server."""
+    options = (
+        f"{n}={value}"
+        for n, v in preset.launch.run_options.items()
+        for value in ([v] if v is str(v) else v)
+    )
     return "" if preset.launch.run_as == PROCESS else " ".join((preset.launch.run_as, *options))
 
 
 def _weights(preset: Preset) -> str:
-    """Return the sizes of the model's weights that the preset states, with their source; "" if it states none."""
+    """Return the sizes of the model's weights that the preset states, with their source; "" if it
+    states none."""
     model = preset.model
     sizes = (
         (model.bytes_per_token_gb, "{:g} GB read per token"),
         (model.weight_gb, "{:g} GB in memory"),
         (model.layers, "{} layers"),
-        (model.kv_bytes_per_token and model.kv_bytes_per_token / 1024, "{:g} KiB of KV cache per token"),
+        (
+            model.kv_bytes_per_token and model.kv_bytes_per_token / 1024,
+            "{:g} KiB of KV cache per token",
+        ),
     )
     named = ", ".join(text.format(size) for size, text in sizes if size)
     return _with_reason(named, model.source) if named else ""
 
 
 def _limit(preset: Preset) -> str:
-    """Return the highest possible tokens per second of one stream on the GPUs of the preset, as text; "" if unknown."""
+    """Return the highest possible tokens per second of one stream on the GPUs of the preset, as
+    text; "" if unknown."""
     from workbench.engines.plans import plan_from_preset
     from workbench.engines.roofline import ceiling
 
     names = preset.hardware.gpu_names[:1] * preset.hardware.count
-    plan = plan_from_preset(preset, {n: v.default or v.example or "" for n, v in preset.variables.items()})
-    sizes = {short: plan.parallel_size(f"{name}-parallel-size") for short, name in _PARALLEL.items()}
+    plan = plan_from_preset(
+        preset, {n: v.default or v.example or "" for n, v in preset.variables.items()}
+    )
+    sizes = {
+        short: plan.parallel_size(f"{name}-parallel-size") for short, name in _PARALLEL.items()
+    }
     limit = ceiling(plan.model_facts, names, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
     if not names or limit.tok_s_per_stream is None:
         return ""
-    text = f"{limit.tok_s_per_stream:.4g} tok/s for one stream ({limit.label}, by {limit.gb_per_token:g} GB per token)"
+    text = (
+        f"{limit.tok_s_per_stream:.4g} tok/s for one stream ({limit.label}, by "
+        f"{limit.gb_per_token:g} GB per token)"
+    )
     if limit.all_reduce_ms:
         text += f"; {limit.with_all_reduces_tok_s:.4g} with {limit.all_reduce_basis}"
     return text
@@ -154,7 +204,9 @@ def _hardware(preset: Preset) -> str:
     each = " each" if hardware.count > 1 else ""
     memory = f"{hardware.memory_gib:g} GiB{each}" if hardware.memory_gib else ""
     shared = "memory shared with the CPU" if hardware.unified_memory else ""
-    return ", ".join(filter(None, (f"{hardware.count} x {names}", memory, shared, hardware.interconnect)))
+    return ", ".join(
+        filter(None, (f"{hardware.count} x {names}", memory, shared, hardware.interconnect))
+    )
 
 
 def _benchmark(preset: Preset) -> str:
@@ -166,7 +218,8 @@ def _benchmark(preset: Preset) -> str:
 
 
 def _warm_up(preset: Preset) -> str:
-    """Return a text about the warm-up requests that `presets apply` sends; "" if the preset has none."""
+    """Return a text about the warm-up requests that `presets apply` sends; "" if the preset has
+    none."""
     if (warm := preset.warm_up) is None:
         return ""
     low, high = warm.input_tokens
@@ -188,11 +241,15 @@ def _settings(flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[str]
 def _variable(name: str, variable: Variable) -> str:
     if variable.default is not None:
         return f"{name}: {variable.description} (default {variable.default})"
-    return f"{name}: {variable.description}" + (f" (e.g. {variable.example})" if variable.example else "")
+    return f"{name}: {variable.description}" + (
+        f" (e.g. {variable.example})" if variable.example else ""
+    )
 
 
 def _gpu_settings(entry: GpuSettingsEntry) -> str:
-    named = ", ".join(f"{label_of(key)} {text_of(key, value)}" for key, value in entry.settings.items())
+    named = ", ".join(
+        f"{label_of(key)} {text_of(key, value)}" for key, value in entry.settings.items()
+    )
     return _with_reason(f"GPU {entry.gpu}: {named}", entry.reason)
 
 
@@ -212,6 +269,10 @@ def _claim(claim: DocumentClaim) -> Line:
 
 
 def _reference(result: ReferenceResult) -> str:
-    share = f", {100 * result.value / result.ceiling:.0f} % of the limit {result.ceiling:g}" if result.ceiling else ""
+    share = (
+        (f", {100 * result.value / result.ceiling:.0f} % of the limit {result.ceiling:g}")
+        if result.ceiling
+        else ""
+    )
     figure = f"{result.metric} {result.value:,g} {result.unit}{share}"
     return f"{figure}: {result.conditions} ({result.status}; {result.source})"

@@ -1,7 +1,8 @@
 """The preset library: the user's own presets first, then those that Workbench ships.
 
-To list presets, the library parses only files that changed, and does not check them against the schema. `get` checks a
-whole file. An invalid file is listed with its error and never hides another preset.
+To list presets, the library parses only files that changed, and does not check them against the
+schema. `get` checks a whole file. An invalid file is listed with its error and never hides another
+preset.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _MANY = 50  # files from which the list is kept on disk; the shipped ones alone 
 
 @dataclass(frozen=True, slots=True)
 class ListedPreset:
-    """A preset in the list of the library. `origin` is "own" (the user's directory) or "shipped". `hides` is the path
-    of another preset with the same id, which this one replaces. `error` is the reason why the file is invalid, or None
-    if it is valid."""
+    """A preset in the list of the library. `origin` is "own" (the user's directory) or "shipped".
+    `hides` is the path of another preset with the same id, which this one replaces. `error` is the
+    reason why the file is invalid, or None if it is valid."""
 
     id: str
     path: str
@@ -59,8 +60,8 @@ class ListedPreset:
 
 
 class PresetLibrary:
-    """Presets of several directories. The first directory is the user's own and the only one in which presets are
-    saved."""
+    """Presets of several directories. The first directory is the user's own and the only one in
+    which presets are saved."""
 
     def __init__(self, dirs: Sequence[Path] | None = None) -> None:
         default = (paths.own_presets_dir(), paths.shipped_presets_dir())
@@ -74,7 +75,8 @@ class PresetLibrary:
         return self.dirs[0]
 
     def list(self) -> tuple[ListedPreset, ...]:
-        """Return the presets sorted by id, the invalid ones last. Reads only files that changed since the last call."""
+        """Return the presets sorted by id, the invalid ones last. Reads only files that changed
+        since the last call."""
         good: dict[str, ListedPreset] = {}
         broken: list[ListedPreset] = []
         for path, entry in self._read_entries().items():
@@ -84,49 +86,70 @@ class PresetLibrary:
             elif first is None:
                 good[entry.id] = entry
             elif Path(first.path).parent == path.parent:
-                text = f'id: {Path(first.path).name} in the same directory has the id "{entry.id}" too'
-                finding = Finding(Level.ERROR, "preset.duplicate-id", text, file=str(path), field="id")
+                text = (
+                    f'id: {Path(first.path).name} in the same directory has the id "{entry.id}" too'
+                )
+                finding = Finding(
+                    Level.ERROR, "preset.duplicate-id", text, file=str(path), field="id"
+                )
                 broken.append(replace(entry, error=finding))
             elif first.hides is None:
                 good[entry.id] = replace(first, hides=entry.path)
         return (*(good[i] for i in sorted(good)), *broken)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return findings about the library as a whole: own presets that replace shipped ones, and presets whose
-        baseline (the preset to compare with) does not exist. Errors of invalid files are in the entries of `list`."""
+        """Return findings about the library as a whole: own presets that replace shipped ones, and
+        presets whose baseline (the preset to compare with) does not exist. Errors of invalid files
+        are in the entries of `list`."""
         entries = [entry for entry in self.list() if entry.error is None]
         ids = {entry.id for entry in entries}
         found: list[Finding] = []
         for entry in entries:
             if entry.hides:
                 text = f'id: your own "{entry.id}" replaces {entry.hides}'
-                found.append(Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id"))
+                found.append(
+                    Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id")
+                )
             if entry.baseline and entry.baseline not in ids:
                 close = _close(entry.baseline, ids)
                 fix = f'did you mean "{close[0]}"?' if close else None
                 text = f'baseline: there is no preset "{entry.baseline}"'
-                found.append(Finding(Level.WARN, "preset.baseline", text, file=entry.path, field="baseline", fix=fix))
+                found.append(
+                    Finding(
+                        Level.WARN,
+                        "preset.baseline",
+                        text,
+                        file=entry.path,
+                        field="baseline",
+                        fix=fix,
+                    )
+                )
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
-        """Return the path of the file with this preset. An invalid file has its file name without suffix as its id.
-        Raises PresetError if there is no such preset."""
+        """Return the path of the file with this preset. An invalid file has its file name without
+        suffix as its id. Raises PresetError if there is no such preset."""
         entries = self.list()
         found = [e for e in entries if e.id == preset_id]
         if found:
             return Path(found[0].path)
         close = _close(preset_id, [e.id for e in entries])
-        hint = f"did you mean {', '.join(close)}?" if close else "list the presets with `workbench presets list`"
+        hint = (
+            f"did you mean {', '.join(close)}?"
+            if close
+            else ("list the presets with `workbench presets list`")
+        )
         raise PresetError(f'there is no preset "{preset_id}"', next_step=hint)
 
     def get(self, preset_id: str) -> Preset:
-        """Return the preset with this id after checking its file. Raises PresetError with the findings if the file is
-        invalid."""
+        """Return the preset with this id after checking its file. Raises PresetError with the
+        findings if the file is invalid."""
         return self.load(self.path(preset_id))
 
     def load(self, path: Path) -> Preset:
-        """Return the preset in the file `path` after checking the file, with the claims of its source documents
-        (write-ups). Raises PresetError with the findings if the file is invalid."""
+        """Return the preset in the file `path` after checking the file, with the claims of its
+        source documents (write-ups). Raises PresetError with the findings if the file is invalid.
+        """
         checked = self.checked(path)
         if checked.preset is not None:
             return preset_documents.with_claims(checked.preset)
@@ -135,7 +158,8 @@ class PresetLibrary:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise PresetError(
             f"{first.place or path}: {first.text}{more}",
-            next_step=first.fix or f"correct the file, then check it with `workbench presets check {path}`",
+            next_step=first.fix
+            or f"correct the file, then check it with `workbench presets check {path}`",
             findings=checked.findings,
         )
 
@@ -163,9 +187,11 @@ class PresetLibrary:
             raise PresetError(document.text, findings=(document,))
         return document
 
-    def save(self, document: Mapping[str, Any], preset_id: str, *, replace_existing: bool = False) -> Path:
-        """Write a preset to the user's own directory and return the path. Comments of a replaced file are kept. Raises
-        PresetError if the document is invalid."""
+    def save(
+        self, document: Mapping[str, Any], preset_id: str, *, replace_existing: bool = False
+    ) -> Path:
+        """Write a preset to the user's own directory and return the path. Comments of a replaced
+        file are kept. Raises PresetError if the document is invalid."""
         from workbench.store.preset_edit import save
 
         return save(document, preset_id, self.own_dir, replace_existing=replace_existing)
@@ -174,12 +200,16 @@ class PresetLibrary:
         found: list[Path] = []
         for directory in self.dirs:
             if directory.is_dir():
-                found.extend(sorted(p for p in directory.iterdir() if p.suffix == ".toml" and p.name[0] != "."))
+                found.extend(
+                    sorted(
+                        p for p in directory.iterdir() if p.suffix == ".toml" and p.name[0] != "."
+                    )
+                )
         return found
 
     def _read_entries(self) -> dict[Path, ListedPreset]:
-        """Return the list entry of each preset file by its path. Only files that changed since they were last listed
-        are read again."""
+        """Return the list entry of each preset file by its path. Only files that changed since they
+        were last listed are read again."""
         files = self._files()
         many = len(files) >= _MANY
         if many and not self._kept:
@@ -192,7 +222,11 @@ class PresetLibrary:
         found = {path: self._entry(path) for path in files}
         now = {path: self._entries.get(path) for path in files}
         if many and any(now[path] is not before[path] for path in files):
-            good = {str(path): (e[0], _fields(e[1])) for path, e in now.items() if e is not None and e[1].error is None}
+            good = {
+                str(path): (e[0], _fields(e[1]))
+                for path, e in now.items()
+                if e is not None and e[1].error is None
+            }
             preset_list_cache.write(paths.preset_list_file(), good)
         return found
 
@@ -207,12 +241,13 @@ class PresetLibrary:
         return entry
 
     def is_shipped(self, path: Path) -> bool:
-        """Return whether the preset file belongs to Workbench. The user must trust any other preset before it may run
-        programs."""
+        """Return whether the preset file belongs to Workbench. The user must trust any other preset
+        before it may run programs."""
         return path.resolve().parent == paths.shipped_presets_dir().resolve()
 
     def _place(self, path: Path) -> dict[str, str]:
-        """Return the fields "path" and "origin" of a list entry, which follow from the path of the preset file."""
+        """Return the fields "path" and "origin" of a list entry, which follow from the path of the
+        preset file."""
         own = path.absolute().parent == self.own_dir.absolute()
         return {"path": str(path), "origin": "own" if own else "shipped"}
 
@@ -222,12 +257,17 @@ def _close(name: str, names: Iterable[str]) -> Sequence[str]:
 
 
 def _fields(entry: ListedPreset) -> dict[str, Any]:
-    return {name: value for name in ListedPreset.__slots__ if (value := getattr(entry, name)) is not None}
+    return {
+        name: value
+        for name in ListedPreset.__slots__
+        if (value := getattr(entry, name)) is not None
+    }
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return the file's modification time, change time, size and inode, which tell whether the file has changed. None
-    if they cannot be read. A program can set the modification time back, but not the change time."""
+    """Return the file's modification time, change time, size and inode, which tell whether the file
+    has changed. None if they cannot be read. A program can set the modification time back, but not
+    the change time."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -246,7 +286,9 @@ def _read_entry(path: str, origin: str) -> ListedPreset:
             text = f"{name}: missing; expected text"
             error = Finding(Level.ERROR, "preset.missing-field", text, file=path, field=name)
             return ListedPreset(Path(path).stem, path, origin, error=error)
-    gpu_names = tuple(n for n in _value(document, list, "hardware", "gpu_names") or () if isinstance(n, str))
+    gpu_names = tuple(
+        n for n in _value(document, list, "hardware", "gpu_names") or () if isinstance(n, str)
+    )
     gpu_count = _value(document, int, "hardware", "count") or 1
     return ListedPreset(
         id=document["id"],
@@ -283,11 +325,14 @@ def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) ->
 
 
 def _model_name(document: Mapping[str, Any]) -> str:
-    """Return the model's name for a list. A variable in the name is replaced by its default, or by the last part of its
-    example."""
+    """Return the model's name for a list. A variable in the name is replaced by its default, or by
+    the last part of its example."""
 
     def filled(match: re.Match[str]) -> str:
         example = _value(document, str, "variables", match[1], "example") or match[0]
-        return _value(document, str, "variables", match[1], "default") or example.rstrip("/").rsplit("/", 1)[-1]
+        return (
+            _value(document, str, "variables", match[1], "default")
+            or example.rstrip("/").rsplit("/", 1)[-1]
+        )
 
     return re.sub(r"\$\{(\w+)\}", filled, _value(document, str, "model", "id") or "")

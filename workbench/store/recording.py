@@ -1,16 +1,19 @@
-"""The format of recordings: the history of a host as lines of JSON, with readings by the second and events.
+"""The format of recordings: the history of a host as lines of JSON, with readings by the second and
+events.
 
-The first line is the header. Time is divided into cells of `step_s` seconds. A line with "v" has the values that differ
-from those of the previous cell, and null for a metric that has no value in this cell. A line with "full" has all
-values. A cell without a line is a gap. In a name such as "0.power_w", the number before the dot is the index of the
-GPU; -1 is the server. A line with "infos" has the properties of the GPUs. Each line can be read without the lines after
-it, so a file that ends in the middle of a line is still valid.
+The first line is the header. Time is divided into cells of `step_s` seconds. A line with "v" has
+the values that differ from those of the previous cell, and null for a metric that has no value in
+this cell. A line with "full" has all values. A cell without a line is a gap. In a name such as
+"0.power_w", the number before the dot is the index of the GPU; -1 is the server. A line with
+"infos" has the properties of the GPUs. Each line can be read without the lines after it, so a file
+that ends in the middle of a line is still valid.
 
-    {"workbench": "recording", "version": 1, "host": "local", "simulated": false, "step_s": 1, "unix_s": 1764000000.0}
-    {"t": 1764000001, "full": true, "v": {"0.power_w": 84.2, "0.sm_mhz": 210, "-1.generation_tok_s": 812.0}}
-    {"t": 1764000002, "v": {"0.power_w": 84.9}}
-    {"t": 1764000002.4, "event": "benchmark begin", "text": "benchmark of 8 streams begins", "gpu": null}
-    {"t": 1764000003, "infos": [{"index": 0, "uuid": "GPU-…", "name": "NVIDIA RTX 5090", "power_max_w": 600.0}]}
+    {"workbench": "recording", "version": 1, "host": "local", "simulated": false, "step_s": 1,
+    "unix_s": 1764000000.0} {"t": 1764000001, "full": true, "v": {"0.power_w": 84.2, "0.sm_mhz":
+    210, "-1.generation_tok_s": 812.0}} {"t": 1764000002, "v": {"0.power_w": 84.9}} {"t":
+    1764000002.4, "event": "benchmark begin", "text": "benchmark of 8 streams begins", "gpu": null}
+    {"t": 1764000003, "infos": [{"index": 0, "uuid": "GPU-…", "name": "NVIDIA RTX 5090",
+    "power_max_w": 600.0}]}
 """
 
 from __future__ import annotations
@@ -59,8 +62,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The values of all metrics in one cell of a recording, which is a time span of fixed length that begins at the
-    Unix second `unix_s`."""
+    """The values of all metrics in one cell of a recording, which is a time span of fixed length
+    that begins at the Unix second `unix_s`."""
 
     unix_s: int
     values: Mapping[Key, float]
@@ -68,7 +71,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Infos:
-    """The properties of the host's GPUs in a recording. They are valid from `unix_s` on, until the next such line."""
+    """The properties of the host's GPUs in a recording. They are valid from `unix_s` on, until the
+    next such line."""
 
     unix_s: float
     infos: tuple[GpuInfo, ...]
@@ -78,8 +82,9 @@ Item = Cell | Event | Infos
 
 
 class CellWriter:
-    """Turns readings into lines of a recording, one line per cell (time span) of `step_s` seconds. The line of a cell
-    is written one cell later, because the readings of GPUs and engine do not arrive at the same time."""
+    """Turns readings into lines of a recording, one line per cell (time span) of `step_s` seconds.
+    The line of a cell is written one cell later, because the readings of GPUs and engine do not
+    arrive at the same time."""
 
     def __init__(self, step_s: int) -> None:
         self.step_s = step_s
@@ -89,9 +94,9 @@ class CellWriter:
         self._count = 0
 
     def add(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
-        """Add a reading that is valid for the Unix seconds in `seconds`. Yield the lines of the cells (time spans of
-        the recording) that are now complete. A second whose cell is already written is ignored, unless the clock was
-        set back."""
+        """Add a reading that is valid for the Unix seconds in `seconds`. Yield the lines of the
+        cells (time spans of the recording) that are now complete. A second whose cell is already
+        written is ignored, unless the clock was set back."""
         for second in seconds:
             cell = second // self.step_s * self.step_s
             if cell < self._next_s - 60 * self.step_s:
@@ -109,8 +114,8 @@ class CellWriter:
                     known[1] += 1
 
     def end(self) -> Iterator[str]:
-        """Yield the lines of the cells (time spans of the recording) that are not complete yet. Call this at the end of
-        the recording."""
+        """Yield the lines of the cells (time spans of the recording) that are not complete yet.
+        Call this at the end of the recording."""
         yield from self._end(max(self._open, default=0) + 1)
 
     def _end(self, before_s: int) -> Iterator[str]:
@@ -118,45 +123,71 @@ class CellWriter:
             sums = self._open.pop(cell)
             self._next_s = cell + self.step_s
             if sums:
-                yield self.line(cell, {key: rounded(key[1], total / count) for key, (total, count) in sums.items()})
+                yield self.line(
+                    cell,
+                    {key: rounded(key[1], total / count) for key, (total, count) in sums.items()},
+                )
 
     def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
-        """Return the line of the cell (time span) that begins at `unix_s`, with the values that changed since the
-        previous call."""
+        """Return the line of the cell (time span) that begins at `unix_s`, with the values that
+        changed since the previous call."""
         full = self._count % FULL_EVERY == 0
         self._count += 1
         before = {} if full else self._written
         shown: dict[str, float | int | None] = {
-            f"{gpu}.{name}": value for (gpu, name), value in values.items() if before.get((gpu, name)) != value
+            f"{gpu}.{name}": value
+            for (gpu, name), value in values.items()
+            if before.get((gpu, name)) != value
         }
         shown.update({f"{gpu}.{name}": None for gpu, name in before if (gpu, name) not in values})
         self._written = values
-        return _line({"t": unix_s, **({"full": True} if full else {}), **({"v": shown} if shown else {})})
+        return _line(
+            {"t": unix_s, **({"full": True} if full else {}), **({"v": shown} if shown else {})}
+        )
 
 
 def event_line(event: Event) -> str:
-    fields = {"event": event.kind, "text": event.text, "gpu": event.gpu_index, "result": event.result_id}
+    fields = {
+        "event": event.kind,
+        "text": event.text,
+        "gpu": event.gpu_index,
+        "result": event.result_id,
+    }
     return _line({"t": round(event.unix_s, 3), **fields})
 
 
 def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
     """Return the line that describes the host's GPUs, without fields that no graph needs."""
-    kept = [asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={})) for info in infos]
-    shown = [{name: value for name, value in info.items() if value not in (None, [], (), {})} for info in kept]
+    kept = [
+        asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={}))
+        for info in infos
+    ]
+    shown = [
+        {name: value for name, value in info.items() if value not in (None, [], (), {})}
+        for info in kept
+    ]
     return _line({"t": round(unix_s, 3), "infos": shown})
 
 
-def history_lines(histories: Sequence[History], first_s: int, last_s: int, step_s: int) -> Iterator[str]:
-    """Yield the lines of a recording from `first_s` to `last_s` (Unix seconds), one per `step_s` seconds. If several
-    histories have a value for the same metric and time, that of the first history is used."""
+def history_lines(
+    histories: Sequence[History], first_s: int, last_s: int, step_s: int
+) -> Iterator[str]:
+    """Yield the lines of a recording from `first_s` to `last_s` (Unix seconds), one per `step_s`
+    seconds. If several histories have a value for the same metric and time, that of the first
+    history is used."""
     count = math.ceil((last_s - first_s) / step_s) + 1
     writer = CellWriter(step_s)
     keys = {key: None for history in histories for key in history}
-    columns = {key: [history.cells(key, last_s, step_s, count) for history in histories] for key in keys}
+    columns = {
+        key: [history.cells(key, last_s, step_s, count) for history in histories] for key in keys
+    }
     begin_s = last_s // step_s * step_s - (count - 1) * step_s
     for index in range(count):
         cell = begin_s + index * step_s
-        found = {key: next((c[index] for c in cells if c[index] is not None), None) for key, cells in columns.items()}
+        found = {
+            key: next((c[index] for c in cells if c[index] is not None), None)
+            for key, cells in columns.items()
+        }
         values = {key: value for key, value in found.items() if value is not None}
         if values:
             yield writer.line(cell, {key: rounded(key[1], value) for key, value in values.items()})
@@ -168,53 +199,69 @@ def time_of(line: str) -> float:
 
 
 def opened(path: Path) -> tuple[Header, Iterator[Item]]:
-    """Return the header of the recording at `path`, and an iterator over the content of its other lines. The file may
-    be compressed with gzip. Raises InputError if the file is not a recording or cannot be read."""
+    """Return the header of the recording at `path`, and an iterator over the content of its other
+    lines. The file may be compressed with gzip. Raises InputError if the file is not a recording or
+    cannot be read."""
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait for its writer
-            raise InputError(f"{path} is not a file", next_step="give a recording that `workbench record` wrote")
+        # to open a pipe would wait for its writer
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(
+                f"{path} is not a file", next_step="give a recording that `workbench record` wrote"
+            )
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         lines = _lines_of(path, compressed=compressed)
         return header_of(next(lines, b""), path.name), items(lines)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
-    """Yield the lines of the file `path` until its end, or until the first damaged part of a compressed file."""
-    with contextlib.suppress(OSError, EOFError, zlib.error), gzip.open(path) if compressed else path.open("rb") as file:
+    """Yield the lines of the file `path` until its end, or until the first damaged part of a
+    compressed file."""
+    with (
+        contextlib.suppress(OSError, EOFError, zlib.error),
+        gzip.open(path) if compressed else path.open("rb") as file,
+    ):
         yield from lines_in(file)
 
 
 def lines_in(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-    """Yield the lines of an open file. A line that is too long is yielded in pieces, so that it cannot fill the
-    memory."""
+    """Yield the lines of an open file. A line that is too long is yielded in pieces, so that it
+    cannot fill the memory."""
     while line := file.readline(MOST_LINE_BYTES):
         yield line
 
 
 def header_of(line: str | bytes, name: str) -> Header:
-    """Return the header of a recording from its first line. Raises InputError if the line is no header; `name` is the
-    file name for the message."""
+    """Return the header of a recording from its first line. Raises InputError if the line is no
+    header; `name` is the file name for the message."""
     data = _object(line) or {}
     version = data.get("version")
     if data.get("workbench") != "recording" or not isinstance(version, int):
         step = "give a file that `workbench record` wrote"
         raise InputError(f"{name} is not a recording of Workbench", next_step=step)
     if version > VERSION:
-        text = f"{name} was written by a newer Workbench (format {version}, this version reads up to {VERSION})"
+        text = (
+            f"{name} was written by a newer Workbench (format {version}, this version reads "
+            f"up to {VERSION})"
+        )
         raise InputError(text, next_step="update Workbench")
     step_s, unix_s = data.get("step_s"), _time(data.get("unix_s"))
     if not isinstance(step_s, int) or not 1 <= step_s <= 3600 or unix_s is None:
         raise InputError(f"the first line of {name} is damaged", next_step="record again")
-    return Header(clean(str(data.get("host")), NAME_CHARS), data.get("simulated") is not False, step_s, unix_s)
+    return Header(
+        clean(str(data.get("host")), NAME_CHARS), data.get("simulated") is not False, step_s, unix_s
+    )
 
 
 def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
-    """Yield the content of the lines after the header, with control characters removed from texts. A damaged line is
-    left out, and so are the lines after it up to the next line with all values. Reading ends after 1,000 useless lines
-    in a row, because a small compressed file can contain billions of them."""
+    """Yield the content of the lines after the header, with control characters removed from texts.
+    A damaged line is left out, and so are the lines after it up to the next line with all values.
+    Reading ends after 1,000 useless lines in a row, because a small compressed file can contain
+    billions of them."""
     useless = 0
     for item in _item_of_each(lines):
         useless = useless + 1 if item is None else 0
@@ -302,13 +349,17 @@ def _object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def _time(value: Any) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and _TIMES_S[0] <= value <= _TIMES_S[1]
+    good = (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and _TIMES_S[0] <= value <= _TIMES_S[1]
+    )
     return float(value) if good else None
 
 
 def rounded(name: str, value: float) -> float | int:
-    """Return the value of the metric `name`, rounded to as many digits as a graph can show. Memory is rounded to
-    MiB."""
+    """Return the value of the metric `name`, rounded to as many digits as a graph can show. Memory
+    is rounded to MiB."""
     if name.endswith("_bytes"):
         return round(value / _MIB) * _MIB
     short = round(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3)

@@ -1,8 +1,8 @@
 """The index of stored results: a table with the texts by which lists filter results.
 
-A result takes 5 to 10 KB, and a filter without the index would read all of them. Triggers update the index. Results
-that an older version of Workbench stored are added, newest first, when a filter first needs them, so that the first
-start after an update does not take long.
+A result takes 5 to 10 KB, and a filter without the index would read all of them. Triggers update
+the index. Results that an older version of Workbench stored are added, newest first, when a filter
+first needs them, so that the first start after an update does not take long.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ INDEX = "result_index"
 
 
 def whole(column: str) -> str:
-    """Return an SQL expression for a JSON column. It gives [] in place of damaged JSON, which would make the whole
-    query fail."""
+    """Return an SQL expression for a JSON column. It gives [] in place of damaged JSON, which would
+    make the whole query fail."""
     return f"CASE WHEN json_valid({column}) THEN {column} ELSE '[]' END"
 
 
@@ -26,16 +26,16 @@ def json_field(column: str, name: str) -> str:
 
 
 def source(words: str) -> str:
-    """Return the SQL query that computes the rows of the result index from the results table. `words` is the SQL
-    expression for the text in which a search looks. An imported result gets no host, because it is listed on every
-    host."""
+    """Return the SQL query that computes the rows of the result index from the results table.
+    `words` is the SQL expression for the text in which a search looks. An imported result gets no
+    host, because it is listed on every host."""
     host = f"CASE WHEN {json_field('conditions', 'imported')} IS NULL THEN host END"
     return f"SELECT id, {host} AS host, {whole('tags')} AS tags, {words} AS words FROM results"
 
 
 def creation(words: str) -> str:
-    """Return the SQL script that creates an empty result index and deletes an index of an older format. `words` is the
-    SQL expression for the text in which a search looks."""
+    """Return the SQL script that creates an empty result index and deletes an index of an older
+    format. `words` is the SQL expression for the text in which a search looks."""
     computed = source(words)
     return f"""
         DROP TRIGGER IF EXISTS result_added; DROP TRIGGER IF EXISTS result_changed;
@@ -49,9 +49,11 @@ def creation(words: str) -> str:
     """
 
 
-def filter_condition(search: str | None, host: str | None, tag: str | None) -> tuple[str, list[str]]:
-    """Return (SQL condition on the index table, its parameters) for the filters that are not None. The condition is ""
-    without a filter."""
+def filter_condition(
+    search: str | None, host: str | None, tag: str | None
+) -> tuple[str, list[str]]:
+    """Return (SQL condition on the index table, its parameters) for the filters that are not None.
+    The condition is "" without a filter."""
     conditions: list[str] = []
     values: list[str] = []
     for word in (search or "").split():
@@ -68,8 +70,9 @@ def filter_condition(search: str | None, host: str | None, tag: str | None) -> t
 
 
 def first_indexed(db: sqlite3.Connection) -> int:
-    """Return the lowest result id in the index of results. All results with higher ids are indexed too. Return 0 if all
-    results are indexed, and a number above all ids if the file has no index."""
+    """Return the lowest result id in the index of results. All results with higher ids are indexed
+    too. Return 0 if all results are indexed, and a number above all ids if the file has no index.
+    """
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (INDEX,)).fetchone():
         return _BEYOND  # a file of an older version that cannot be written
     (first,) = db.execute(f"SELECT ifnull(min(id), {_BEYOND}) FROM {INDEX}").fetchone()
@@ -78,8 +81,9 @@ def first_indexed(db: sqlite3.Connection) -> int:
 
 
 def add_older(words: str, db: sqlite3.Connection) -> int:
-    """Add to the index the newest results that it lacks. Return the lowest result id in the index, or 0 if all results
-    are now indexed. `words` is the SQL expression for the text in which a search looks."""
+    """Add to the index the newest results that it lacks. Return the lowest result id in the index,
+    or 0 if all results are now indexed. `words` is the SQL expression for the text in which a
+    search looks."""
     older = f"{source(words)} WHERE id < ? ORDER BY id DESC LIMIT ?"
     db.execute(f"INSERT INTO {INDEX} (id, {_NAMES}) {older}", (first_indexed(db), _ADDED_AT_ONCE))
     return first_indexed(db)

@@ -1,5 +1,5 @@
-"""The timelines of stored results: readings and events from around the time of each benchmark, as a compressed
-recording beside the database."""
+"""The timelines of stored results: readings and events from around the time of each benchmark, as a
+compressed recording beside the database."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BEGIN, _END = EventKind.BENCH_BEGIN, EventKind.BENCH_END
 
 @dataclass(frozen=True, slots=True)
 class ResultTimeline:
-    """Readings and events from before, during and after one benchmark. `begin_s` and `end_s` are the Unix times at
-    which its first request began and the benchmark ended, `first_s` and `last_s` those of the first and last stored
-    second. The readings are `step_s` seconds apart."""
+    """Readings and events from before, during and after one benchmark. `begin_s` and `end_s` are
+    the Unix times at which its first request began and the benchmark ended, `first_s` and `last_s`
+    those of the first and last stored second. The readings are `step_s` seconds apart."""
 
     history: History
     step_s: int
@@ -33,7 +33,8 @@ class ResultTimeline:
 
 
 def path_of(folder: Path, uid: str) -> Path:
-    """Return the file of the timeline of the result with this `uid`, in the directory of the database."""
+    """Return the file of the timeline of the result with this `uid`, in the directory of the
+    database."""
     return folder / "timelines" / f"{uid}.jsonl.gz"
 
 
@@ -49,8 +50,12 @@ def write(path: Path, header: recording.Header, lines: Iterable[str]) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        text = f"the timeline of the result could not be written to {path}: {error.strerror or error}"
-        raise StoreError(text, next_step="the benchmark result is stored without it; free some disk space") from None
+        text = (
+            f"the timeline of the result could not be written to {path}: {error.strerror or error}"
+        )
+        raise StoreError(
+            text, next_step="the benchmark result is stored without it; free some disk space"
+        ) from None
 
 
 def read(path: Path) -> ResultTimeline | None:
@@ -84,7 +89,8 @@ def read(path: Path) -> ResultTimeline | None:
 
 
 def _bounded(file: gzip.GzipFile) -> Iterator[bytes]:
-    """Yield the lines of a compressed file up to a limit, so that a small file cannot fill the memory."""
+    """Yield the lines of a compressed file up to a limit, so that a small file cannot fill the
+    memory."""
     for _ in range(_MOST_LINES):
         line = file.readline(recording.MOST_LINE_BYTES)
         if not line:

@@ -1,8 +1,8 @@
-"""Benchmark results in an SQLite file, each with its full conditions. The requests of a result are in a gzipped file of
-JSON lines beside the database.
+"""Benchmark results in an SQLite file, each with its full conditions. The requests of a result are
+in a gzipped file of JSON lines beside the database.
 
-No measurement is lost: a result that cannot be written to the database is written to a JSON file beside it, and
-`recover` stores that file later."""
+No measurement is lost: a result that cannot be written to the database is written to a JSON file
+beside it, and `recover` stores that file later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.model.bench import SEARCHED_CONDITIONS, BenchResult, BenchSpec, BenchSummary, Conditions
+from workbench.model.bench import (
+    SEARCHED_CONDITIONS,
+    BenchResult,
+    BenchSpec,
+    BenchSummary,
+    Conditions,
+)
 from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.secrets import mask_data
@@ -45,7 +51,8 @@ _MAYBE_NOT_FINITE = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Those fields of a stored request that reports use. bench/records.py lists all fields of a request."""
+    """Those fields of a stored request that reports use. bench/records.py lists all fields of a
+    request."""
 
     start_s: float | None = None
     end_us: float = 0
@@ -60,11 +67,11 @@ class _Tags:
 
 
 class Column(NamedTuple):
-    """A column of the results table. `declaration` is its SQL type, and `json` says whether it contains JSON.
-    `searched` lists the SQL expressions for the texts in which a search looks.
+    """A column of the results table. `declaration` is its SQL type, and `json` says whether it
+    contains JSON. `searched` lists the SQL expressions for the texts in which a search looks.
 
-    The column's name is that of the field of BenchResult or Conditions whose value it stores. A column of a new format
-    version gets the next `version` and is added to older files.
+    The column's name is that of the field of BenchResult or Conditions whose value it stores. A
+    column of a new format version gets the next `version` and is added to older files.
     """
 
     name: str
@@ -81,10 +88,21 @@ _COLUMNS = (
     Column("host", "TEXT NOT NULL", searched=("host",)),
     Column("engine", "TEXT", searched=("engine",)),
     Column("model", "TEXT NOT NULL", searched=("model",)),
-    Column("simulated", "INTEGER NOT NULL", searched=("CASE WHEN simulated THEN 'simulated' ELSE '' END",)),
+    Column(
+        "simulated",
+        "INTEGER NOT NULL",
+        searched=("CASE WHEN simulated THEN 'simulated' ELSE '' END",),
+    ),
     # JSON is searched by field, because a text with escapes in it would not be found as typed.
-    Column("spec", "TEXT NOT NULL", True, tuple(json_field("spec", name) for name in _SPEC_SEARCHED)),
-    Column("conditions", "TEXT NOT NULL", True, tuple(json_field("conditions", name) for name in SEARCHED_CONDITIONS)),
+    Column(
+        "spec", "TEXT NOT NULL", True, tuple(json_field("spec", name) for name in _SPEC_SEARCHED)
+    ),
+    Column(
+        "conditions",
+        "TEXT NOT NULL",
+        True,
+        tuple(json_field("conditions", name) for name in SEARCHED_CONDITIONS),
+    ),
     Column("summary", "TEXT NOT NULL", True),
     Column("note", "TEXT NOT NULL DEFAULT ''", searched=("note",)),
     Column(
@@ -102,33 +120,41 @@ _PAGE_ROWS = 500
 
 def _searched() -> str:
     """Return the SQL expression for the text in which a search looks."""
-    return " || ' ' || ".join(f"ifnull({text}, '')" for column in _COLUMNS for text in column.searched)
+    return " || ' ' || ".join(
+        f"ifnull({text}, '')" for column in _COLUMNS for text in column.searched
+    )
 
 
 def migrations() -> tuple[str, ...]:
-    """Return the SQL script of each format version of the database. The last one also creates the index of the results,
-    because the index contains the newest columns."""
-    first = ", ".join(f"{column.name} {column.declaration}" for column in _COLUMNS if column.version == 1)
+    """Return the SQL script of each format version of the database. The last one also creates the
+    index of the results, because the index contains the newest columns."""
+    first = ", ".join(
+        f"{column.name} {column.declaration}" for column in _COLUMNS if column.version == 1
+    )
     scripts = [
         f"CREATE TABLE results (id INTEGER PRIMARY KEY AUTOINCREMENT, {first});"
         " CREATE INDEX results_by_time ON results (unix_s)"
     ]
     for version in range(2, max(_FORMAT_WITH_INDEX, *(column.version for column in _COLUMNS)) + 1):
         added = (column for column in _COLUMNS if column.version == version)
-        scripts.append(";".join(f"ALTER TABLE results ADD COLUMN {c.name} {c.declaration}" for c in added))
+        scripts.append(
+            ";".join(f"ALTER TABLE results ADD COLUMN {c.name} {c.declaration}" for c in added)
+        )
     scripts[-1] += f";{creation(_searched())}"
     return tuple(scripts)
 
 
 class Page(NamedTuple):
-    """A part of the list of results, newest first, and the ids of damaged results, which are not in it."""
+    """A part of the list of results, newest first, and the ids of damaged results, which are not in
+    it."""
 
     results: tuple[BenchResult, ...]
     damaged: tuple[int, ...]
 
 
 class ResultsDb:
-    """The stored results. Methods raise StoreError, and InputError for an unknown id. Any thread may call them.
+    """The stored results. Methods raise StoreError, and InputError for an unknown id. Any thread
+    may call them.
 
     The file and its directory (mode 0700) are created at the first write.
     """
@@ -150,11 +176,12 @@ class ResultsDb:
         note: str = "",
         tags: Iterable[str] = (),
     ) -> int:
-        """Store a result and return its id. `samples` has one mapping per request (`RequestRecord.as_json`). If a
-        result with this `uid` is stored already, only its id is returned.
+        """Store a result and return its id. `samples` has one mapping per request
+        (`RequestRecord.as_json`). If a result with this `uid` is stored already, only its id is
+        returned.
 
-        If the database cannot be written, the result is written to a JSON file, and the raised StoreError names that
-        file.
+        If the database cannot be written, the result is written to a JSON file, and the raised
+        StoreError names that file.
         """
         row = {
             "uid": uid or uuid.uuid4().hex,
@@ -165,7 +192,9 @@ class ResultsDb:
             "note": note,
             "tags": sorted(set(tags)),
         }
-        row |= {c.name: getattr(conditions, c.name) for c in _COLUMNS if hasattr(conditions, c.name)}
+        row |= {
+            c.name: getattr(conditions, c.name) for c in _COLUMNS if hasattr(conditions, c.name)
+        }
         requests = list(samples)
         try:
             result_id = self._insert(row, requests, _COLUMNS)
@@ -176,11 +205,21 @@ class ResultsDb:
         return result_id
 
     def list(
-        self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
+        self,
+        limit: int | None = 100,
+        search: str | None = None,
+        *,
+        host: str | None = None,
+        tag: str | None = None,
     ) -> tuple[BenchResult, ...]:
-        """Return the newest results, newest first, without damaged ones. `limit` is the highest number of results, None
-        for all. `search`, `host` and `tag` select results in the same way as in `pages`."""
-        return tuple(result for page in self.pages(limit, search, host=host, tag=tag) for result in page.results)
+        """Return the newest results, newest first, without damaged ones. `limit` is the highest
+        number of results, None for all. `search`, `host` and `tag` select results in the same way
+        as in `pages`."""
+        return tuple(
+            result
+            for page in self.pages(limit, search, host=host, tag=tag)
+            for result in page.results
+        )
 
     def pages(
         self,
@@ -191,12 +230,13 @@ class ResultsDb:
         tag: str | None = None,
         before: int | None = None,
     ) -> Iterator[Page]:
-        """Yield the newest results, newest first, in pages of at most 500. `limit` is the highest number of results,
-        None for all. With `before`, only results with smaller ids are yielded.
+        """Yield the newest results, newest first, in pages of at most 500. `limit` is the highest
+        number of results, None for all. With `before`, only results with smaller ids are yielded.
 
-        A result matches `search` if all its words (ASCII case ignored) occur in the host, engine, model, command,
-        environment, driver, GPUs, settings, workload, preset, run, date (UTC), note or tags. The word "simulated"
-        matches simulated results. `host` selects results of that host and imported ones, `tag` those with that tag.
+        A result matches `search` if all its words (ASCII case ignored) occur in the host, engine,
+        model, command, environment, driver, GPUs, settings, workload, preset, run, date (UTC), note
+        or tags. The word "simulated" matches simulated results. `host` selects results of that host
+        and imported ones, `tag` those with that tag.
         """
         condition, values = filter_condition(search, host, tag)
         left = sys.maxsize if limit is None else limit
@@ -212,15 +252,21 @@ class ResultsDb:
                 return
             left, below = left - size, rows[-1][_READ.index("id")]
 
-    def _filtered(self, condition: str, values: Iterable[str], below: int, size: int) -> Sequence[tuple[Any, ...]]:
-        """Return the newest `size` rows with ids smaller than `below` that meet the SQL `condition`. `values` are the
-        parameters of the condition."""
+    def _filtered(
+        self, condition: str, values: Iterable[str], below: int, size: int
+    ) -> Sequence[tuple[Any, ...]]:
+        """Return the newest `size` rows with ids smaller than `below` that meet the SQL
+        `condition`. `values` are the parameters of the condition."""
         rows: list[tuple[Any, ...]] = []
         computed, beyond = source(_searched()), below
 
         def append_matching(table: str, lowest: int) -> None:
-            """Append to `rows` the matching rows of `table` with lowest <= id < beyond, newest first."""
-            chosen = f"SELECT id FROM {table} WHERE id >= ? AND id < ? AND {condition} ORDER BY id DESC LIMIT ?"
+            """Append to `rows` the matching rows of `table` with lowest <= id < beyond, newest
+            first."""
+            chosen = (
+                f"SELECT id FROM {table} WHERE id >= ? AND id < ? AND {condition} ORDER BY "
+                "id DESC LIMIT ?"
+            )
             rest = f"WHERE id IN ({chosen}) ORDER BY id DESC"
             rows.extend(self._rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
 
@@ -252,8 +298,8 @@ class ResultsDb:
         return _result(self._row(_READ, result_id))
 
     def samples(self, result_id: int) -> tuple[dict[str, Any], ...]:
-        """Return the requests of a result, each as a mapping like `RequestRecord.as_json`. () if the result has
-        none."""
+        """Return the requests of a result, each as a mapping like `RequestRecord.as_json`. () if
+        the result has none."""
         (name,) = self._row(("samples",), result_id)
         if name is None:
             return ()
@@ -264,7 +310,8 @@ class ResultsDb:
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise StoreError(
                 f"the requests of result {result_id} could not be read from {path}: {error}",
-                next_step="the metrics of the result are not affected: `workbench results show` and the formats "
+                next_step="the metrics of the result are not affected: `workbench results show` "
+                "and the formats "
                 "without requests (md, txt) print them",
             ) from error
 
@@ -276,9 +323,11 @@ class ResultsDb:
         """Replace the tags of a result."""
         self._update(result_id, "tags", _tags_json(tags))
 
-    def retag(self, result_id: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
-        """Add and remove tags of a result in one transaction, so that two Workbenches can change tags at the same time.
-        Return the new tags."""
+    def retag(
+        self, result_id: int, add: Iterable[str] = (), remove: Iterable[str] = ()
+    ) -> tuple[str, ...]:
+        """Add and remove tags of a result in one transaction, so that two Workbenches can change
+        tags at the same time. Return the new tags."""
 
         def work(db: sqlite3.Connection) -> tuple[str, ...]:
             row = db.execute("SELECT tags FROM results WHERE id = ?", (result_id,)).fetchone()
@@ -293,13 +342,15 @@ class ResultsDb:
     def delete(self, result_id: int) -> None:
         """Delete a result and its requests."""
         (name,) = self._row(("samples",), result_id)
-        self._database.write(lambda db: db.execute("DELETE FROM results WHERE id = ?", (result_id,)).rowcount)
+        self._database.write(
+            lambda db: db.execute("DELETE FROM results WHERE id = ?", (result_id,)).rowcount
+        )
         if name:
             (self.samples_dir / name).unlink(missing_ok=True)
 
     def stamp(self) -> object:
-        """Return a value that changes with every write to the database. It comes from the status of the files, without
-        opening the database."""
+        """Return a value that changes with every write to the database. It comes from the status of
+        the files, without opening the database."""
         found = []
         for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
             with contextlib.suppress(OSError):
@@ -313,8 +364,9 @@ class ResultsDb:
         return tuple(sorted(self.path.parent.glob("unsaved-result-*.json")))
 
     def recover(self) -> tuple[int, ...]:
-        """Store the results of the `unsaved` files, delete these files, and return the results' ids. A file of an older
-        version may lack a column, which then gets its default. Raises StoreError for a file that cannot be stored."""
+        """Store the results of the `unsaved` files, delete these files, and return the results'
+        ids. A file of an older version may lack a column, which then gets its default. Raises
+        StoreError for a file that cannot be stored."""
         ids = []
         for path in self.unsaved():
             try:
@@ -324,21 +376,30 @@ class ResultsDb:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(
                     f"the result in {path} could not be stored: {error}",
-                    next_step="the file with the result was not changed; correct the cause, then repeat the command",
+                    next_step="the file with the result was not changed; correct the cause, then "
+                    "repeat the command",
                 ) from error
             path.unlink(missing_ok=True)
         return tuple(ids)
 
-    def _insert(self, row: Mapping[str, Any], requests: Sequence[Mapping[str, Any]], columns: Iterable[Column]) -> int:
-        """Write a new result: first its requests to a file, then its row to the database. Return its id. A column that
-        is not in `columns` gets its default. Raises OSError or StoreError, and KeyError if the row lacks a value."""
+    def _insert(
+        self,
+        row: Mapping[str, Any],
+        requests: Sequence[Mapping[str, Any]],
+        columns: Iterable[Column],
+    ) -> int:
+        """Write a new result: first its requests to a file, then its row to the database. Return
+        its id. A column that is not in `columns` gets its default. Raises OSError or StoreError,
+        and KeyError if the row lacks a value."""
         stored = {c.name: _encoded(c, row[c.name]) for c in columns if c.name != "samples"}
         stored["samples"] = self._write_samples(row["uid"], requests) if requests else None
         sql = f"INSERT OR IGNORE INTO results ({', '.join(stored)}) VALUES (:{', :'.join(stored)})"
 
         def work(db: sqlite3.Connection) -> int:
             db.execute(sql, stored)
-            return int(db.execute("SELECT id FROM results WHERE uid = ?", (row["uid"],)).fetchone()[0])
+            return int(
+                db.execute("SELECT id FROM results WHERE uid = ?", (row["uid"],)).fetchone()[0]
+            )
 
         return self._database.write(work)
 
@@ -358,7 +419,8 @@ class ResultsDb:
             raise _no_such(result_id)
 
     def _write_samples(self, uid: str, samples: Iterable[Mapping[str, Any]]) -> str:
-        """Write the requests of a result into a file, all or none. Return the file's name in `samples_dir`."""
+        """Write the requests of a result into a file, all or none. Return the file's name in
+        `samples_dir`."""
         for directory in (self.path.parent, self.samples_dir):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"{uid}.jsonl.gz"
@@ -374,10 +436,13 @@ class ResultsDb:
         return name
 
     def _keep_unsaved(
-        self, row: Mapping[str, Any], requests: Sequence[Mapping[str, Any]], cause: StoreError | OSError
+        self,
+        row: Mapping[str, Any],
+        requests: Sequence[Mapping[str, Any]],
+        cause: StoreError | OSError,
     ) -> StoreError:
-        """Write the result as a JSON file beside the database, or else into the system's directory for temporary files.
-        Return the error to raise, which names the file."""
+        """Write the result as a JSON file beside the database, or else into the system's directory
+        for temporary files. Return the error to raise, which names the file."""
         text = json.dumps({**row, "requests": requests}, indent=1)
         problem, step = f"the requests of the result could not be written: {cause}", None
         if isinstance(cause, StoreError):
@@ -386,7 +451,9 @@ class ResultsDb:
         for directory in (self.path.parent, Path(tempfile.gettempdir())):
             path = directory / f"unsaved-result-{row['uid']}.json"
             try:
-                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                with os.fdopen(
+                    os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+                ) as file:
                     file.write(text)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -433,12 +500,16 @@ def _sample(line: str) -> dict[str, Any]:
 
 
 def _no_such(result_id: int) -> InputError:
-    return InputError(f"there is no result {result_id}", next_step="list the results with `workbench results list`")
+    return InputError(
+        f"there is no result {result_id}",
+        next_step="list the results with `workbench results list`",
+    )
 
 
 def _result(row: tuple[Any, ...]) -> BenchResult:
-    """Return the result in a row of the results table. Control characters are removed from its texts, because older
-    versions of Workbench stored them. Raises StoreError if the row is damaged."""
+    """Return the result in a row of the results table. Control characters are removed from its
+    texts, because older versions of Workbench stored them. Raises StoreError if the row is damaged.
+    """
     values = dict(zip(_READ, row, strict=True))
     odd = []
     try:
@@ -455,12 +526,16 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
         raise _damaged(values["id"], error) from error
     if not odd:
         return result
-    why = f"result {result.id} is damaged: numbers in its {' and '.join(odd)} are not finite, and shown as n/a"
+    why = (
+        f"result {result.id} is damaged: numbers in its {' and '.join(odd)} are not finite, "
+        "and shown as n/a"
+    )
     return replace(result, summary=replace(result.summary, refused=(*result.summary.refused, why)))
 
 
 def _without_odd_numbers(text: str) -> str:
-    """Return a JSON document with null in place of NaN and infinite numbers. Raises ValueError for invalid JSON."""
+    """Return a JSON document with null in place of NaN and infinite numbers. Raises ValueError for
+    invalid JSON."""
     odd = False
 
     def number(digits: str) -> float | None:
@@ -476,5 +551,6 @@ def _without_odd_numbers(text: str) -> str:
 def _damaged(result_id: int, error: Exception) -> StoreError:
     return StoreError(
         f"result {result_id} in the database is damaged: {error}",
-        next_step="other results are not affected; to get this result back, restore the database from a backup",
+        next_step="other results are not affected; to get this result back, restore the database "
+        "from a backup",
     )

@@ -1,5 +1,5 @@
-"""The state of the screen that its next start restores, by host: the two results marked A and B for a comparison, and
-the contents of forms."""
+"""The state of the screen that its next start restores, by host: the two results marked A and B for
+a comparison, and the contents of forms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def read(host: str) -> dict[str, Any]:
 
 
 def keep(host: str, state: Mapping[str, Any]) -> None:
-    """Replace the stored state of a host's screen. If the file cannot be written, the state is lost silently."""
+    """Replace the stored state of a host's screen. If the file cannot be written, the state is lost
+    silently."""
     try:
         write_atomic(_path(), json.dumps({**_all(), host: dict(state)}, indent=1))
     except StoreError:

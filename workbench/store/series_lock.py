@@ -15,9 +15,10 @@ INTERRUPTED = "Workbench ended while it ran"  # the error of a series whose Work
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock of a series while the context manager is open. `path` is the lock file, and `what` names the series
-    in messages, such as "experiment 3". The kernel releases the lock when this process ends. Raises InputError if
-    another process holds the lock, and StoreError if the file cannot be created."""
+    """Hold the lock of a series while the context manager is open. `path` is the lock file, and
+    `what` names the series in messages, such as "experiment 3". The kernel releases the lock when
+    this process ends. Raises InputError if another process holds the lock, and StoreError if the
+    file cannot be created."""
     file = _opened(path)
     try:
         if not _locked(file, path, fcntl.LOCK_EX):
@@ -31,8 +32,8 @@ def held(path: Path, what: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process, including this one, holds the lock of a series. `path` is its lock file. Concurrent
-    calls do not affect each other."""
+    """Return whether any process, including this one, holds the lock of a series. `path` is its
+    lock file. Concurrent calls do not affect each other."""
     file = _opened(path)
     try:
         return not _locked(file, path, fcntl.LOCK_SH)
@@ -45,7 +46,9 @@ def _opened(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"the lock directory {path.parent} cannot be written: {error.strerror}") from None
+        raise StoreError(
+            f"the lock directory {path.parent} cannot be written: {error.strerror}"
+        ) from None
 
 
 def _locked(file: int, path: Path, kind: int) -> bool:

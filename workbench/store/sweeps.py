@@ -1,6 +1,6 @@
-"""Sweeps (one benchmark for each of several values of a setting), stored as one JSON file each in the data directory. A
-sweep is written after every value, so that a crash loses nothing. The results of its benchmarks are stored like any
-other result."""
+"""Sweeps (one benchmark for each of several values of a setting), stored as one JSON file each in
+the data directory. A sweep is written after every value, so that a crash loses nothing. The results
+of its benchmarks are stored like any other result."""
 
 from __future__ import annotations
 
@@ -35,14 +35,20 @@ class SweepStore:
             number = max(self._ids(), default=0) + 1
             while True:
                 try:
-                    os.close(os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                    os.close(
+                        os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                    )
                     break
                 except FileExistsError:  # another Workbench has just used this id
                     number += 1
         except OSError as error:
-            step = "free some space there, or make the directory writable; nothing was changed or measured"
+            step = (
+                "free some space there, or make the directory writable; nothing was changed "
+                "or measured"
+            )
             raise StoreError(
-                f"the directory of sweeps {self.directory} cannot be written: {error.strerror}", next_step=step
+                f"the directory of sweeps {self.directory} cannot be written: {error.strerror}",
+                next_step=step,
             ) from None
         numbered = replace(sweep, id=number)
         self.save(numbered)
@@ -52,28 +58,32 @@ class SweepStore:
         write_atomic(self._path(sweep.id), json.dumps(to_json(sweep), indent=1))
 
     def get(self, sweep_id: int) -> Sweep:
-        """Return the sweep with this id. If its Workbench ended while running it, its state is "stopped" in the
-        returned sweep."""
+        """Return the sweep with this id. If its Workbench ended while running it, its state is
+        "stopped" in the returned sweep."""
         sweep = self._read(sweep_id)
-        return sweep if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id)) else _interrupted(sweep)
+        return (
+            sweep
+            if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id))
+            else _interrupted(sweep)
+        )
 
     def held(self, sweep_id: int) -> AbstractContextManager[None]:
-        """Return the lock of a sweep as a context manager, so that only one Workbench runs it. Entering raises
-        InputError if another Workbench holds the lock."""
+        """Return the lock of a sweep as a context manager, so that only one Workbench runs it.
+        Entering raises InputError if another Workbench holds the lock."""
         return held(self._lock(sweep_id), f"sweep {sweep_id}")
 
     @contextmanager
     def taken(self, sweep_id: int) -> Iterator[Sweep]:
-        """Hold the lock of a sweep while the context manager is open, and yield the sweep as read after locking. Raises
-        InputError if another Workbench holds the lock."""
+        """Hold the lock of a sweep while the context manager is open, and yield the sweep as read
+        after locking. Raises InputError if another Workbench holds the lock."""
         self._read(sweep_id)  # an unknown id must not create a lock file
         with self.held(sweep_id):
             sweep = self._read(sweep_id)
             yield _interrupted(sweep) if sweep.state == SeriesState.RUNNING else sweep
 
     def list(self) -> tuple[Sweep, ...]:
-        """Return the sweeps, newest first. Unreadable sweeps are left out. `get` raises an error that says what is
-        wrong with one."""
+        """Return the sweeps, newest first. Unreadable sweeps are left out. `get` raises an error
+        that says what is wrong with one."""
         found = []
         for number in sorted(self._ids(), reverse=True):
             with contextlib.suppress(StoreError, InputError):
@@ -104,8 +114,8 @@ class SweepStore:
 
 
 def _interrupted(sweep: Sweep) -> Sweep:
-    """Return a sweep whose Workbench ended while running it. Its state is now "stopped", and its remaining points are
-    marked as skipped."""
+    """Return a sweep whose Workbench ended while running it. Its state is now "stopped", and its
+    remaining points are marked as skipped."""
     points = tuple(
         replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
         if p.state in (PointState.PLANNED, PointState.MEASURING)

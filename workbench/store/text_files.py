@@ -15,40 +15,53 @@ MAX_KEPT_BYTES = 64 << 20  # of a file that Workbench writes; a thousand presets
 
 
 def read_own_text(path: Path) -> str | None:
-    """Return the text of a regular UTF-8 file, or None if the file does not exist. Raises StoreError for a file that is
-    not regular (it could block or have no end), is larger than MAX_BYTES, or cannot be read."""
+    """Return the text of a regular UTF-8 file, or None if the file does not exist. Raises
+    StoreError for a file that is not regular (it could block or have no end), is larger than
+    MAX_BYTES, or cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise StoreError(f"{path} cannot be read: not a regular file", next_step=f"correct or remove {path}")
+            raise StoreError(
+                f"{path} cannot be read: not a regular file", next_step=f"correct or remove {path}"
+            )
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise StoreError(f"{path} has more than {MAX_BYTES >> 20} MiB", next_step=f"correct or remove {path}")
+            raise StoreError(
+                f"{path} has more than {MAX_BYTES >> 20} MiB", next_step=f"correct or remove {path}"
+            )
         return data.decode("utf-8-sig")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-        raise StoreError(f"{path} cannot be read: {reason}", next_step=f"correct or remove {path}") from error
+        reason = (
+            error.strerror if isinstance(error, OSError) and error.strerror else ("not UTF-8 text")
+        )
+        raise StoreError(
+            f"{path} cannot be read: {reason}", next_step=f"correct or remove {path}"
+        ) from error
 
 
 def read_kept(path: Path) -> bytes:
-    """Return the bytes of one of Workbench's own files. Empty if the file cannot be read, is not regular (a FIFO would
-    block, a device has no end), or is larger than MAX_KEPT_BYTES."""
+    """Return the bytes of one of Workbench's own files. Empty if the file cannot be read, is not
+    regular (a FIFO would block, a device has no end), or is larger than MAX_KEPT_BYTES."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
-            return file.read() if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES else b""
+            return (
+                file.read()
+                if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES
+                else b""
+            )
     except OSError:
         return b""
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a UTF-8 text file so that readers see the old text or the new one and never a part, even after a crash.
-    Raises StoreError.
+    """Write a UTF-8 text file so that readers see the old text or the new one and never a part,
+    even after a crash. Raises StoreError.
 
-    Missing directories are created with mode 0700. An existing file keeps its mode, a new one gets 0600. If `path` is a
-    symbolic link, the file that it names is replaced.
+    Missing directories are created with mode 0700. An existing file keeps its mode, a new one gets
+    0600. If `path` is a symbolic link, the file that it names is replaced.
     """
     try:
         target = path.resolve()

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def merge(target: Any, wanted: Mapping[str, Any]) -> None:
-    """Change the TOML table `target` so that its contents equal `wanted`. Values that are equal already keep their
-    comments and format."""
+    """Change the TOML table `target` so that its contents equal `wanted`. Values that are equal
+    already keep their comments and format."""
     present = target.unwrap()
     for key in present:
         if wanted.get(key) is None:

@@ -1,6 +1,7 @@
 """The line numbers of the fields in a TOML text, which neither tomllib nor tomlkit provides.
 
-The numbers come from a shallow scan of a text that tomllib has parsed. They are exact enough for messages only."""
+The numbers come from a shallow scan of a text that tomllib has parsed. They are exact enough for
+messages only."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ _STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*$""")
 
 
 class LineIndex:
-    """The line numbers of the fields in a TOML text. `line(("claims", 2, "text"))` returns the line, counted from 1, of
-    that field. If the field has no line of its own, it returns the line of the innermost table that contains the field,
-    or None without such a table."""
+    """The line numbers of the fields in a TOML text. `line(("claims", 2, "text"))` returns the
+    line, counted from 1, of that field. If the field has no line of its own, it returns the line of
+    the innermost table that contains the field, or None without such a table."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[FieldPath, int] = {}
@@ -37,7 +38,8 @@ class LineIndex:
 
     def _scan(self, text: str) -> None:
         table: FieldPath = ()
-        closing, depth = "", 0  # delimiter of an open multi-line string; open brackets of a multi-line array
+        # delimiter of an open multi-line string; open brackets of a multi-line array
+        closing, depth = "", 0
         for number, line in enumerate(text.split("\n"), 1):
             if closing:
                 closing = _still_open(line, closing)
@@ -51,8 +53,8 @@ class LineIndex:
                 depth, closing = _balance(pair[2], 0)
 
     def _resolve(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
-        """Return the path of the table whose header has the names `parts`. For an array of tables, the path contains
-        the index of the newest entry."""
+        """Return the path of the table whose header has the names `parts`. For an array of tables,
+        the path contains the index of the newest entry."""
         path: FieldPath = ()
         for position, part in enumerate(parts):
             path = (*path, part)
@@ -68,8 +70,9 @@ def _parts(key: str) -> tuple[str, ...]:
 
 
 def _balance(line: str, depth: int) -> tuple[int, str]:
-    """Return (number of brackets open after `line`, delimiter of an open multi-line string). The delimiter is "" if no
-    such string is open. `depth` is the number of brackets open before the line."""
+    """Return (number of brackets open after `line`, delimiter of an open multi-line string). The
+    delimiter is "" if no such string is open. `depth` is the number of brackets open before the
+    line."""
     for delimiter in ('"""', "'''"):
         before, found, rest = line.partition(delimiter)
         if found:

@@ -1,8 +1,8 @@
-"""Functions that check the values in a TOML document. Each returns a usable value, or adds a problem to a list and
-returns UNUSABLE.
+"""Functions that check the values in a TOML document. Each returns a usable value, or adds a
+problem to a list and returns UNUSABLE.
 
-There is no schema library, because its import would take longer than all other imports before the first frame of the
-screen.
+There is no schema library, because its import would take longer than all other imports before the
+first frame of the screen.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """A value that cannot be used: its path in the document, and a sentence about the problem. For an unknown setting,
-    the text is None."""
+    """A value that cannot be used: its path in the document, and a sentence about the problem. For
+    an unknown setting, the text is None."""
 
     path: tuple[str, ...]
     text: str | None
@@ -40,7 +40,11 @@ def yes_or_no(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any
 
 def choice(*choices: str) -> Kind:
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        return value if value in choices else wrong(path, f"one of {', '.join(choices)} is expected", problems)
+        return (
+            value
+            if value in choices
+            else wrong(path, f"one of {', '.join(choices)} is expected", problems)
+        )
 
     return check
 
@@ -56,8 +60,8 @@ def number(lowest: float, highest: float) -> Kind:
 
 
 def list_of(kind: Kind) -> Kind:
-    """Return a function that checks a list whose items `kind` checks, and returns it as a tuple. If an item is invalid,
-    the function returns UNUSABLE."""
+    """Return a function that checks a list whose items `kind` checks, and returns it as a tuple. If
+    an item is invalid, the function returns UNUSABLE."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, list):
@@ -69,8 +73,8 @@ def list_of(kind: Kind) -> Kind:
 
 
 def map_of(kind: Kind) -> Kind:
-    """Return a function that checks a table with any keys, whose values `kind` checks. The function leaves out invalid
-    values."""
+    """Return a function that checks a table with any keys, whose values `kind` checks. The function
+    leaves out invalid values."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
@@ -82,15 +86,19 @@ def map_of(kind: Kind) -> Kind:
 
 
 def table(made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False) -> Kind:
-    """Return a function that checks a table and returns `made(**values)`. `kinds` has the check of each key. An invalid
-    value is left out. If `required` is True, however, an invalid or missing value makes the function return
-    UNUSABLE."""
+    """Return a function that checks a table and returns `made(**values)`. `kinds` has the check of
+    each key. An invalid value is left out. If `required` is True, however, an invalid or missing
+    value makes the function return UNUSABLE."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
             return wrong(path, "a table is expected", problems)
         problems += [Problem((*path, name), None) for name in value if name not in kinds]
-        found = {name: kind(value[name], (*path, name), problems) for name, kind in kinds.items() if name in value}
+        found = {
+            name: kind(value[name], (*path, name), problems)
+            for name, kind in kinds.items()
+            if name in value
+        }
         usable = {name: each for name, each in found.items() if each is not UNUSABLE}
         missing = [name for name in kinds if name not in value]
         if required and missing:

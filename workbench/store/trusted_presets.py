@@ -1,4 +1,5 @@
-"""Digests (hashes) of the programs and settings in presets of other people, which this user has allowed to run."""
+"""Digests (hashes) of the programs and settings in presets of other people, which this user has
+allowed to run."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ def _path() -> Path:
 
 
 def trusted() -> frozenset[str]:
-    """Return the digests (hashes) of the preset programs and settings that the user trusts. Empty if there are none or
-    the file cannot be read."""
+    """Return the digests (hashes) of the preset programs and settings that the user trusts. Empty
+    if there are none or the file cannot be read."""
     try:
         found = json.loads(read_kept(_path()))["trusted"]
         return frozenset(one for one in found if isinstance(one, str))
@@ -25,8 +26,8 @@ def trusted() -> frozenset[str]:
 
 
 def trust(digests: Iterable[str]) -> None:
-    """Add digests (hashes) of preset programs and settings to those that the user trusts. Raises StoreError if the file
-    cannot be written."""
+    """Add digests (hashes) of preset programs and settings to those that the user trusts. Raises
+    StoreError if the file cannot be written."""
     new = trusted() | set(digests)
     if new != trusted():
         write_atomic(_path(), json.dumps({"trusted": sorted(new)}, indent=1))

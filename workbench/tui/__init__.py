@@ -1,4 +1,5 @@
-"""The terminal user interface. It draws the state of a session, and calls the session for every action on the host.
+"""The terminal user interface. It draws the state of a session, and calls the session for every
+action on the host.
 
 app, screen     the application that shows one host, and its main screen
 fleet/          the application that shows several hosts
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def run(session: Session, *, mouse: bool | None = None) -> int:
-    """Run the terminal user interface on a session until the user leaves, and return the exit code of the process.
-    Raise InputError if standard input is not a terminal.
+    """Run the terminal user interface on a session until the user leaves, and return the exit code
+    of the process. Raise InputError if standard input is not a terminal.
 
-    `mouse` says whether Workbench reads the mouse. With None it does, except under SSH, where mouse reports cost
-    traffic and prevent the user from selecting text with tmux.
+    `mouse` says whether Workbench reads the mouse. With None it does, except under SSH, where mouse
+    reports cost traffic and prevent the user from selecting text with tmux.
     """
     import asyncio
 
@@ -43,9 +44,9 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
 
 def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
-    """Prepare this process for drawing a screen, and return whether Workbench reads the mouse. This is `mouse` or, if
-    `mouse` is None, true unless the user came by SSH. Raise InputError, with the advice `instead` as its next step, if
-    standard input is not a usable terminal."""
+    """Prepare this process for drawing a screen, and return whether Workbench reads the mouse. This
+    is `mouse` or, if `mouse` is None, true unless the user came by SSH. Raise InputError, with the
+    advice `instead` as its next step, if standard input is not a usable terminal."""
     import gc
     import os
     import sys
@@ -53,7 +54,11 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
     if os.environ.get("TERM") == "dumb" or not sys.stdin.isatty():
         from workbench.model.errors import InputError
 
-        what = "TERM=dumb" if os.environ.get("TERM") == "dumb" else "standard input is not a terminal"
+        what = (
+            "TERM=dumb"
+            if os.environ.get("TERM") == "dumb"
+            else ("standard input is not a terminal")
+        )
         raise InputError(f"the screen needs a terminal ({what})", next_step=instead)
     gc.disable()  # until the first frame is drawn: see __main__.py
     share_one_heap()
@@ -61,9 +66,9 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
 
 
 def _exit_code(app: PlainEnd, code: int | None, host: str) -> int:
-    """Return the exit code of the process after the application `app` has ended. It is `code`, or 1 if an unexpected
-    exception ended `app`. In that case, write a message about the exception and the host named `host` to standard
-    error."""
+    """Return the exit code of the process after the application `app` has ended. It is `code`, or 1
+    if an unexpected exception ended `app`. In that case, write a message about the exception and
+    the host named `host` to standard error."""
     import sys
 
     if app.defect is not None:
@@ -73,11 +78,11 @@ def _exit_code(app: PlainEnd, code: int | None, host: str) -> int:
 
 
 def run_fleet(fleet: Fleet, *, mouse: bool | None = None) -> int:
-    """Show several hosts until the user leaves, and return the exit code of the process. Raise InputError if standard
-    input is not a terminal.
+    """Show several hosts until the user leaves, and return the exit code of the process. Raise
+    InputError if standard input is not a terminal.
 
-    If the user opens a host, show the main screen of that host, and afterwards all hosts again. Meanwhile the telemetry
-    of all hosts is still read.
+    If the user opens a host, show the main screen of that host, and afterwards all hosts again.
+    Meanwhile the telemetry of all hosts is still read.
     """
     import asyncio
 
@@ -114,9 +119,9 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
 
 
 def share_one_heap() -> None:
-    """Make all threads of this process share one malloc arena, which saves 4 of 44 MB. With several arenas, a thread
-    cannot use the memory that was freed in the arena of another thread. Do nothing if the C library has no
-    `mallopt`."""
+    """Make all threads of this process share one malloc arena, which saves 4 of 44 MB. With several
+    arenas, a thread cannot use the memory that was freed in the arena of another thread. Do nothing
+    if the C library has no `mallopt`."""
     import ctypes
 
     m_arena_max = -8  # malloc.h
@@ -126,8 +131,9 @@ def share_one_heap() -> None:
 
 
 async def _load(session: Session) -> type[WorkbenchApp]:
-    """Import the application in a thread, and return its class. Before the import, let the session start the telemetry
-    agent of this machine, so that the first reading arrives about when the screen is ready."""
+    """Import the application in a thread, and return its class. Before the import, let the session
+    start the telemetry agent of this machine, so that the first reading arrives about when the
+    screen is ready."""
     import asyncio
     import importlib
 
@@ -138,8 +144,9 @@ async def _load(session: Session) -> type[WorkbenchApp]:
 
 
 def _ended_text(defect: Exception, host: str) -> str:
-    """Return the message for a user whose screen the unexpected exception `defect` has ended. The message names the
-    exception, the file with its traceback, and the command that opens the screen on the host `host` again."""
+    """Return the message for a user whose screen the unexpected exception `defect` has ended. The
+    message names the exception, the file with its traceback, and the command that opens the screen
+    on the host `host` again."""
     from workbench.store.crash_files import defect_text
 
     text, details = defect_text(defect)
@@ -147,6 +154,7 @@ def _ended_text(defect: Exception, host: str) -> str:
     return (
         f"workbench: the screen ended: {text}\n"
         f"  {details}\n"
-        "  Servers keep running. The guard reverts altered GPU settings (`workbench gpu status` shows them).\n"
+        "  Servers keep running. The guard reverts altered GPU settings (`workbench gpu status` "
+        "shows them).\n"
         f"  next: open the screen again (`{again}`), and please report the details\n"
     )

@@ -1,5 +1,5 @@
-"""The Textual application that shows one host. It opens the main screen, runs the keys in order, and asks the user the
-questions of SSH logins."""
+"""The Textual application that shows one host. It opens the main screen, runs the keys in order,
+and asks the user the questions of SSH logins."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class WorkbenchApp(ThemedApp):
         self.session.link.ask = self.ask_login
 
     async def on_unmount(self) -> None:
-        """Close the session: its telemetry agent, port forwards and connection. Servers and GPU settings stay as they
-        are."""
+        """Close the session: its telemetry agent, port forwards and connection. Servers and GPU
+        settings stay as they are."""
         with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 
@@ -58,10 +58,12 @@ class WorkbenchApp(ThemedApp):
         await self.main.page_opened()  # the key is for the page that the key before has opened
         focused = self.focused
         if working and event.key != "escape":
-            return True  # the screen is about to open a page, and this key was not meant for that page
+            # the screen is about to open a page, and this key was not meant for that page
+            return True
         if await run_bindings(self, event.key, priority=True):
             return True
-        taker = focused if focused is not None else self.screen  # the fleet has no widget with the focus
+        # the fleet has no widget with the focus
+        taker = focused if focused is not None else self.screen
         if isinstance(taker, KeyTaker) and taker.take_key(event):
             return True
         return await run_bindings(self, event.key)

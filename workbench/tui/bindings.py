@@ -1,9 +1,9 @@
-"""The keys of the main screen, of its pages and lists, and of the fleet (the screen with several hosts). The footer,
-the help page and the palette (the list of actions) show these keys.
+"""The keys of the main screen, of its pages and lists, and of the fleet (the screen with several
+hosts). The footer, the help page and the palette (the list of actions) show these keys.
 
-A key that belongs to no pane works everywhere on the main screen. While an input has the focus, letters are typed into
-that input. The table contains no key that the programs tmux and screen use, and no two keys that terminals cannot tell
-apart.
+A key that belongs to no pane works everywhere on the main screen. While an input has the focus,
+letters are typed into that input. The table contains no key that the programs tmux and screen use,
+and no two keys that terminals cannot tell apart.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class ScreenKey(Generic[T]):
-    """A key with the method that it runs. `run` gets the object that has this method: the controllers for a key of the
-    main screen, and the fleet's screen for a key of the fleet.
+    """A key with the method that it runs. `run` gets the object that has this method: the
+    controllers for a key of the main screen, and the fleet's screen for a key of the fleet.
 
-    `where` names the pane, page or list in which the key works; "" is the whole main screen. `footer` is the key's
-    position among the keys in the footer, and 0 means that the footer does not show the key.
+    `where` names the pane, page or list in which the key works; "" is the whole main screen.
+    `footer` is the key's position among the keys in the footer, and 0 means that the footer does
+    not show the key.
     """
 
     key: str
@@ -96,14 +97,49 @@ TIME_KEYS: tuple[Key, ...] = (
         "go back in time: show every value of an earlier second",
         lambda c: c.timeline.move(-1),
     ),
-    Key("right_square_bracket", "Forward", "go forward in time, at the end to now", lambda c: c.timeline.move(1)),
-    Key("left_curly_bracket", "Far back", "go back in time by ten cells of the graphs", lambda c: c.timeline.move(-10)),
-    Key("right_curly_bracket", "Far forward", "go forward in time by ten cells", lambda c: c.timeline.move(10)),
-    Key("less_than_sign", "Event before", "go back in time to the event before", lambda c: c.timeline.to_event(-1)),
-    Key("greater_than_sign", "Event after", "go forward in time to the next event", lambda c: c.timeline.to_event(1)),
+    Key(
+        "right_square_bracket",
+        "Forward",
+        "go forward in time, at the end to now",
+        lambda c: c.timeline.move(1),
+    ),
+    Key(
+        "left_curly_bracket",
+        "Far back",
+        "go back in time by ten cells of the graphs",
+        lambda c: c.timeline.move(-10),
+    ),
+    Key(
+        "right_curly_bracket",
+        "Far forward",
+        "go forward in time by ten cells",
+        lambda c: c.timeline.move(10),
+    ),
+    Key(
+        "less_than_sign",
+        "Event before",
+        "go back in time to the event before",
+        lambda c: c.timeline.to_event(-1),
+    ),
+    Key(
+        "greater_than_sign",
+        "Event after",
+        "go forward in time to the next event",
+        lambda c: c.timeline.to_event(1),
+    ),
     Key("0", "Now", "return to now", lambda c: c.timeline.to_now()),
-    Key("plus", "Zoom in", "make a cell of the graphs shorter: 300, 60, 15, 5, 1 s", lambda c: c.timeline.zoom(-1)),
-    Key("minus", "Zoom out", "make a cell of the graphs longer: 1, 5, 15, 60, 300 s", lambda c: c.timeline.zoom(1)),
+    Key(
+        "plus",
+        "Zoom in",
+        "make a cell of the graphs shorter: 300, 60, 15, 5, 1 s",
+        lambda c: c.timeline.zoom(-1),
+    ),
+    Key(
+        "minus",
+        "Zoom out",
+        "make a cell of the graphs longer: 1, 5, 15, 60, 300 s",
+        lambda c: c.timeline.zoom(1),
+    ),
     Key(
         "F",
         "Fold GPUs",
@@ -114,24 +150,93 @@ TIME_KEYS: tuple[Key, ...] = (
 
 REPLAY_KEYS: tuple[Key, ...] = (
     Key("P", "Pause", "pause a replay, and go on", lambda c: c.replay.pause()),
-    Key("left_parenthesis", "Slower", "play a replay at half the speed", lambda c: c.replay.faster(-1)),
-    Key("right_parenthesis", "Faster", "play a replay at twice the speed", lambda c: c.replay.faster(1)),
+    Key(
+        "left_parenthesis",
+        "Slower",
+        "play a replay at half the speed",
+        lambda c: c.replay.faster(-1),
+    ),
+    Key(
+        "right_parenthesis",
+        "Faster",
+        "play a replay at twice the speed",
+        lambda c: c.replay.faster(1),
+    ),
 )
 
 SCREEN_KEYS: tuple[Key, ...] = (
-    Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 3),
-    Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 4),
-    Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 5),
-    Key("A", "Apply", "apply all that the preset carries: launch, settings, warm-up", lambda c: c.apply.whole()),
-    Key("x", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
-    Key("b", "Bench", "benchmark the server; if it is starting, when it is READY", lambda c: c.bench.run(), 6),
-    Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),
-    Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 7),
-    Key("g", "GPU", "power limit, clocks and other GPU settings: shows the commands", change_gpu_settings, 8),
-    Key("r", "Revert", "restore every GPU setting to its previous value, at once", lambda c: c.gpu.revert(), 11),
+    Key(
+        "p",
+        "Preset",
+        "pick a preset: type letters of its name, enter loads it",
+        lambda c: c.search.presets(),
+        3,
+    ),
+    Key(
+        "slash",
+        "Find",
+        "find a flag by name; filter the presets; search the log",
+        lambda c: c.search.find(),
+        4,
+    ),
+    Key(
+        "s",
+        "Start",
+        "start or restart the server: shows the plan first",
+        lambda c: c.servers.start(),
+        5,
+    ),
+    Key(
+        "A",
+        "Apply",
+        "apply all that the preset carries: launch, settings, warm-up",
+        lambda c: c.apply.whole(),
+    ),
+    Key(
+        "x",
+        "Stop",
+        "stop the server: all its processes and no others",
+        lambda c: c.servers.stop(),
+        9,
+    ),
+    Key(
+        "b",
+        "Bench",
+        "benchmark the server; if it is starting, when it is READY",
+        lambda c: c.bench.run(),
+        6,
+    ),
+    Key(
+        "c",
+        "Compare",
+        "compare the marked results A and B, else the last two",
+        lambda c: c.results.compare(),
+        10,
+    ),
+    Key(
+        "full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 7
+    ),
+    Key(
+        "g",
+        "GPU",
+        "power limit, clocks and other GPU settings: shows the commands",
+        change_gpu_settings,
+        8,
+    ),
+    Key(
+        "r",
+        "Revert",
+        "restore every GPU setting to its previous value, at once",
+        lambda c: c.gpu.revert(),
+        11,
+    ),
     Key("T", "Keep trial", "keep the GPU settings that are on trial", lambda c: c.gpu.keep_trial()),
     Key(
-        "V", "Verify", "put load on the server, and show which GPU settings are in force", lambda c: c.gpu.verify(), 15
+        "V",
+        "Verify",
+        "put load on the server, and show which GPU settings are in force",
+        lambda c: c.gpu.verify(),
+        15,
     ),
     Key(
         "X",
@@ -141,17 +246,46 @@ SCREEN_KEYS: tuple[Key, ...] = (
         13,
     ),
     Key(
-        "S", "Sweep", "benchmark at several values of a GPU setting, concurrency or flag", lambda c: c.sweeps.open(), 14
+        "S",
+        "Sweep",
+        "benchmark at several values of a GPU setting, concurrency or flag",
+        lambda c: c.sweeps.open(),
+        14,
     ),
-    Key("K", "Cancel", "cancel the benchmark, sweep, experiment or copy that is running", lambda c: c.bench.cancel()),
+    Key(
+        "K",
+        "Cancel",
+        "cancel the benchmark, sweep, experiment or copy that is running",
+        lambda c: c.bench.cancel(),
+    ),
     Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
     Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
-    Key("v", "Command", "show the full command, its environment and all findings", lambda c: c.plan.show_command(), 16),
     Key(
-        "M", "Fits", "show which quantizations, GPUs and context lengths of the model fit", lambda c: c.plan.show_fit()
+        "v",
+        "Command",
+        "show the full command, its environment and all findings",
+        lambda c: c.plan.show_command(),
+        16,
     ),
-    Key("y", "Copy", "copy the command (OSC 52; in tmux into its buffer too)", lambda c: c.plan.copy_command(), 17),
-    Key("Y", "Copy as", "copy the plan as a script, service, container, job or recipe", lambda c: c.recipes.copy_as()),
+    Key(
+        "M",
+        "Fits",
+        "show which quantizations, GPUs and context lengths of the model fit",
+        lambda c: c.plan.show_fit(),
+    ),
+    Key(
+        "y",
+        "Copy",
+        "copy the command (OSC 52; in tmux into its buffer too)",
+        lambda c: c.plan.copy_command(),
+        17,
+    ),
+    Key(
+        "Y",
+        "Copy as",
+        "copy the plan as a script, service, container, job or recipe",
+        lambda c: c.recipes.copy_as(),
+    ),
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
     Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
     Key(
@@ -161,26 +295,77 @@ SCREEN_KEYS: tuple[Key, ...] = (
         lambda c: c.hosts.pick(),
         19,
     ),
-    Key("O", "Fleet", "show all hosts at once: GPUs, servers, token rates; enter opens one", lambda c: c.fleet.open()),
-    Key("C", "Models", "list the models on this host; hash, copy and download them", lambda c: c.models.open()),
-    Key("H", "Doctor", "examine the host: what is missing or does not fit, and the fix", lambda c: c.hosts.examine()),
-    Key("D", "Demo", "work on simulated GPUs: nothing of this host is used", lambda c: c.hosts.demo()),
-    Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
+    Key(
+        "O",
+        "Fleet",
+        "show all hosts at once: GPUs, servers, token rates; enter opens one",
+        lambda c: c.fleet.open(),
+    ),
+    Key(
+        "C",
+        "Models",
+        "list the models on this host; hash, copy and download them",
+        lambda c: c.models.open(),
+    ),
+    Key(
+        "H",
+        "Doctor",
+        "examine the host: what is missing or does not fit, and the fix",
+        lambda c: c.hosts.examine(),
+    ),
+    Key(
+        "D",
+        "Demo",
+        "work on simulated GPUs: nothing of this host is used",
+        lambda c: c.hosts.demo(),
+    ),
+    Key(
+        "R",
+        "Retry",
+        "connect again to a host that could not be reached",
+        lambda c: c.hosts.try_again(),
+    ),
     *REPLAY_KEYS,
-    Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
-    Key("W", "In force", "compare what was asked of the server with what is in force", lambda c: c.servers.in_force()),
+    Key(
+        "z",
+        "Zoom",
+        "show the focused pane on the whole screen, and back",
+        lambda c: c.view.zoom(),
+        20,
+    ),
+    Key(
+        "W",
+        "In force",
+        "compare what was asked of the server with what is in force",
+        lambda c: c.servers.in_force(),
+    ),
     Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
     Key(
-        "question_mark", "Explain", "explain the flag under the cursor and the terms on the screen", explain_in_sight, 1
+        "question_mark",
+        "Explain",
+        "explain the flag under the cursor and the terms on the screen",
+        explain_in_sight,
+        1,
     ),
     Key("f1", "Keys", "list every key", lambda c: c.explain.keys()),
     Key("ctrl+p", "palette", "list every action by name", open_palette, 99),
     Key("colon", "palette", "list every action by name", open_palette),
-    Key("q", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 2),
+    Key(
+        "q",
+        "Quit",
+        "leave; servers keep running unless you choose otherwise",
+        lambda c: c.view.quit(),
+        2,
+    ),
     *TIME_KEYS,
     Key("tab", "Next pane", "go to the next pane", lambda c: c.view.next_pane(1)),
     Key("shift+tab", "Previous pane", "go to the previous pane", lambda c: c.view.next_pane(-1)),
-    Key("escape", "Back", "close the search, the message, the zoom or the GPUs pane", lambda c: c.view.back()),
+    Key(
+        "escape",
+        "Back",
+        "close the search, the message, the zoom or the GPUs pane",
+        lambda c: c.view.back(),
+    ),
 )
 
 
@@ -204,17 +389,42 @@ CHECK_KEYS = keys_of(
     "check",
     Key("R", "Again", "check the host or the cluster again", lambda c: c.checks.look()),
     Key("o", "Open", "work on this host or cluster", lambda c: c.checks.work_on()),
-    Key("s", "Start", "go to the cluster and start the plan there: shows the plan first", lambda c: c.checks.start()),
+    Key(
+        "s",
+        "Start",
+        "go to the cluster and start the plan there: shows the plan first",
+        lambda c: c.checks.start(),
+    ),
     Key("x", "Stop", "stop the server of the cluster, on all its nodes", lambda c: c.checks.stop()),
 )
 
 MODEL_KEYS = keys_of(
     "models",
-    Key("enter", "Files", "list the files of the model with their sizes and hashes", lambda c: c.models.show_files()),
-    Key("V", "Hash", "hash every byte of the model on its host, and compare with the hub", lambda c: c.models.check()),
+    Key(
+        "enter",
+        "Files",
+        "list the files of the model with their sizes and hashes",
+        lambda c: c.models.show_files(),
+    ),
+    Key(
+        "V",
+        "Hash",
+        "hash every byte of the model on its host, and compare with the hub",
+        lambda c: c.models.check(),
+    ),
     Key("c", "Copy", "copy the model to another host; K cancels", lambda c: c.models.copy_to()),
-    Key("n", "Download", "download a model with the hub's program on this host", lambda c: c.models.download()),
-    Key("a", "All hosts", "list the models of all hosts, or only of this one", lambda c: c.models.toggle_all()),
+    Key(
+        "n",
+        "Download",
+        "download a model with the hub's program on this host",
+        lambda c: c.models.download(),
+    ),
+    Key(
+        "a",
+        "All hosts",
+        "list the models of all hosts, or only of this one",
+        lambda c: c.models.toggle_all(),
+    ),
     Key("R", "Again", "look for models again", lambda c: c.models.look()),
     Key("y", "Path", "copy the path of the model to the clipboard", lambda c: c.models.copy_path()),
 )
@@ -224,15 +434,35 @@ PAGE_KEYS: tuple[Key, ...] = (*HOST_KEYS, *CHECK_KEYS, *MODEL_KEYS)
 
 
 _FLEET: tuple[FleetKey, ...] = (
-    FleetKey("enter", "Open", "open the host under the cursor; its q or O comes back", lambda f: f.open_host(), 1),
     FleetKey(
-        "slash", "Filter", "show the hosts whose name, GPUs, servers or state contain words", lambda f: f.find(), 2
+        "enter",
+        "Open",
+        "open the host under the cursor; its q or O comes back",
+        lambda f: f.open_host(),
+        1,
+    ),
+    FleetKey(
+        "slash",
+        "Filter",
+        "show the hosts whose name, GPUs, servers or state contain words",
+        lambda f: f.find(),
+        2,
     ),
     FleetKey("s", "Sort", "sort by the next column", lambda f: f.sort_next(), 3),
     FleetKey("S", "Reverse", "sort in the other direction", lambda f: f.reverse(), 4),
-    FleetKey("R", "Retry", "connect again to a host that refused the login", lambda f: f.retry(), 5),
-    FleetKey("question_mark", "Keys", "list the keys of the fleet and its signs", lambda f: f.show_keys(), 6),
-    FleetKey("escape", "Back", "remove the filter; without one, go back to the host", lambda f: f.back()),
+    FleetKey(
+        "R", "Retry", "connect again to a host that refused the login", lambda f: f.retry(), 5
+    ),
+    FleetKey(
+        "question_mark",
+        "Keys",
+        "list the keys of the fleet and its signs",
+        lambda f: f.show_keys(),
+        6,
+    ),
+    FleetKey(
+        "escape", "Back", "remove the filter; without one, go back to the host", lambda f: f.back()
+    ),
     FleetKey("q", "Leave", "leave the fleet; servers keep running", lambda f: f.leave(), 7),
 )
 FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
@@ -244,18 +474,24 @@ ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
 
 
 def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
-    """Return Textual bindings for the keys. Each binding calls the method `action_do` of the screen with the id of its
-    key."""
+    """Return Textual bindings for the keys. Each binding calls the method `action_do` of the screen
+    with the id of its key."""
     return [
-        Binding(k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key.startswith("ctrl+")) for k in keys
+        Binding(
+            k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key.startswith("ctrl+")
+        )
+        for k in keys
     ]
 
 
 def hint(keys: Sequence[Key], *shown: str) -> str:
-    """Return the key hints for a border, such as "/ find enter load". `shown` has the Textual names of the keys to
-    show, in order. Look each name up in `keys` first, then among the keys of the whole main screen."""
+    """Return the key hints for a border, such as "/ find enter load". `shown` has the Textual names
+    of the keys to show, in order. Look each name up in `keys` first, then among the keys of the
+    whole main screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
-    return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
+    return "  ".join(
+        f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found
+    )
 
 
 FIRST_KEYS_FIELDS = frozenset(
@@ -264,10 +500,14 @@ FIRST_KEYS_FIELDS = frozenset(
 
 
 def first_keys(state: SessionState) -> list[Key]:
-    """Return the keys for the most likely next steps of the user, the most likely first. The steps depend on the
-    connection, the server, running measurements and altered GPU settings."""
-    series = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
-    running = series or state.bench.running or state.bench.queued or state.host.model_work is not None
+    """Return the keys for the most likely next steps of the user, the most likely first. The steps
+    depend on the connection, the server, running measurements and altered GPU settings."""
+    series = any(
+        one is not None and one.state == "running" for one in (state.experiment, state.sweep)
+    )
+    running = (
+        series or state.bench.running or state.bench.queued or state.host.model_work is not None
+    )
     trial = state.guard is not None and state.guard.trial_left_s is not None
     again = ("full_stop",) if state.bench.last_id is not None else ()
     alive = {"ready": ("b", *again, "X"), "starting": ("b", "x"), "unresponsive": ("x",)}

@@ -1,8 +1,9 @@
 """Draws the main screen again after changes of the session's state.
 
-Telemetry is drawn when it arrives. The log is drawn at most twice a second, and only while it is visible. All other
-changes are drawn at once, but those of one iteration of the event loop in one drawing. Ages and elapsed times are drawn
-once a second. Nothing is drawn while earlier frames still wait to be sent to the terminal.
+Telemetry is drawn when it arrives. The log is drawn at most twice a second, and only while it is
+visible. All other changes are drawn at once, but those of one iteration of the event loop in one
+drawing. Ages and elapsed times are drawn once a second. Nothing is drawn while earlier frames still
+wait to be sent to the terminal.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ ENGINE = frozenset({"engine"})  # drawn with the next reading of the GPUs, or wi
 
 
 class Viewer(Protocol):
-    """The part of the main screen that `Bridge` uses. `Bridge` is the class that has the screen drawn again after
-    changes of the session's state."""
+    """The part of the main screen that `Bridge` uses. `Bridge` is the class that has the screen
+    drawn again after changes of the session's state."""
 
     @property
     def app(self) -> Any: ...
@@ -95,9 +96,10 @@ class Bridge:
         self._draw(self.viewer.show, self.session.state, changed)
 
     def _draw(self, draw: Callable[..., None], *what: Any) -> None:
-        """Call `draw(*what)`, unless the screen is being removed or the application is ending. If drawing raises an
-        exception, show it as a message."""
-        if not (self.viewer.display and self.viewer.app.is_running):  # Textual removes the panes before the screen
+        """Call `draw(*what)`, unless the screen is being removed or the application is ending. If
+        drawing raises an exception, show it as a message."""
+        # Textual removes the panes before the screen
+        if not (self.viewer.display and self.viewer.app.is_running):
             return
         try:
             draw(*what)
@@ -107,7 +109,9 @@ class Bridge:
     def _flush_log(self) -> None:
         self._log_timer = None
         if self._behind():
-            self._log_timer = self._loop.call_later(LOG_PERIOD_S, self._flush_log, context=self._context)
+            self._log_timer = self._loop.call_later(
+                LOG_PERIOD_S, self._flush_log, context=self._context
+            )
             return
         self._last_log_s = self._loop.time()
         if self.viewer.log_visible:

@@ -1,8 +1,9 @@
 """Rows of text, and the base class of the widgets that draw rows.
 
-A row is a tuple of runs, and a run is a pair (text, role). A role, such as "warn", selects a style of the theme.
-Textual would send the whole widget to the terminal after each change. `Painted`, the base class, sends only the columns
-that differ from the last drawing, so that a new reading costs a few bytes for each changed value.
+A row is a tuple of runs, and a run is a pair (text, role). A role, such as "warn", selects a style
+of the theme. Textual would send the whole widget to the terminal after each change. `Painted`, the
+base class, sends only the columns that differ from the last drawing, so that a new reading costs a
+few bytes for each changed value.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Run = tuple[str, str]
 Row = tuple[Run, ...]
 Make = Callable[[int], list[Row]]  # width -> rows
 WHEEL_ROWS = 3
-NEAR_CELLS = 6  # two changed spans this close cost less as one (a cursor move and a colour are about 20 bytes)
+# two changed spans this close cost less as one (a cursor move and a colour are about 20 bytes)
+NEAR_CELLS = 6
 
 
 def width_of(text: str) -> int:
@@ -40,12 +42,14 @@ def cut(text: str, width: int) -> str:
         return text
     if width <= 0:
         return ""
-    return (text[: width - 1] if text.isascii() else set_cell_size(text, width - 1).rstrip()) + G.more
+    return (
+        text[: width - 1] if text.isascii() else set_cell_size(text, width - 1).rstrip()
+    ) + G.more
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return `text` in at most `width` cells, with "…" in its middle if a part is missing. The end is kept, because
-    similar names often differ there."""
+    """Return `text` in at most `width` cells, with "…" in its middle if a part is missing. The end
+    is kept, because similar names often differ there."""
     if width_of(text) <= width or width < 8:
         return cut(text, width)
     head = (width - 1) // 2
@@ -53,22 +57,25 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Return `text` in exactly `width` cells, cut or filled with blanks. With `right` the blanks are at the left."""
+    """Return `text` in exactly `width` cells, cut or filled with blanks. With `right` the blanks
+    are at the left."""
     text = cut(text, width)
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
 
 
 def safe(row: Row) -> Row:
-    """Return the row with all control sequences removed from its texts, which may come from outside Workbench."""
+    """Return the row with all control sequences removed from its texts, which may come from outside
+    Workbench."""
     if all(text.isprintable() for text, _ in row):
         return row
     return tuple((clean(text), role) for text, role in row)
 
 
 def border_text(text: str) -> Content:
-    """Return `text`, for the border of a widget, as Textual content without markup. Textual would parse a str as
-    markup, and raise an exception if a bracket in the text looks like an incomplete tag."""
+    """Return `text`, for the border of a widget, as Textual content without markup. Textual would
+    parse a str as markup, and raise an exception if a bracket in the text looks like an incomplete
+    tag."""
     return Content(plain(clean(text)))
 
 
@@ -82,12 +89,14 @@ def row_width(row: Iterable[Run]) -> int:
 
 
 def fit(row: Row, width: int) -> Row:
-    """Return the row in exactly `width` cells. A longer row is cut and ends with "…", and a shorter row is filled with
-    blanks."""
+    """Return the row in exactly `width` cells. A longer row is cut and ends with "…", and a shorter
+    row is filled with blanks."""
     used, out = 0, []
     for index, (text, role) in enumerate(row):
         size = width_of(text)
-        if used + size > width or (used + size == width and any(t.strip() for t, _ in row[index + 1 :])):
+        if used + size > width or (
+            used + size == width and any(t.strip() for t, _ in row[index + 1 :])
+        ):
             room = width - used
             if room > 0:  # a mark for the missing part, unless that is blank
                 missing = any(t.strip() for t, _ in row[index + 1 :]) or text[room:].strip()
@@ -102,32 +111,34 @@ def fit(row: Row, width: int) -> Row:
 
 
 def spread(left: Row, right: Row, width: int) -> Row:
-    """Return a row of `width` cells that begins with `left` and ends with `right`. If both do not fit, `left` is
-    cut."""
+    """Return a row of `width` cells that begins with `left` and ends with `right`. If both do not
+    fit, `left` is cut."""
     room = width - row_width(right)
     return (*fit(left, max(0, room)), *right) if room > 0 else fit(right, width)
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Return `text` as lines of at most `width` cells, broken at blanks if possible. `indent` begins every line but the
-    first."""
+    """Return `text` as lines of at most `width` cells, broken at blanks if possible. `indent`
+    begins every line but the first."""
     import textwrap
 
     lines: list[str] = []
     for part in text.splitlines() or [""]:
-        lines += textwrap.wrap(part, max(8, width), subsequent_indent=indent, break_on_hyphens=False) or [""]
+        lines += textwrap.wrap(
+            part, max(8, width), subsequent_indent=indent, break_on_hyphens=False
+        ) or [""]
     return lines
 
 
 def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
-    """Return `text` as rows of at most `width` cells, in the style of `role`. `indent` begins every row but the
-    first."""
+    """Return `text` as rows of at most `width` cells, in the style of `role`. `indent` begins every
+    row but the first."""
     return [((line, role),) for line in wrap(text, width, indent)]
 
 
 def beside(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with `label`, in the style of `role`, in front of the first row. The other rows are indented by
-    the width of `label`."""
+    """Return the rows with `label`, in the style of `role`, in front of the first row. The other
+    rows are indented by the width of `label`."""
     return [((" " * width_of(label) if n else label, role), *row) for n, row in enumerate(rows)]
 
 
@@ -140,14 +151,15 @@ def joined(parts: Iterable[Row], gap: Run) -> Row:
 
 
 def merged(runs: Iterable[Run]) -> Row:
-    """Return the runs, which are pairs (text, role), as a row in which adjacent texts of the same role are joined."""
+    """Return the runs, which are pairs (text, role), as a row in which adjacent texts of the same
+    role are joined."""
     groups = groupby(runs, key=lambda run: run[1])
     return tuple(("".join(text for text, _ in group), role) for role, group in groups)
 
 
 def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
-    """Return the ranges of columns in which two rows of the same width differ, as pairs (first column, column after the
-    last)."""
+    """Return the ranges of columns in which two rows of the same width differ, as pairs (first
+    column, column after the last)."""
     if old == new:
         return []
     same_shape = len(old) == len(new) and all(
@@ -188,14 +200,14 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 
 
 def strip_of(row: Row, ground: str) -> Strip:
-    """Return the row as a Textual strip on the theme's background `ground`. Adjacent texts of the same role become one
-    segment, because the terminal gets a colour change for each segment."""
+    """Return the row as a Textual strip on the theme's background `ground`. Adjacent texts of the
+    same role become one segment, because the terminal gets a colour change for each segment."""
     return Strip([Segment(text, style(role, ground)) for text, role in merged(row) if text])
 
 
 class Painted(Widget):
-    """Base class of the widgets that draw rows of styled text. A subclass returns its rows from `rows`. `repaint` draws
-    the rows, and sends only the cells that have changed to the terminal."""
+    """Base class of the widgets that draw rows of styled text. A subclass returns its rows from
+    `rows`. `repaint` draws the rows, and sends only the cells that have changed to the terminal."""
 
     GROUND = "ground"
     DEFAULT_CSS = "Painted { width: 1fr; height: 1fr; }"
@@ -209,15 +221,18 @@ class Painted(Widget):
         return ()
 
     def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
-        """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows with its text and the
-        file that has its traceback."""
+        """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows with
+        its text and the file that has its traceback."""
         try:
             return list(make(width, *more))
         except Exception as error:
             from workbench.store.crash_files import defect_text
 
             text, details = defect_text(error)
-            return [*paragraph(f"x {text}", width, "bad", "  "), *paragraph(f"  next: {details}", width)]
+            return [
+                *paragraph(f"x {text}", width, "bad", "  "),
+                *paragraph(f"  next: {details}", width),
+            ]
 
     @property
     def drawn_text(self) -> str:
@@ -248,7 +263,8 @@ class Painted(Widget):
             self.refresh(*regions)
 
     def draw_anew(self) -> None:
-        """Draw every row again and send all of them to the terminal, because the colours have changed."""
+        """Draw every row again and send all of them to the terminal, because the colours have
+        changed."""
         self._painted = []
         self._strips.clear()
         self.refresh()
@@ -284,5 +300,5 @@ class Painted(Widget):
         self.action_move(by)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor, or scroll, by `by` rows. The arrow keys and the mouse wheel call this method. By default
-        nothing happens."""
+        """Move the cursor, or scroll, by `by` rows. The arrow keys and the mouse wheel call this
+        method. By default nothing happens."""

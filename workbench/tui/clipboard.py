@@ -1,5 +1,5 @@
-"""Copying to the clipboard. Outside tmux, the terminal copies the text when it receives the escape sequence OSC 52.
-Inside tmux, the program tmux copies the text."""
+"""Copying to the clipboard. Outside tmux, the terminal copies the text when it receives the escape
+sequence OSC 52. Inside tmux, the program tmux copies the text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ if TYPE_CHECKING:
 
 TMUX_S = 3.0  # timeout of a tmux command
 BY_TERMINAL = "sent to the terminal by OSC 52: a terminal that does not allow OSC 52 ignores it"
-IN_MULTIPLEXER = "sent by OSC 52, which tmux and screen pass on only if configured (tmux: set -s set-clipboard on)"
+IN_MULTIPLEXER = (
+    "sent by OSC 52, which tmux and screen pass on only if configured (tmux: set -s "
+    "set-clipboard on)"
+)
 IN_TMUX = "copied into tmux's buffer (prefix ] pastes it)"
-TO_TERMINAL = f"{IN_TMUX} and sent to the terminal: a terminal that does not allow OSC 52 ignores it"
-OFF = f"{IN_TMUX} only, because set-clipboard is off; `tmux set -s set-clipboard external` reaches the clipboard too"
+TO_TERMINAL = (
+    f"{IN_TMUX} and sent to the terminal: a terminal that does not allow OSC 52 ignores it"
+)
+OFF = (
+    f"{IN_TMUX} only, because set-clipboard is off; `tmux set -s set-clipboard external` "
+    "reaches the clipboard too"
+)
 
 
 async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
-    """Copy `text` to the clipboard, and return a message about the outcome. `env` is the environment of this process,
-    which says whether tmux or screen is in use."""
+    """Copy `text` to the clipboard, and return a message about the outcome. `env` is the
+    environment of this process, which says whether tmux or screen is in use."""
     if env.get("TMUX"):
         said = await _by_tmux(text)
         if said:
@@ -33,11 +41,11 @@ async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) ->
 
 
 async def _by_tmux(text: str) -> str | None:
-    """Copy `text` into tmux's paste buffer with `tmux load-buffer`. Return a message about the outcome; None if tmux
-    failed.
+    """Copy `text` into tmux's paste buffer with `tmux load-buffer`. Return a message about the
+    outcome; None if tmux failed.
 
-    By default tmux ignores OSC 52 of the programs inside it. Since tmux 3.2, `load-buffer -w` also fills the clipboard
-    of the terminal.
+    By default tmux ignores OSC 52 of the programs inside it. Since tmux 3.2, `load-buffer -w` also
+    fills the clipboard of the terminal.
     """
     setting = await _tmux(("show-options", "-sv", "set-clipboard"))
     if await _tmux(("load-buffer", "-w", "-"), text) is not None:
@@ -50,7 +58,9 @@ async def _tmux(arguments: Sequence[str], text: str = "") -> str | None:
     try:
         async with asyncio.timeout(TMUX_S):
             pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-            process = await asyncio.create_subprocess_exec("tmux", *arguments, stdin=pipe, stdout=pipe, stderr=nothing)
+            process = await asyncio.create_subprocess_exec(
+                "tmux", *arguments, stdin=pipe, stdout=pipe, stderr=nothing
+            )
             out, _ = await process.communicate(text.encode())
     except (OSError, TimeoutError):
         if process is not None:

@@ -1,5 +1,5 @@
-"""A countdown of the seconds left. The session seldom reports how many seconds are left, so the countdown subtracts the
-seconds that have passed since the last report."""
+"""A countdown of the seconds left. The session seldom reports how many seconds are left, so the
+countdown subtracts the seconds that have passed since the last report."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ class Countdown:
         self._at_s = 0.0
 
     def left(self, source: object, left_s: float | None) -> float | None:
-        """Return the seconds left now; None if `left_s` is None. `left_s` is the number of seconds that were left when
-        the object `source` reported it. The first call with a `source` counts as the time of the report."""
+        """Return the seconds left now; None if `left_s` is None. `left_s` is the number of seconds
+        that were left when the object `source` reported it. The first call with a `source` counts
+        as the time of the report."""
         if source is not self._source:
             self._source, self._at_s = source, time.monotonic()
         return None if left_s is None else max(0.0, left_s - (time.monotonic() - self._at_s))

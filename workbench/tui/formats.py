@@ -38,8 +38,8 @@ def clock(unix_s: float) -> str:
 
 
 def figure(value: float | None, digits: int | None = None) -> str:
-    """Return a number with thousands separators and `digits` decimals; "n/a" for None. Without `digits`, a number has
-    two decimals below 10, one below 100, and none from 100 on."""
+    """Return a number with thousands separators and `digits` decimals; "n/a" for None. Without
+    `digits`, a number has two decimals below 10, one below 100, and none from 100 on."""
     if value is None:
         return NA
     if digits is None:
@@ -54,15 +54,15 @@ def whole(value: float | None, unit: str = "") -> str:
 
 
 def gauge(share: float, cells: int) -> str:
-    """Return a bar of `cells` cells, such as ▓▓▓░░, for a share from 0 to 1. Any share above 0 has at least one full
-    cell."""
+    """Return a bar of `cells` cells, such as ▓▓▓░░, for a share from 0 to 1. Any share above 0 has
+    at least one full cell."""
     full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
     return G.bar_full * full + G.bar_empty * (cells - full)
 
 
 def progress_text(state: SessionState) -> str:
-    """Return the progress of the running benchmark: "measuring 31/64" requests, or "measuring 8/20 s" if a duration
-    limits the benchmark. Without a running benchmark the text is empty."""
+    """Return the progress of the running benchmark: "measuring 31/64" requests, or "measuring 8/20
+    s" if a duration limits the benchmark. Without a running benchmark the text is empty."""
     bench = state.bench
     if not bench.running or bench.progress is None:
         return ""
@@ -114,21 +114,27 @@ def path_text(path: str, width: int) -> str:
 
 @lru_cache(maxsize=64)
 def short_gpu_name(name: str) -> str:
-    """Return a short name of a GPU: "RTX PRO 6000" for "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"."""
-    words = re.sub(r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b", "", name)
+    """Return a short name of a GPU: "RTX PRO 6000" for "NVIDIA RTX PRO 6000 Blackwell Workstation
+    Edition"."""
+    words = re.sub(
+        r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b",
+        "",
+        name,
+    )
     return re.sub(r"\s+(?=,)|(?<=\s)\s+", "", words).strip() or name
 
 
 def setting_value(setting: str, value: object) -> str:
-    """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as "gpu_clocks", or
-    "gpu0.gpu_clocks" as in results."""
+    """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as
+    "gpu_clocks", or "gpu0.gpu_clocks" as in results."""
     from workbench.model.settings import split_key, stored_text  # takes a tenth of the first frame
 
     return NA if value is None else stored_text(split_key(setting)[1], value)
 
 
 def setting_name(setting: str) -> str:
-    """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for "gpu0.gpu_clocks"."""
+    """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for
+    "gpu0.gpu_clocks"."""
     from workbench.model.settings import label_of, split_key
 
     place, key = split_key(setting)
@@ -141,8 +147,9 @@ def setting_text(setting: str, value: object) -> str:
 
 
 def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
-    """Return altered settings as tuples (GPUs, setting with its present value, previous value), such as ("GPU0-1",
-    "power limit 500 W", "600 W"). GPUs with the same alteration share one tuple."""
+    """Return altered settings as tuples (GPUs, setting with its present value, previous value),
+    such as ("GPU0-1", "power limit 500 W", "600 W"). GPUs with the same alteration share one tuple.
+    """
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
         texts = setting_text(a.setting, a.now), setting_value(a.setting, a.before)
@@ -151,14 +158,14 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
 
 
 def restored_value(text: str) -> str:
-    """Return the previous value `text` as a message about a revert names it: "the driver's default" if the previous
-    value is unknown, otherwise `text` itself."""
+    """Return the previous value `text` as a message about a revert names it: "the driver's default"
+    if the previous value is unknown, otherwise `text` itself."""
     return "the driver's default" if text in ("unknown", "default", "None", NA) else text
 
 
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
-    """Return settings as texts. GPUs with the same value share one text: ["GPU0-1 persistence mode on"] for
-    {"gpu0.persistence": True, "gpu1.persistence": True}."""
+    """Return settings as texts. GPUs with the same value share one text: ["GPU0-1 persistence mode
+    on"] for {"gpu0.persistence": True, "gpu1.persistence": True}."""
     groups: dict[str, list[int]] = {}
     for name, value in settings.items():
         gpu, _, setting = name.partition(".")
@@ -169,7 +176,7 @@ def settings_texts(settings: Mapping[str, object]) -> list[str]:
 
 
 def preset_name(preset_id: str, engine: str) -> str:
-    """Return the preset's id without the engine's name at its beginning, because lists show the engine in another
-    column. If fewer than 6 characters would remain, return the whole id."""
+    """Return the preset's id without the engine's name at its beginning, because lists show the
+    engine in another column. If fewer than 6 characters would remain, return the whole id."""
     short = preset_id.removeprefix(f"{engine}-")
     return short if len(short) > 5 else preset_id  # "vllm-any"

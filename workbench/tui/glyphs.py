@@ -1,5 +1,5 @@
-"""The signs of the screen, which are single characters, in Unicode or ASCII. Each sign is understandable without its
-colour."""
+"""The signs of the screen, which are single characters, in Unicode or ASCII. Each sign is
+understandable without its colour."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LEVELS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """A set of signs. `levels` are the characters for a cell of a one-row graph, from the lowest bar to the highest;
-    the last character means that the value is at the limit."""
+    """A set of signs. `levels` are the characters for a cell of a one-row graph, from the lowest
+    bar to the highest; the last character means that the value is at the limit."""
 
     levels: str = "▁▂▃▄▅▆▇█"
     on: str = "●"
@@ -59,8 +59,9 @@ ASCII = Glyphs(
 
 
 def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
-    """Return the ASCII signs if the variable WORKBENCH_ASCII in `env` is 1, and the Unicode signs if it is 0. Without
-    the variable, return the ASCII signs only if the terminal's character set lacks block elements such as "▁"."""
+    """Return the ASCII signs if the variable WORKBENCH_ASCII in `env` is 1, and the Unicode signs
+    if it is 0. Without the variable, return the ASCII signs only if the terminal's character set
+    lacks block elements such as "▁"."""
     asked = env.get("WORKBENCH_ASCII")
     if asked:
         return Glyphs() if asked == "0" else ASCII
@@ -70,9 +71,11 @@ def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
 
 
 def _locale(env: Mapping[str, str]) -> str:
-    """Return the name of the locale for characters when this process was started, such as "C" or "en_US.UTF-8".
+    """Return the name of the locale for characters when this process was started, such as "C" or
+    "en_US.UTF-8".
 
-    In the C locale Python sets its variable LC_CTYPE to UTF-8, which does not describe the terminal (PEP 538).
+    In the C locale Python sets its variable LC_CTYPE to UTF-8, which does not describe the terminal
+    (PEP 538).
     """
     plain = ("", "C", "POSIX")
     if env.get("LC_ALL"):

@@ -1,4 +1,5 @@
-"""The interfaces through which the application uses screens and widgets without importing their classes."""
+"""The interfaces through which the application uses screens and widgets without importing their
+classes."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class OrderedKeys(Protocol):
-    """A screen whose keys the application handles one after the other, in the order in which they were typed. While
-    `working` is true, the application ignores all keys except escape."""
+    """A screen whose keys the application handles one after the other, in the order in which they
+    were typed. While `working` is true, the application ignores all keys except escape."""
 
     @property
     def working(self) -> bool: ...
@@ -22,7 +23,8 @@ class KeyTaker(Protocol):
     """A widget or a screen that handles keys itself, before its key bindings are tried."""
 
     def take_key(self, event: events.Key) -> bool:
-        """Handle the key, and return True. Return False for a key that the widget or screen does not handle itself."""
+        """Handle the key, and return True. Return False for a key that the widget or screen does
+        not handle itself."""
         ...
 
 

@@ -1,4 +1,5 @@
-"""The arrangement of the panes on the main screen, which depends on the active pane and the size of the terminal."""
+"""The arrangement of the panes on the main screen, which depends on the active pane and the size of
+the terminal."""
 
 from __future__ import annotations
 
@@ -22,17 +23,27 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Pane")
 NARROW_COLUMNS, ROOMY_COLUMNS, WIDE_COLUMNS, LOW_ROWS, TALL_ROWS = 100, 118, 160, 34, 50
 AREAS = ("middle", "bottom")
-WIDTHS = [(0, "-narrow"), (NARROW_COLUMNS, "-normal"), (ROOMY_COLUMNS, "-roomy"), (WIDE_COLUMNS, "-wide")]
+WIDTHS = [
+    (0, "-narrow"),
+    (NARROW_COLUMNS, "-normal"),
+    (ROOMY_COLUMNS, "-roomy"),
+    (WIDE_COLUMNS, "-wide"),
+]
 HEIGHTS = [(0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]
 
 
 class PaneLayout:
-    """The arrangement of the panes on the main screen. On a small terminal (`single`) only the active pane is shown,
-    with a row of tabs. On other terminals the active pane is shown alone while `zoomed` is true, or if it belongs to no
-    row of panes. An open page covers all panes."""
+    """The arrangement of the panes on the main screen. On a small terminal (`single`) only the
+    active pane is shown, with a row of tabs. On other terminals the active pane is shown alone
+    while `zoomed` is true, or if it belongs to no row of panes. An open page covers all panes."""
 
     def __init__(
-        self, screen: Screen[None], panes: Sequence[Pane], pages: PageFrame, tabs: TabRow, strip: GpuStrip
+        self,
+        screen: Screen[None],
+        panes: Sequence[Pane],
+        pages: PageFrame,
+        tabs: TabRow,
+        strip: GpuStrip,
     ) -> None:
         self.screen, self.pages, self.tabs, self.strip = screen, pages, tabs, strip
         self.frames = {pane.NAME: PaneFrame(number, pane) for number, pane in enumerate(panes, 1)}
@@ -64,14 +75,22 @@ class PaneLayout:
             yield self.pages
 
     def arrange(self) -> None:
-        """Show the panes for which there is room, and set the height of the GPU strip. Do nothing if nothing would
-        change."""
+        """Show the panes for which there is room, and set the height of the GPU strip. Do nothing
+        if nothing would change."""
         width, height = self.screen.app.size
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         alone = self.single or self.zoomed or not self.current.AREA
         reading = self.pages.top is not None
         strip_rows = self.strip.wanted_height(width, height)
-        shape = (width, height, self.single, alone, reading, self.active if alone else "", strip_rows)
+        shape = (
+            width,
+            height,
+            self.single,
+            alone,
+            reading,
+            self.active if alone else "",
+            strip_rows,
+        )
         if shape == self._shape:
             return
         self._shape = shape
@@ -79,9 +98,13 @@ class PaneLayout:
             self.screen.set_class(self.single, "-single")
             self.strip.styles.height = strip_rows
             for name, frame in self.frames.items():
-                frame.display = not reading and (name == self.active if alone else bool(frame.body.AREA))
+                frame.display = not reading and (
+                    name == self.active if alone else bool(frame.body.AREA)
+                )
             for area in AREAS:
-                self.screen.query_one(f"#{area}").display = not reading and (not alone or area == self.current.AREA)
+                self.screen.query_one(f"#{area}").display = not reading and (
+                    not alone or area == self.current.AREA
+                )
             self.pages.display = reading
             self.screen.set_class(reading, "-reading")
             self.screen.set_class(alone, "-alone")
@@ -101,7 +124,8 @@ class PaneLayout:
         self.go(self.names[(self.names.index(self.active) + by) % len(self.names)])
 
     def page_moved(self) -> None:
-        """Show and focus the page that has become visible. If no page is open any more, show the panes again."""
+        """Show and focus the page that has become visible. If no page is open any more, show the
+        panes again."""
         self.arrange()
         if self.pages.top is None:
             for pane in self.all:
@@ -112,18 +136,25 @@ class PaneLayout:
 
     def follow_focus(self, widget: Widget) -> None:
         """Make the pane with the focused widget the active one."""
-        frame = next((one for one in widget.ancestors_with_self if isinstance(one, PaneFrame)), None)
+        frame = next(
+            (one for one in widget.ancestors_with_self if isinstance(one, PaneFrame)), None
+        )
         if frame is not None and self.active != frame.body.NAME and frame.display:
             self.active = frame.body.NAME
             self.arrange()
         self.refresh_titles()
 
     def refresh_titles(self) -> None:
-        """Set the title of each pane, and the key hints of the active pane. On a small terminal, also set the texts in
-        the tabs, such as the number of results."""
+        """Set the title of each pane, and the key hints of the active pane. On a small terminal,
+        also set the texts in the tabs, such as the number of results."""
         for name, frame in self.frames.items():
-            frame.title(frame.body.detail, frame.body.hint if name == self.active and not self.single else "")
+            frame.title(
+                frame.body.detail,
+                frame.body.hint if name == self.active and not self.single else "",
+            )
         self.pages.footer.show_pane(self.current.footer_keys if self.single else ())
         if self.single:
-            badges = {frame.number: frame.body.badge for frame in self.frames.values() if frame.body.badge}
+            badges = {
+                frame.number: frame.body.badge for frame in self.frames.values() if frame.body.badge
+            }
             self.tabs.show(0 if self.pages.top else self.frames[self.active].number, badges)

@@ -1,5 +1,5 @@
-"""The main screen: its rows and panes, which parts draw which fields of the state, and the methods that its keys
-run."""
+"""The main screen: its rows and panes, which parts draw which fields of the state, and the methods
+that its keys run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 from workbench.session.state import SessionState
-from workbench.tui.bindings import ACTING, FIRST_KEYS_FIELDS, REPLAY_KEYS, TIME_KEYS, bindings_for, first_keys
+from workbench.tui.bindings import (
+    ACTING,
+    FIRST_KEYS_FIELDS,
+    REPLAY_KEYS,
+    TIME_KEYS,
+    bindings_for,
+    first_keys,
+)
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
 from workbench.tui.pages.frame import PageFrame
@@ -37,7 +44,8 @@ class MainScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
-    # Textual draws the whole screen again when the focus moves. Whatever shows the focus draws itself.
+    # Textual draws the whole screen again when the focus moves. Whatever shows the focus draws
+    # itself.
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     def __init__(self, session: Session) -> None:
@@ -48,8 +56,12 @@ class MainScreen(Screen[None]):
         self.command_bar, self.notice_bar, self.footer = CommandBar(), NoticeBar(), Footer()
         self.progress = ProgressRows()
         pages = PageFrame(self.footer, lambda: self.panes.page_moved())
-        self.panes = PaneLayout(self, [pane(session) for pane in PANES], pages, self.tabs, self.strip)
-        self.services = Services(self, session, self.panes, self.notice_bar, self.status_bar, self.progress)
+        self.panes = PaneLayout(
+            self, [pane(session) for pane in PANES], pages, self.tabs, self.strip
+        )
+        self.services = Services(
+            self, session, self.panes, self.notice_bar, self.status_bar, self.progress
+        )
         self.controllers = Controllers(self.services)
         self.bridge = Bridge(session, self)
         self._mounted = asyncio.Event()  # set when the screen can take keys
@@ -60,8 +72,8 @@ class MainScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         width, height = self.app.size
         for limits, size in ((WIDTHS, width), (HEIGHTS, height)):
-            # Textual does this with the first resize, after it has laid out and drawn everything once for nothing. Here
-            # there are no widgets yet whose styles would be computed again.
+            # Textual does this with the first resize, after it has laid out and drawn everything
+            # once for nothing. Here there are no widgets yet whose styles would be computed again.
             self.add_class([name for limit, name in limits if size >= limit][-1], update=False)
         yield self.status_bar
         yield self.strip
@@ -98,14 +110,23 @@ class MainScreen(Screen[None]):
         """Wait until the screen and the open page, if any, are mounted and receive keys."""
         await self._mounted.wait()
         await self.panes.pages.mounted()
-        if self.is_current and (page := self.panes.pages.top) is not None and self.focused is not page:
+        if (
+            self.is_current
+            and (page := self.panes.pages.top) is not None
+            and self.focused is not page
+        ):
             self.set_focus(page)
 
     async def action_do(self, key: str) -> None:
         """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
         if key in ACTING and self.session.state.host.replay is not None:
-            text = f"{KEYS[key].shown} needs a host: this is a recording, on which nothing runs and nothing changes"
-            self.services.say(text, Level.WARN, "press q to leave, then open the host with `workbench HOST`")
+            text = (
+                f"{KEYS[key].shown} needs a host: this is a recording, on which nothing runs "
+                "and nothing changes"
+            )
+            self.services.say(
+                text, Level.WARN, "press q to leave, then open the host with `workbench HOST`"
+            )
             return
         running = KEYS[key].run(self.controllers)
         if running is not None:
@@ -130,8 +151,8 @@ class MainScreen(Screen[None]):
         self._show_first_keys()
 
     def _show_first_keys(self) -> None:
-        """Show at the beginning of the footer the keys of a replay, or the keys for going back in time. Otherwise show
-        the keys for the most likely next steps."""
+        """Show at the beginning of the footer the keys of a replay, or the keys for going back in
+        time. Otherwise show the keys for the most likely next steps."""
         replay = self.session.state.host.replay is not None
         past = (*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ()))
         self.footer.show_first(past or first_keys(self.session.state))
@@ -171,8 +192,8 @@ class MainScreen(Screen[None]):
             self.panes.refresh_titles()
 
     def tick(self, state: SessionState, drawn: bool = False) -> None:
-        """Draw elapsed times and ages, once a second. If `drawn` is true, the GPU readings have just been drawn, and
-        are not drawn again."""
+        """Draw elapsed times and ages, once a second. If `drawn` is true, the GPU readings have
+        just been drawn, and are not drawn again."""
         if drawn:
             self.status_bar.show(state)  # its countdown agrees with the page's
         else:
@@ -187,8 +208,8 @@ class MainScreen(Screen[None]):
             self.panes.pages.top.show(state)
 
     def _host_changed(self, state: SessionState) -> None:
-        """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached, show a message with
-        the reason, but only once for each reason."""
+        """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,
+        show a message with the reason, but only once for each reason."""
         message = state.host.message
         if state.host.link == "connecting":  # a new attempt: its outcome is shown again
             self._host_message = ""
@@ -203,12 +224,14 @@ class MainScreen(Screen[None]):
             self.call_later(self.controllers.hosts.ask_host_key)
         else:
             self.services.say(
-                f"{state.host.name}: {message}", Level.ERROR, "press R to connect again, or h to work on another host"
+                f"{state.host.name}: {message}",
+                Level.ERROR,
+                "press R to connect again, or h to work on another host",
             )
 
     def _close_pages(self) -> None:
-        """Close all pages and, without an answer, all questions, because they are about the previous host, and a yes
-        would act on the new one. A login question stays open."""
+        """Close all pages and, without an answer, all questions, because they are about the
+        previous host, and a yes would act on the new one. A login question stays open."""
         from workbench.tui.modals.login import Login
 
         self.panes.pages.clear()
@@ -218,10 +241,13 @@ class MainScreen(Screen[None]):
             box.dismiss(None)
 
     def _server_changed(self, state: SessionState) -> None:
-        """Ring the terminal's bell if the server has become READY or has failed. After a failure, move the Log pane to
-        the first error."""
+        """Ring the terminal's bell if the server has become READY or has failed. After a failure,
+        move the Log pane to the first error."""
         server = state.server
-        before, self._server_state = self._server_state, (state.run_id, server.state if server else None)
+        before, self._server_state = (
+            self._server_state,
+            (state.run_id, server.state if server else None),
+        )
         if server is None or before == self._server_state or before[0] != state.run_id:
             return
         if server.state is ServerState.READY and before[1] is ServerState.STARTING:

@@ -1,4 +1,5 @@
-"""The pictures of the documentation (`workbench screenshots`): the real screen and session, driven by keys.
+"""The pictures of the documentation (`workbench screenshots`): the real screen and session, driven
+by keys.
 
 The scenes start, benchmark and stop servers on simulated hosts; each picture says SIMULATED.
 """
@@ -36,14 +37,15 @@ _ALIVE = frozenset({ServerState.STARTING, ServerState.READY})
 
 
 def plain_fonts(svg: str) -> str:
-    """Return the SVG with a font that most machines have. It replaces the web font, which programs that draw SVG do not
-    load."""
+    """Return the SVG with a font that most machines have. It replaces the web font, which programs
+    that draw SVG do not load."""
     svg = re.sub(r"@font-face\s*{[^}]*}", "", svg)
     return svg.replace("Fira Code", FONT)
 
 
 def write(svg: str, path: Path) -> Path:
-    """Write the picture as PATH.png, or as PATH.svg if the package resvg_py is missing. Return the path of the file."""
+    """Write the picture as PATH.png, or as PATH.svg if the package resvg_py is missing. Return the
+    path of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         import resvg_py
@@ -52,13 +54,15 @@ def write(svg: str, path: Path) -> Path:
         made.write_text(svg, encoding="utf-8")
         return made
     made = path.with_suffix(".png")
-    made.write_bytes(bytes(resvg_py.svg_to_bytes(svg_string=svg, font_family=FONT, monospace_family=FONT)))
+    made.write_bytes(
+        bytes(resvg_py.svg_to_bytes(svg_string=svg, font_family=FONT, monospace_family=FONT))
+    )
     return made
 
 
 class Scene:
-    """The screen on a simulated host, which a script controls by pressing keys. `written` has the paths of the pictures
-    taken so far."""
+    """The screen on a simulated host, which a script controls by pressing keys. `written` has the
+    paths of the pictures taken so far."""
 
     def __init__(self, session: Session, pilot: Pilot[int], folder: Path) -> None:
         self.session, self.pilot, self.folder = session, pilot, folder
@@ -78,17 +82,20 @@ class Scene:
         while not condition():
             notice = self.session.state.notice
             if notice is not None and notice.level is Level.ERROR:
-                raise ServerError(f"a picture could not be taken: {notice.text}", next_step=notice.next_step)
+                raise ServerError(
+                    f"a picture could not be taken: {notice.text}", next_step=notice.next_step
+                )
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"a picture could not be taken within {_DEADLINE_S:g} s; last message: {self.session.state.notice}"
+                    f"a picture could not be taken within {_DEADLINE_S:g} s; last message: "
+                    f"{self.session.state.notice}"
                 )
             await asyncio.sleep(0.1)
         await self.pilot.pause()
 
     async def shot(self, name: str, size: tuple[int, int] | None = None) -> None:
-        """Write a picture of the screen with the file name `name`. `size` (columns, rows) resizes the terminal
-        first."""
+        """Write a picture of the screen with the file name `name`. `size` (columns, rows) resizes
+        the terminal first."""
         if size is not None:
             await self.pilot.resize_terminal(*size)
         await asyncio.sleep(0.6)  # every widget repaints once
@@ -100,12 +107,19 @@ class Scene:
         await self.press("p")
         await self.type(letters)
         await self.press("enter")
-        await self.until(lambda: self.session.state.plan is not None and self.session.state.plan.installed is not None)
+        await self.until(
+            lambda: (
+                self.session.state.plan is not None
+                and self.session.state.plan.installed is not None
+            )
+        )
 
     async def start(self) -> None:
         before = self.session.state.run_id
         await self.press("s", "enter")
-        await self.until(lambda: self.session.state.run_id != before and self.is_(ServerState.READY))
+        await self.until(
+            lambda: self.session.state.run_id != before and self.is_(ServerState.READY)
+        )
 
     def is_(self, state: ServerState) -> bool:
         server = self.session.state.server
@@ -121,19 +135,28 @@ class Scene:
         return str(getattr(box, "box_title", page.title if page is not None else ""))
 
     async def sweep_ends(self) -> None:
-        await self.until(lambda: (s := self.session.state.sweep) is not None and s.state != "running")
+        await self.until(
+            lambda: (s := self.session.state.sweep) is not None and s.state != "running"
+        )
 
     async def bench(self, *form: str) -> None:
-        """Run a benchmark on the server, and wait for its end. `form` are the keys to press in the form of the
-        benchmark, beginning at the field for the number of streams."""
+        """Run a benchmark on the server, and wait for its end. `form` are the keys to press in the
+        form of the benchmark, beginning at the field for the number of streams."""
         before = self.session.state.bench.last_id
         await self.press("b", "tab", *form, "enter")
-        await self.until(lambda: self.session.state.bench.last_id != before and not self.session.state.bench.running)
+        await self.until(
+            lambda: (
+                self.session.state.bench.last_id != before and not self.session.state.bench.running
+            )
+        )
 
     async def loaded(self, name: str, streams: int) -> None:
-        """Take a picture, with the file name `name`, of the server after 20 s of load with `streams` streams."""
+        """Take a picture, with the file name `name`, of the server after 20 s of load with
+        `streams` streams."""
         seconds = 25.0
-        load = self.session.bench.run_target(self.session.state.run_id, None, seconds=seconds, concurrency=streams)
+        load = self.session.bench.run_target(
+            self.session.state.run_id, None, seconds=seconds, concurrency=streams
+        )
         task = asyncio.create_task(load)
         await self.press("3")
         await asyncio.sleep(seconds - 5.0)
@@ -141,7 +164,8 @@ class Scene:
         await task
 
     async def advice(self, name: str) -> None:
-        """Take a picture, with the file name `name`, of the page with the advice on the newest result."""
+        """Take a picture, with the file name `name`, of the page with the advice on the newest
+        result."""
         await self.press("4", "i")
         await self.until(lambda: self.page.startswith("Advice"))
         await self.shot(name)
@@ -149,8 +173,8 @@ class Scene:
 
 
 async def _tuning(scene: Scene) -> None:
-    """Take the pictures for the guide, on a host with four GPUs: a benchmark, a changed flag, and the comparison with
-    the benchmark before the change."""
+    """Take the pictures for the guide, on a host with four GPUs: a benchmark, a changed flag, and
+    the comparison with the benchmark before the change."""
     await scene.load("tp4")
     await scene.press("s")
     await scene.shot("start-plan-120x40")
@@ -167,7 +191,9 @@ async def _tuning(scene: Scene) -> None:
     await scene.shot("again-120x40")
     before = scene.session.state.bench.last_id
     await scene.press("enter")
-    await scene.until(lambda: scene.session.state.bench.last_id != before and not scene.session.state.busy)
+    await scene.until(
+        lambda: scene.session.state.bench.last_id != before and not scene.session.state.busy
+    )
     await scene.press("2")
     await scene.shot("loop-120x40")
     await scene.press("5", "i")
@@ -202,8 +228,8 @@ async def _concurrency(scene: Scene) -> None:
 
 
 async def _settings(scene: Scene) -> None:
-    """Take pictures of a clock lock on a GPU that is passed through to a virtual machine. The driver accepts the lock,
-    and a load shows that the lock has no effect."""
+    """Take pictures of a clock lock on a GPU that is passed through to a virtual machine. The
+    driver accepts the lock, and a load shows that the lock has no effect."""
     await scene.load("sglopt")
     await scene.start()
     await scene.press("g")
@@ -240,8 +266,8 @@ async def _preset(scene: Scene) -> None:
 
 
 async def _two_sparks(scene: Scene) -> None:
-    """Take pictures on two DGX Sparks: the page that shows which quantizations and context lengths fit, and the advice
-    on a benchmark of both machines."""
+    """Take pictures on two DGX Sparks: the page that shows which quantizations and context lengths
+    fit, and the advice on a benchmark of both machines."""
     await scene.until(lambda: bool(scene.session.state.presets))
     await scene.session.plans.load_preset("vllm-llama-3.3-70b-2x-spark")
     await scene.until(lambda: scene.session.state.telemetry is not None)
@@ -285,10 +311,14 @@ async def _experiment(scene: Scene) -> None:
     await scene.type("gpu.power-limit=400")
     await scene.shot("experiment-form-120x40")
     await scene.press("enter")
-    await scene.until(lambda: (e := scene.session.state.experiment) is not None and e.pairs_done >= 2)
+    await scene.until(
+        lambda: (e := scene.session.state.experiment) is not None and e.pairs_done >= 2
+    )
     await scene.until(lambda: scene.session.state.bench.running)
     await scene.shot("experiment-running-120x40")
-    await scene.until(lambda: (e := scene.session.state.experiment) is not None and e.state != "running")
+    await scene.until(
+        lambda: (e := scene.session.state.experiment) is not None and e.state != "running"
+    )
     await scene.shot("experiment-120x40")
     await scene.press("escape")
 
@@ -310,8 +340,8 @@ async def _cluster(scene: Scene) -> None:
 
 
 async def _job(scene: Scene) -> None:
-    """Take a picture of a server that runs as a batch job under load. This machine must have Slurm, which runs a
-    simulated engine."""
+    """Take a picture of a server that runs as a batch job under load. This machine must have Slurm,
+    which runs a simulated engine."""
     session = scene.session
     if (await session.host.run(["sh", "-c", "squeue"])).returncode != 0:
         return
@@ -319,13 +349,16 @@ async def _job(scene: Scene) -> None:
     await session.plans.load_preset("vllm-qwen3-vl-2b-dp4")
     options = ["gpus=4", "walltime=8:00:00"]
     env = ["VLLM_API_KEY=secret"]
-    session.plans.editor.assign(["host=0.0.0.0", "port=8005"], [], env, run_as="slurm", run_options=options)
+    session.plans.editor.assign(
+        ["host=0.0.0.0", "port=8005"], [], env, run_as="slurm", run_options=options
+    )
     session.plans.show()
     await scene.start()
     await scene.loaded("job-120x40", streams=64)
 
 
-# The name of each scene, its host, and its steps. No two scenes use one port, because they run side by side.
+# The name of each scene, its host, and its steps. No two scenes use one port, because they run side
+# by side.
 SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "tuning": ("sim:four-pcie", _tuning),
     "experiment": ("sim:rtx-pro-6000", _experiment),
@@ -358,8 +391,8 @@ _FLEET_SERVERS = (
 
 
 async def _play_fleet(folder: Path) -> list[Path]:
-    """Take pictures of a fleet of simulated hosts: two with servers under load, and one with altered GPU settings.
-    Return their paths."""
+    """Take pictures of a fleet of simulated hosts: two with servers under load, and one with
+    altered GPU settings. Return their paths."""
     from workbench.model.settings import GpuSettings, parse_word
     from workbench.session.session import Session
 
@@ -373,7 +406,10 @@ async def _play_fleet(folder: Path) -> list[Path]:
             await session.servers.wait_ready(await session.servers.start())
         await altered.link.connect()
         await altered.gpu.apply(GpuSettings(parse_word("power-limit=150")))
-        loads = [asyncio.create_task(s.bench.run_target(s.state.run_id, None, seconds=60.0)) for s in sessions]
+        loads = [
+            asyncio.create_task(s.bench.run_target(s.state.run_id, None, seconds=60.0))
+            for s in sessions
+        ]
         try:
             return await _fleet_shots(folder)
         finally:
@@ -400,9 +436,14 @@ async def _fleet_shots(folder: Path) -> list[Path]:
         app = FleetApp(fleet, FleetView(host=_FLEET_HOSTS[3]))
         async with app.run_test(size=(120, 40)) as pilot:
             deadline = time.monotonic() + _DEADLINE_S
-            while not all(h.live for h in fleet.state.hosts) or sum(bool(h.tok_s) for h in fleet.state.hosts) < 2:
+            while (
+                not all(h.live for h in fleet.state.hosts)
+                or sum(bool(h.tok_s) for h in fleet.state.hosts) < 2
+            ):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the fleet's picture could not be taken within {_DEADLINE_S:g} s")
+                    raise TimeoutError(
+                        f"the fleet's picture could not be taken within {_DEADLINE_S:g} s"
+                    )
                 await asyncio.sleep(0.1)
             await asyncio.sleep(20.0)  # of the graphs
             for columns, rows in ((120, 40), (80, 24)):
@@ -417,8 +458,9 @@ async def _fleet_shots(folder: Path) -> list[Path]:
 
 
 def take_all(folder: Path) -> Sequence[Path]:
-    """Take every picture, write them into `folder`, and return their paths. The scenes, which take some of the pictures
-    each, run at the same time in processes of their own. They do not touch the user's own files."""
+    """Take every picture, write them into `folder`, and return their paths. The scenes, which take
+    some of the pictures each, run at the same time in processes of their own. They do not touch the
+    user's own files."""
     return asyncio.run(_take_all(folder))
 
 
@@ -428,22 +470,26 @@ async def _take_all(folder: Path) -> list[Path]:
 
 
 async def _take_in_child(folder: Path, name: str) -> list[Path]:
-    """Run the scene `name`, which takes some of the pictures, in a new process, and return their paths. If the process
-    fails, raise ServerError with the last line of its standard error."""
+    """Run the scene `name`, which takes some of the pictures, in a new process, and return their
+    paths. If the process fails, raise ServerError with the last line of its standard error."""
     argv = [sys.executable, "-m", __name__, str(folder), name]
     pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    child = await asyncio.create_subprocess_exec(
+        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+    )
     out, err = await child.communicate()
     if child.returncode:
         said = clean(err, lines=True).strip().splitlines()[-1:] or ["no message"]
         raise ServerError(
-            f"the scene {name} ended with exit code {child.returncode}: {said[0]}", next_step="run it again"
+            f"the scene {name} ended with exit code {child.returncode}: {said[0]}",
+            next_step="run it again",
         )
     return [Path(line) for line in out.decode().splitlines()]
 
 
 def take(folder: Path, name: str) -> list[Path]:
-    """Run the scene `name`, which takes some of the pictures, write them into `folder`, and return their paths."""
+    """Run the scene `name`, which takes some of the pictures, write them into `folder`, and return
+    their paths."""
     with _own_directories():
         if name == FLEET:
             return asyncio.run(_play_fleet(folder))
@@ -490,8 +536,8 @@ def _own_directories() -> Iterator[None]:
 
 
 def _move_from_used_ports() -> None:
-    """Find the shipped presets whose port is in use on this machine. Save a copy of each, with a free port, among the
-    user's own presets."""
+    """Find the shipped presets whose port is in use on this machine. Save a copy of each, with a
+    free port, among the user's own presets."""
     for preset in paths.shipped_presets_dir().glob("*.toml"):
         text = preset.read_text(encoding="utf-8")
         found = re.search(r"^port = (\d+)$", text, re.MULTILINE)
@@ -503,8 +549,8 @@ def _move_from_used_ports() -> None:
 
 
 def _bound(port: int) -> int | None:
-    """Return `port` if a TCP socket on 127.0.0.1 can be bound to it, otherwise None. For `port` 0, return the number of
-    a free port."""
+    """Return `port` if a TCP socket on 127.0.0.1 can be bound to it, otherwise None. For `port` 0,
+    return the number of a free port."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

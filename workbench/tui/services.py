@@ -1,4 +1,5 @@
-"""The services of the main screen for panes and controllers: messages, background work, and access to the panes."""
+"""The services of the main screen for panes and controllers: messages, background work, and access
+to the panes."""
 
 from __future__ import annotations
 
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 COMMAND_CELLS = 60  # of a command in a message: enough to recognise it
-SHOWN_S = {Level.WARN: 20.0, Level.ERROR: None}  # a message goes after this time; an error stays until esc
+# a message goes after this time; an error stays until esc
+SHOWN_S = {Level.WARN: 20.0, Level.ERROR: None}
 INFO_S = 8.0
 
 
 class Services:
-    """The main screen's messages, background work, panes and pages, which controllers use. While `working` is true, the
-    application ignores all keys except escape."""
+    """The main screen's messages, background work, panes and pages, which controllers use. While
+    `working` is true, the application ignores all keys except escape."""
 
     def __init__(
         self,
@@ -62,8 +64,8 @@ class Services:
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
     def take_notice(self, notice: Notice | None) -> None:
-        """Show a new message of the session, unless it is None. A message of level INFO does not replace a warning or
-        an error."""
+        """Show a new message of the session, unless it is None. A message of level INFO does not
+        replace a warning or an error."""
         if notice is None or notice.number == self._notice_number:
             return
         self._notice_number = notice.number
@@ -77,8 +79,8 @@ class Services:
         self.notice_bar.show(None, self.app.size.width)
 
     def count_down(self, text: str, seconds: float) -> None:
-        """Show `text` in the progress rows, with a bar that fills within `seconds`. The method `stop_counting` removes
-        text and bar."""
+        """Show `text` in the progress rows, with a bar that fills within `seconds`. The method
+        `stop_counting` removes text and bar."""
         self.progress.counted = (text, time.monotonic(), seconds)
         self.progress.show(self.session.state)
 
@@ -88,7 +90,11 @@ class Services:
 
     def tick(self) -> None:
         """Remove a message whose time is over, unless a form or a question covers the message row."""
-        if self._notice_until and time.monotonic() > self._notice_until and self.app.screen is self.screen:
+        if (
+            self._notice_until
+            and time.monotonic() > self._notice_until
+            and self.app.screen is self.screen
+        ):
             self.hush()
 
     # work
@@ -100,8 +106,9 @@ class Services:
         failed: Callable[[], None] | None = None,
         only: str = "",
     ) -> None:
-        """Run `work` in the background, then call `then` with its result. If `work` raises an exception, show the error
-        as a message and call `failed`. Earlier work with the same non-empty name `only` is cancelled."""
+        """Run `work` in the background, then call `then` with its result. If `work` raises an
+        exception, show the error as a message and call `failed`. Earlier work with the same
+        non-empty name `only` is cancelled."""
 
         async def run() -> None:
             try:
@@ -114,11 +121,13 @@ class Services:
                 if then is not None:
                     then(outcome)
 
-        self.screen.run_worker(run(), group=only or "session", exclusive=bool(only), exit_on_error=False)
+        self.screen.run_worker(
+            run(), group=only or "session", exclusive=bool(only), exit_on_error=False
+        )
 
     def try_now(self, work: Callable[[], T]) -> T | None:
-        """Call `work` now, and return its result. If it raises a WorkbenchError, show the error as a message and return
-        None."""
+        """Call `work` now, and return its result. If it raises a WorkbenchError, show the error as
+        a message and return None."""
         try:
             return work()
         except WorkbenchError as error:
@@ -126,8 +135,8 @@ class Services:
             return None
 
     def explain(self, error: Exception) -> None:
-        """Show an error as a message. Any exception but a WorkbenchError is unexpected, and its traceback is written to
-        a file."""
+        """Show an error as a message. Any exception but a WorkbenchError is unexpected, and its
+        traceback is written to a file."""
         if isinstance(error, WorkbenchError):
             self._fail(error)
             return

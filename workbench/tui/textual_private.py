@@ -1,4 +1,5 @@
-"""All code that uses private names of Textual 8.2.8. Each use has a test in tests/tui/test_tui_compat.py."""
+"""All code that uses private names of Textual 8.2.8. Each use has a test in
+tests/tui/test_tui_compat.py."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def frames_waiting(app: App[Any]) -> int:
-    """Return the number of frames that wait to be written to the terminal. Return 0 if Textual has no queue of frames,
-    as in tests and on Windows.
+    """Return the number of frames that wait to be written to the terminal. Return 0 if Textual has
+    no queue of frames, as in tests and on Windows.
 
     The queue has room for 30 frames. When it is full, writing a frame blocks the whole event loop.
     """
@@ -31,8 +32,8 @@ def frames_waiting(app: App[Any]) -> int:
 
 
 class PlainEnd(App[int]):
-    """An application that does not print Textual's traceback when an exception ends it, because that traceback shows
-    every local variable. `defect` is the exception; None if there was none."""
+    """An application that does not print Textual's traceback when an exception ends it, because
+    that traceback shows every local variable. `defect` is the exception; None if there was none."""
 
     defect: Exception | None = None
 
@@ -48,8 +49,9 @@ class PlainEnd(App[int]):
 def when_terminal_hangs_up(app: App[Any], tell: Callable[[], None]) -> None:
     """Call `tell`, from a new thread, when the terminal hangs up.
 
-    A process without a controlling terminal gets no SIGHUP. Without this function, Textual's input thread would read
-    the end of file in a busy loop, and its full queue of frames would block the event loop for ever.
+    A process without a controlling terminal gets no SIGHUP. Without this function, Textual's input
+    thread would read the end of file in a busy loop, and its full queue of frames would block the
+    event loop for ever.
     """
     driver = getattr(app, "_driver", None)
     descriptor, ended = getattr(driver, "fileno", None), getattr(driver, "exit_event", None)
@@ -78,8 +80,8 @@ def is_leaving(app: App[Any]) -> bool:
 
 
 async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:
-    """Run the action bound to `key` for the focused widget now, before Textual passes the key event on to the parents
-    of the widget. Return whether an action ran."""
+    """Run the action bound to `key` for the focused widget now, before Textual passes the key event
+    on to the parents of the widget. Return whether an action ran."""
     return bool(await app._check_bindings(key, priority=priority))
 
 
@@ -90,20 +92,23 @@ class _Cells(CompositorUpdate):
         self.pieces = pieces
 
     def render_segments(self, console: Console) -> str:
-        return "".join(f"\x1b[{y + 1};{x + 1}H{strip.render(console)}" for x, y, strip in self.pieces)
+        return "".join(
+            f"\x1b[{y + 1};{x + 1}H{strip.render(console)}" for x, y, strip in self.pieces
+        )
 
 
 def looks_of(widget: Widget) -> object:
-    """Return the widget's size, the offset of its content, its background colours and its theme as one value. If this
-    value has changed, the inside of the widget must be drawn again. Return None before the widget is mounted."""
+    """Return the widget's size, the offset of its content, its background colours and its theme as
+    one value. If this value has changed, the inside of the widget must be drawn again. Return None
+    before the widget is mounted."""
     if not widget._is_mounted:
         return None
     return widget.outer_size, widget.content_offset, widget.background_colors, widget.app.theme
 
 
 def part_of(strip: Strip, start: int, end: int) -> Strip:
-    """Return a strip with the cells from `start` to `end` of `strip`. Unlike Textual's `Strip.crop` it does not cache
-    the result, which saves 4 MB for the lines of a log."""
+    """Return a strip with the cells from `start` to `end` of `strip`. Unlike Textual's `Strip.crop`
+    it does not cache the result, which saves 4 MB for the lines of a log."""
     pieces: list[Segment] = []
     at = 0
     for text, style, _ in strip:
@@ -117,15 +122,26 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send the cells of `widget` in `regions` to the terminal now. If the widget is covered, hidden or about to change
-    its position, send nothing and return False, because Textual must draw the widget.
+    """Send the cells of `widget` in `regions` to the terminal now. If the widget is covered, hidden
+    or about to change its position, send nothing and return False, because Textual must draw the
+    widget.
 
-    Textual would send each changed row from the widget's left edge, which takes five times the bytes for 24 values, and
-    twice the CPU time.
+    Textual would send each changed row from the widget's left edge, which takes five times the
+    bytes for 24 values, and twice the CPU time.
     """
     screen, app = widget.screen, widget.app
-    covered = app.screen is not screen or screen._layout_required or screen._dirty_widgets or app._batch_count
-    if covered or not widget.is_attached or not widget.display or not screen._compositor.full_map.get(widget):
+    covered = (
+        app.screen is not screen
+        or screen._layout_required
+        or screen._dirty_widgets
+        or app._batch_count
+    )
+    if (
+        covered
+        or not widget.is_attached
+        or not widget.display
+        or not screen._compositor.full_map.get(widget)
+    ):
         return False
     left, top = widget.content_region.offset
     filters = widget.get_line_filters()

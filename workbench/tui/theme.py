@@ -1,10 +1,11 @@
-"""The styles in which texts and graphs are drawn, in four themes. A text or graph has a role, such as "warn", and a
-theme gives each role a style.
+"""The styles in which texts and graphs are drawn, in four themes. A text or graph has a role, such
+as "warn", and a theme gives each role a style.
 
-Blue means good, orange means attention, and bold red means bad. Blue is also the colour of A, and orange that of B.
-These are colours of Okabe and Ito, which colour-blind users can distinguish, or similar ones, and a word or a sign
-always says the same as the colour. Every style has a background, because Textual's line API draws none and the mode
-without colours (NO_COLOR) needs a style on every segment.
+Blue means good, orange means attention, and bold red means bad. Blue is also the colour of A, and
+orange that of B. These are colours of Okabe and Ito, which colour-blind users can distinguish, or
+similar ones, and a word or a sign always says the same as the colour. Every style has a background,
+because Textual's line API draws none and the mode without colours (NO_COLOR) needs a style on every
+segment.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from rich.style import Style
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The colours of a theme. `grounds` are the backgrounds by name. The contrast ratio of a text is at least 4.5 on
-    each background, and that of a graph at least 3 on the background "ground", also in a terminal with 256 colours."""
+    """The colours of a theme. `grounds` are the backgrounds by name. The contrast ratio of a text
+    is at least 4.5 on each background, and that of a graph at least 3 on the background "ground",
+    also in a terminal with 256 colours."""
 
     grounds: Mapping[str, str]
     text: str
@@ -183,8 +185,9 @@ def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
 
 @lru_cache(maxsize=256)
 def style(role: str, ground: str = "ground") -> Style:
-    """Return the style of a role such as "warn" on a background such as "box". The role "select" is the row under the
-    cursor of the focused list, and "rest" the row under the cursor of any other list."""
+    """Return the style of a role such as "warn" on a background such as "box". The role "select" is
+    the row under the cursor of the focused list, and "rest" the row under the cursor of any other
+    list."""
     palette = _Current.palette
     back = palette.grounds[ground]
     if role == "select":

@@ -1,5 +1,5 @@
-"""The base class of the two applications, for one host and for a fleet: the theme, the order of keys, signals, and the
-end of the application when the terminal hangs up."""
+"""The base class of the two applications, for one host and for a fleet: the theme, the order of
+keys, signals, and the end of the application when the terminal hangs up."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has t
 
 
 def as_typed(event: events.Event) -> events.Event:
-    """Return `event`, but the enter key in place of ctrl+j. A terminal sends ctrl+j if the user typed enter before the
-    screen was drawn."""
+    """Return `event`, but the enter key in place of ctrl+j. A terminal sends ctrl+j if the user
+    typed enter before the screen was drawn."""
     early = isinstance(event, events.Key) and event.key == TYPED_EARLY
     return events.Key("enter", "\r") if early else event
 
 
 class ThemedApp(PlainEnd):
-    """An application with the theme of config.toml. It ends on SIGTERM or SIGHUP, and when its terminal hangs up."""
+    """An application with the theme of config.toml. It ends on SIGTERM or SIGHUP, and when its
+    terminal hangs up."""
 
     TITLE = "Workbench"
     CSS_PATH = Path(__file__).with_name("workbench.tcss")
@@ -79,8 +80,8 @@ class ThemedApp(PlainEnd):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def _wanted_theme(self) -> str:
-        """Return the name of the theme in config.toml. With NO_COLOR, return the default dark theme, because its
-        cursors can be shown in reverse video."""
+        """Return the name of the theme in config.toml. With NO_COLOR, return the default dark
+        theme, because its cursors can be shown in reverse video."""
         from workbench.store.paths import config_file
 
         if self.no_color or not config_file().exists():
@@ -99,8 +100,8 @@ class ThemedApp(PlainEnd):
                 widget.draw_anew()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the filters of the output. With NO_COLOR a filter removes all colours, because Textual's own filter
-        leaves shades of grey."""
+        """Return the filters of the output. With NO_COLOR a filter removes all colours, because
+        Textual's own filter leaves shades of grey."""
         if not self.no_color:
             return super().get_line_filters()
         if self._uncoloured is None:
@@ -129,9 +130,9 @@ class ThemedApp(PlainEnd):
     async def on_event(self, event: events.Event) -> None:
         """Run keys in the order in which they were typed, even if several arrive in one packet.
 
-        Textual would run the action of a key only after the event has bubbled up from the widget that had the focus
-        when the key arrived. If the user types p (focus the filter) and q, then q would quit instead of being typed
-        into the filter.
+        Textual would run the action of a key only after the event has bubbled up from the widget
+        that had the focus when the key arrived. If the user types p (focus the filter) and q, then
+        q would quit instead of being typed into the filter.
         """
         event = as_typed(event)
         if isinstance(event, events.Key) and not event.is_forwarded and await self.take_key(event):
@@ -139,12 +140,13 @@ class ThemedApp(PlainEnd):
         await super().on_event(event)
 
     async def take_key(self, event: events.Key) -> bool:
-        """Run the action of a key now, and return True. Return False if Textual has to handle the key. This base class
-        leaves every key to Textual."""
+        """Run the action of a key now, and return True. Return False if Textual has to handle the
+        key. This base class leaves every key to Textual."""
         return False
 
     async def ask_login(self, prompt: str) -> str | None:
-        """Ask for a passphrase, password or code of an ssh login. Return the answer; None if the user declines."""
+        """Ask for a passphrase, password or code of an ssh login. Return the answer; None if the
+        user declines."""
         from workbench.tui.modals.login import Login
 
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,5 @@
-"""Facts for tests of the advisor: servers, GPUs and measurements as the documented set-ups have them."""
+"""Facts for tests of the advisor: servers, GPUs and measurements as the documented set-ups have
+them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,13 @@ def served(engine: str = "vllm", sizes: ModelFacts | None = None, **flags: Any) 
 
 def summary(per_stream: float | None = None, **fields: Any) -> BenchSummary:
     """Return the metrics of a run, of which only the given ones were measured."""
-    nothing = {"power_w": None, "energy_j": None, "tok_per_joule": None, "engine": None, "gpu": None}
+    nothing = {
+        "power_w": None,
+        "energy_j": None,
+        "tok_per_joule": None,
+        "engine": None,
+        "gpu": None,
+    }
     base = replace(made_results.result().summary, **nothing)
     return replace(base, per_stream_tok_s=per_stream, output_tok_s=per_stream, **fields)
 
@@ -62,7 +69,12 @@ def engine_side(**fields: Any) -> BenchSummary:
 def two_sparks(**fields: Any) -> Facts:
     """Return Llama-3.3-70B in BF16 on two DGX Sparks with one stream: 3.17 of 3.93 tok/s at 40 W."""
     gpu = during(
-        gpu_util_pct=94.0, sm_mhz=2405.0, memory_mhz=8533.0, power_w=80.0, gpus=(0, 1), power_w_each=(40.0, 40.0)
+        gpu_util_pct=94.0,
+        sm_mhz=2405.0,
+        memory_mhz=8533.0,
+        power_w=80.0,
+        gpus=(0, 1),
+        power_w_each=(40.0, 40.0),
     )
     base = {
         "here": served(sizes=LLAMA_70B, tensor_parallel_size=2, gpu_memory_utilization=0.8),
@@ -75,10 +87,20 @@ def two_sparks(**fields: Any) -> Facts:
 
 
 def passed_through(**fields: Any) -> Facts:
-    """Return Mistral-Large AWQ on an RTX PRO 6000 in a virtual machine with one stream: 22.7 of 26.7 tok/s."""
+    """Return Mistral-Large AWQ on an RTX PRO 6000 in a virtual machine with one stream: 22.7 of
+    26.7 tok/s."""
     gpu = during(gpu_util_pct=100.0, sm_mhz=2790.0, memory_mhz=13365.0, temperature_c=70.0)
-    card = {"sm_max_mhz": 3090, "memory_max_mhz": 14001, "power_default_w": 600.0, "power_max_w": 600.0}
-    more = {"memory_total_bytes": 102.6e9, "temperature_slowdown_c": 90.0, "virtualization": "passthrough"}
+    card = {
+        "sm_max_mhz": 3090,
+        "memory_max_mhz": 14001,
+        "power_default_w": 600.0,
+        "power_max_w": 600.0,
+    }
+    more = {
+        "memory_total_bytes": 102.6e9,
+        "temperature_slowdown_c": 90.0,
+        "virtualization": "passthrough",
+    }
     base = {
         "here": served("sglang", MISTRAL_AWQ, mem_fraction_static=0.92, chunked_prefill_size=16384),
         "sizes": MISTRAL_AWQ,
@@ -90,11 +112,14 @@ def passed_through(**fields: Any) -> Facts:
 
 
 def four_cards(**fields: Any) -> Facts:
-    """Return Qwen3-VL-2B on four PCIe cards in eager mode with eight streams: 51.5 of 1808 tok/s per stream."""
+    """Return Qwen3-VL-2B on four PCIe cards in eager mode with eight streams: 51.5 of 1808 tok/s
+    per stream."""
     base = {
         "here": served(sizes=QWEN_2B, tensor_parallel_size=4, enforce_eager=True),
         "sizes": QWEN_2B,
-        "gpus": gpus(A100, 4, memory_total_bytes=42.9e9, limit_w=250.0, power_w=70.0, power_default_w=250.0),
+        "gpus": gpus(
+            A100, 4, memory_total_bytes=42.9e9, limit_w=250.0, power_w=70.0, power_default_w=250.0
+        ),
         "summary": summary(51.5, gpu=during(gpu_util_pct=95.0, sm_mhz=1410.0, memory_mhz=1215.0)),
         "ceiling_tok_s": 1808.0,
     }

@@ -1,4 +1,5 @@
-"""Each rule of the advisor fires on the facts that it is about, and is silent on facts that are normal or missing."""
+"""Each rule of the advisor fires on the facts that it is about, and is silent on facts that are
+normal or missing."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ PP2 = served(pipeline_parallel_size=2)
 ONE_SEQ = served(max_num_seqs=1)
 EARLIER = made_results.result(3)
 FAST = replace(
-    EARLIER, summary=replace(EARLIER.summary, output_tok_s=25.0, gpu=during(sm_mhz=2790.0, temperature_c=60.0))
+    EARLIER,
+    summary=replace(
+        EARLIER.summary, output_tok_s=25.0, gpu=during(sm_mhz=2790.0, temperature_c=60.0)
+    ),
 )
 SLOW = summary(20.0, gpu=during(sm_mhz=2300.0, temperature_c=84.0))
 QWEN_ON_TI = facts(8, sizes=QWEN_7B_FP8, ceiling_tok_s=59.0, summary=summary(45.0))
@@ -52,9 +56,13 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "result.refused": (facts(refused=("the client was busy",)), facts(summary=summary(10.0))),
     "queue.limit": (
         facts(
-            16, here=served(max_num_seqs=8), summary=engine_side(waiting_mean=8.0, running_max=8, kv_use_max_pct=12.0)
+            16,
+            here=served(max_num_seqs=8),
+            summary=engine_side(waiting_mean=8.0, running_max=8, kv_use_max_pct=12.0),
         ),
-        facts(16, here=served(max_num_seqs=8), summary=engine_side(waiting_mean=0.0, running_max=8)),
+        facts(
+            16, here=served(max_num_seqs=8), summary=engine_side(waiting_mean=0.0, running_max=8)
+        ),
     ),
     "batch.first": (
         facts(16, here=ONE_SEQ, summary=engine_side(waiting_mean=15.0, running_max=1)),
@@ -64,7 +72,10 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         facts(64, summary=engine_side(waiting_mean=20.0, running_max=40, kv_use_max_pct=99.0)),
         facts(64, summary=engine_side(waiting_mean=1.5, running_max=40, kv_use_max_pct=99.0)),
     ),
-    "kv.preemptions": (facts(now=EngineMetrics(preemptions=7)), facts(now=EngineMetrics(preemptions=0))),
+    "kv.preemptions": (
+        facts(now=EngineMetrics(preemptions=7)),
+        facts(now=EngineMetrics(preemptions=0)),
+    ),
     "kv.load-not-waste": (
         facts(8, summary=engine_side(kv_use_max_pct=1.6, waiting_max=0)),
         facts(8, summary=engine_side(kv_use_max_pct=1.6, waiting_max=3)),
@@ -85,9 +96,16 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "roofline.near-ceiling": (two_sparks(), four_cards()),
     "roofline.above-ceiling": (
         facts(ceiling_tok_s=54.9, summary=summary(59.0)),
-        facts(ceiling_tok_s=54.9, summary=summary(59.0), here=served(speculative_config='{"method": "mtp"}')),
+        facts(
+            ceiling_tok_s=54.9,
+            summary=summary(59.0),
+            here=served(speculative_config='{"method": "mtp"}'),
+        ),
     ),
-    "promise.above-roofline": (passed_through(expected_tok_s=45.0), passed_through(expected_tok_s=24.0)),
+    "promise.above-roofline": (
+        passed_through(expected_tok_s=45.0),
+        passed_through(expected_tok_s=24.0),
+    ),
     "promise.possible": (passed_through(expected_tok_s=24.0), passed_through()),
     "promise.unknown": (facts(expected_tok_s=24.0), facts()),
     "quant.first": (two_sparks(), passed_through()),
@@ -101,7 +119,10 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "knob.scope": (passed_through(), passed_through(streams=8)),
     "power.unequal-caps": (
         facts(
-            gpus=(*gpus(A100, 4, limit_w=250.0, power_w=248.0), *gpus(A100, 4, limit_w=200.0, power_w=199.0)),
+            gpus=(
+                *gpus(A100, 4, limit_w=250.0, power_w=248.0),
+                *gpus(A100, 4, limit_w=200.0, power_w=199.0),
+            ),
             summary=summary(1.0),
         ),
         facts(gpus=gpus(A100, 8, limit_w=250.0, power_w=248.0), summary=summary(1.0)),
@@ -113,23 +134,45 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "roofline.between": (two_sparks(summary=summary(1.8)), two_sparks()),
     "util.waits": (
         facts(gpus=gpus(PRO_6000, 1, **HALF), summary=summary(10.0, gpu=during(gpu_util_pct=60.0))),
-        facts(None, gpus=gpus(PRO_6000, 1, **HALF), summary=summary(10.0, gpu=during(gpu_util_pct=60.0))),
+        facts(
+            None,
+            gpus=gpus(PRO_6000, 1, **HALF),
+            summary=summary(10.0, gpu=during(gpu_util_pct=60.0)),
+        ),
     ),
-    "power.near": (facts(gpus=gpus(PRO_6000, 1, **{**CARD, "power_w": 380.0}), summary=summary(1.0)), passed_through()),
-    "power.not-binding": (passed_through(), facts(gpus=gpus(PRO_6000, 1, **CARD), summary=summary(1.0))),
+    "power.near": (
+        facts(gpus=gpus(PRO_6000, 1, **{**CARD, "power_w": 380.0}), summary=summary(1.0)),
+        passed_through(),
+    ),
+    "power.not-binding": (
+        passed_through(),
+        facts(gpus=gpus(PRO_6000, 1, **CARD), summary=summary(1.0)),
+    ),
     "clock.single-stream-flat": (passed_through(), passed_through(streams=8)),
     "thermal.remedy": (facts(summary=summary(1.0, gpu=during(**HOT))), passed_through()),
-    "clock.max-is-not-sustained": (passed_through(), four_cards(gpus=gpus(A100, 4, sm_max_mhz=1410))),
-    "promise.bound-by-clock": (passed_through(), four_cards(gpus=gpus(A100, 4, memory_max_mhz=1215))),
+    "clock.max-is-not-sustained": (
+        passed_through(),
+        four_cards(gpus=gpus(A100, 4, sm_max_mhz=1410)),
+    ),
+    "promise.bound-by-clock": (
+        passed_through(),
+        four_cards(gpus=gpus(A100, 4, memory_max_mhz=1215)),
+    ),
     "env.guest": (passed_through(), facts(gpus=gpus(PRO_6000, virtualization="none"))),
-    "lock.noop": (facts(in_force={"gpu0.gpu_clocks": "no effect"}), facts(in_force={"gpu0.gpu_clocks": "yes"})),
+    "lock.noop": (
+        facts(in_force={"gpu0.gpu_clocks": "no effect"}),
+        facts(in_force={"gpu0.gpu_clocks": "yes"}),
+    ),
     "util-vs-power": (two_sparks(), passed_through()),
     "util.definition": (passed_through(), two_sparks()),
     "gb10.hidden-cap": (
         facts(gpus=gpus(GB10), summary=summary(1.0, gpu=during(sm_mhz=720.0, gpu_util_pct=96.0))),
         facts(gpus=gpus(GB10), summary=summary(1.0, gpu=during(sm_mhz=2405.0, gpu_util_pct=96.0))),
     ),
-    "clock.drift": (facts(summary=SLOW, before=FAST), facts(summary=replace(SLOW, output_tok_s=24.9), before=FAST)),
+    "clock.drift": (
+        facts(summary=SLOW, before=FAST),
+        facts(summary=replace(SLOW, output_tok_s=24.9), before=FAST),
+    ),
     "hw.identity": (
         facts(gpus=gpus(TI), preset_id="spark", preset_gpus=(GB10,)),
         facts(gpus=gpus(GB10), preset_id="spark", preset_gpus=(GB10,)),
@@ -138,9 +181,15 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         two_sparks(gpus=gpus(GB10, 1, power_w=40.0), summary=summary(3.17, tok_per_joule=0.08)),
         two_sparks(summary=summary(3.17, tok_per_joule=0.04)),
     ),
-    "dp.sum-engines": (facts(here=served(data_parallel_size=4)), facts(here=served(data_parallel_size=1))),
+    "dp.sum-engines": (
+        facts(here=served(data_parallel_size=4)),
+        facts(here=served(data_parallel_size=1)),
+    ),
     "facts.missing": (facts(summary=summary(10.0)), facts(here=served())),
-    "promise.sum": (two_sparks(here=served(tensor_parallel_size=2, enforce_eager=True)), two_sparks()),
+    "promise.sum": (
+        two_sparks(here=served(tensor_parallel_size=2, enforce_eager=True)),
+        two_sparks(),
+    ),
 }
 
 
@@ -161,7 +210,9 @@ def test_every_rule_is_in_the_table() -> None:
     """Each function in RULES gives at least one of the codes in the table, so none is untested."""
     every = [fires for fires, _ in CASES.values()]
     assert not [rule.__name__ for rule in RULES if not any(list(rule(given)) for given in every)]
-    assert {one.finding.code for rule in RULES for given in every for one in rule(given)} <= set(CASES)
+    assert {one.finding.code for rule in RULES for given in every for one in rule(given)} <= set(
+        CASES
+    )
 
 
 def test_without_facts_only_what_is_missing_is_said() -> None:
@@ -169,7 +220,8 @@ def test_without_facts_only_what_is_missing_is_said() -> None:
 
 
 def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
-    """The document calls the set-up compute-bound, blames synchronization and calls all settings optimal."""
+    """The document calls the set-up compute-bound, blames synchronization and calls all settings
+    optimal."""
     found = advise(two_sparks())
     assert [f.code for f in found[:3]] == ["quant.first", "roofline.near-ceiling", "batch.ceiling"]
     here = {f.code: f for f in found}
@@ -177,21 +229,28 @@ def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
     assert here["quant.first"].changes == (PlanChange("quantization", "fp8"),)
     near = here["roofline.near-ceiling"]
     assert (
-        "81 %" in near.text and near.evidence == "3.17 of 3.93 tok/s per stream; 139.0 GB per token, 220 GB/s per GPU"
+        "81 %" in near.text
+        and near.evidence == "3.17 of 3.93 tok/s per stream; 139.0 GB per token, 220 GB/s per GPU"
     )
     assert near.fix is not None and "at most +24 %" in near.fix
     assert (
         here["batch.ceiling"].evidence
         == "limits of the total: 4 streams 15.72, 8 streams 31.44, 16 streams 62.88 tok/s"
     )
-    assert "161 all-reduces per token take about 6.6 to 9.7 ms of 315 ms (2.1 to 3.1 %)" in here["comm.latency"].text
+    assert ("161 all-reduces per token take about 6.6 to 9.7 ms of 315 ms (2.1 to 3.1 %)") in here[
+        "comm.latency"
+    ].text
     assert "29 %" in here["util-vs-power"].text and "memory-bound" in here["util-vs-power"].text
 
 
 def test_no_more_streams_are_proposed_than_the_server_takes() -> None:
     eight, one = (by_code(two_sparks(here=served(max_num_seqs=n)))["batch.ceiling"] for n in (8, 1))
-    assert (eight.fix or "").endswith("--concurrency 1,4,8") and "16 streams" not in (eight.evidence or "")
-    assert "raise max-num-seqs (1), and measure it" in (one.fix or "") and "16 streams" in (one.evidence or "")
+    assert (eight.fix or "").endswith("--concurrency 1,4,8") and "16 streams" not in (
+        eight.evidence or ""
+    )
+    assert "raise max-num-seqs (1), and measure it" in (one.fix or "") and "16 streams" in (
+        one.evidence or ""
+    )
     experts = ModelShape(parts=WeightParts(dense=2e9, experts=100e9, expert_share=0.05, head=1e9))
     sizes = replace(LLAMA_70B, bytes_per_token=16e9, quantization="bfloat16", shape=experts)
     found = by_code(two_sparks(sizes=sizes))["batch.ceiling"]
@@ -199,7 +258,8 @@ def test_no_more_streams_are_proposed_than_the_server_takes() -> None:
 
 
 def test_the_guest_has_no_software_gap_and_can_save_power() -> None:
-    """The document looks for the limit in the hypervisor, in kernels and in clocks, and promises 45 to 90 tok/s."""
+    """The document looks for the limit in the hypervisor, in kernels and in clocks, and promises 45
+    to 90 tok/s."""
     found = advise(passed_through(expected_tok_s=45.0))
     here = {f.code: f for f in found}
     assert found[0].code == "promise.above-roofline" and "169 %" in found[0].text
@@ -213,7 +273,8 @@ def test_the_guest_has_no_software_gap_and_can_save_power() -> None:
 
 
 def test_four_cards_are_held_by_launches_not_by_memory() -> None:
-    """The document calls a KV cache of 1.6 % waste and computes 96 to 384 ms of communication in a step of 19 ms."""
+    """The document calls a KV cache of 1.6 % waste and computes 96 to 384 ms of communication in a
+    step of 19 ms."""
     found = advise(four_cards())
     assert [f.code for f in found[:3]] == ["eager.cost", "launch.bound", "dp-before-tp"]
     here = {f.code: f for f in found}
@@ -232,7 +293,10 @@ def test_a_gain_never_passes_the_ceiling() -> None:
 
 
 def test_eight_cards_with_different_caps_are_named_by_their_limits() -> None:
-    cards = [replace(g, index=i) for i, g in enumerate((*gpus(A100, 4, limit_w=250.0), *gpus(A100, 4, limit_w=200.0)))]
+    cards = [
+        replace(g, index=i)
+        for i, g in enumerate((*gpus(A100, 4, limit_w=250.0), *gpus(A100, 4, limit_w=200.0)))
+    ]
     powers = [249.0, 249.0, 180.0, 180.0, 199.0, 199.0, 199.0, 199.0]
     cards = [replace(g, power_w=w, power_max_w=250.0) for g, w in zip(cards, powers, strict=True)]
     here = by_code(facts(8, gpus=tuple(cards), summary=summary(10.0)))
@@ -254,7 +318,9 @@ def test_there_is_advice_at_any_fraction_of_a_limit(percent: int) -> None:
 
 def test_half_of_the_bandwidth_names_the_time_that_reading_does_not_take() -> None:
     found = by_code(two_sparks(summary=summary(1.965)))
-    assert "of 508.9 ms per token reading takes 254.5 ms, and 254.5 ms go elsewhere" in found["roofline.between"].text
+    assert ("of 508.9 ms per token reading takes 254.5 ms, and 254.5 ms go elsewhere") in found[
+        "roofline.between"
+    ].text
     assert found["quant.first"].expected_gain == "up to +33 % tok/s" and "batch.ceiling" in found
 
 
@@ -270,5 +336,7 @@ def test_small_memory_is_not_offered_replicas() -> None:
 
 
 def test_settings_without_effect_are_named_by_their_labels() -> None:
-    (found,) = [a for a in advise(facts(in_force={"gpu0.gpu_clocks": "no effect"})) if a.code == "lock.noop"]
+    (found,) = [
+        a for a in advise(facts(in_force={"gpu0.gpu_clocks": "no effect"})) if a.code == "lock.noop"
+    ]
     assert found.text.endswith("under load: GPU0 GPU clocks")

@@ -1,7 +1,7 @@
 """What a token costs the load client, in counts that do not depend on the machine.
 
-A machine that is late needs fewer waits for the same reads, so these limits hold on a busy machine too. The seconds are
-measured by tests/benchmarks/bench_client.py.
+A machine that is late needs fewer waits for the same reads, so these limits hold on a busy machine
+too. The seconds are measured by tests/benchmarks/bench_client.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def counted(counts: Counter[str], name: str, function: Callable[..., Any]) -> Ca
 def run() -> tuple[Client, Counter[str]]:
     """A run of 48 streams of 100 tokens/s, and how often each thing was done in it."""
     counts: Counter[str] = Counter()
-    with TruthProcess("--ttft-ms", "20", "--itl-ms", "10") as server, pytest.MonkeyPatch.context() as patch:
+    with (
+        TruthProcess("--ttft-ms", "20", "--itl-ms", "10") as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         spec = BenchSpec(server.url, "m", STREAMS, STREAMS, TOKENS, warmup=0, salt="s")
         client = Client(spec, resolve(spec), None, lambda record: None)
         patch.setattr(client_module.time, "sleep", counted(counts, "system calls", time.sleep))
@@ -72,7 +75,8 @@ def per_token(count: int) -> float:
 
 
 def test_system_calls(run: tuple[Client, Counter[str]]) -> None:
-    """One read for each chunk, and half a wait: 48 streams of 100 tokens/s bring five chunks in the rest of 1 ms."""
+    """One read for each chunk, and half a wait: 48 streams of 100 tokens/s bring five chunks in the
+    rest of 1 ms."""
     assert per_token(run[1]["system calls"]) <= 1.6
 
 
@@ -89,17 +93,44 @@ def test_bytes_of_the_records(run: tuple[Client, Counter[str]]) -> None:
 
 @pytest.mark.slow
 def test_the_kernel_counts_as_few_system_calls(tmp_path: Path) -> None:
-    """The whole command, as strace counts it: the calls of the test above, and those that it cannot see."""
+    """The whole command, as strace counts it: the calls of the test above, and those that it cannot
+    see."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     counts = tmp_path / "counts"
     calls = "recvmsg,recvfrom,sendto,epoll_wait,epoll_pwait,epoll_pwait2,epoll_ctl,select,pselect6,clock_nanosleep"
-    env = {**os.environ, **{f"XDG_{name}_HOME": str(tmp_path) for name in ("STATE", "DATA", "CONFIG")}}
+    env = {
+        **os.environ,
+        **{f"XDG_{name}_HOME": str(tmp_path) for name in ("STATE", "DATA", "CONFIG")},
+    }
     with TruthProcess("--ttft-ms", "20", "--itl-ms", "10") as server:
-        bench = ("bench", "--url", server.url, "--model", "m", "--warmup", "0", "--max-tokens", str(TOKENS))
+        bench = (
+            "bench",
+            "--url",
+            server.url,
+            "--model",
+            "m",
+            "--warmup",
+            "0",
+            "--max-tokens",
+            str(TOKENS),
+        )
         load = ("--requests", str(STREAMS), "--concurrency", str(STREAMS))
-        argv = ["strace", "-f", "-c", "-e", f"trace={calls}", "-o", str(counts), sys.executable, "-m", "workbench"]
-        done = subprocess.run([*argv, *bench, *load], env=env, capture_output=True, text=True, check=False)
+        argv = [
+            "strace",
+            "-f",
+            "-c",
+            "-e",
+            f"trace={calls}",
+            "-o",
+            str(counts),
+            sys.executable,
+            "-m",
+            "workbench",
+        ]
+        done = subprocess.run(
+            [*argv, *bench, *load], env=env, capture_output=True, text=True, check=False
+        )
     if not counts.exists() or "ptrace" in done.stderr:
         pytest.skip(f"strace may not trace here: {done.stderr[-200:]}")
     (total,) = re.findall(r"(?m)^100\.00 +\S+ +\S+ +(\d+) .*total$", counts.read_text())

@@ -43,7 +43,9 @@ CONDITIONS = Conditions(
 )
 
 
-def result(number: int = 1, speed: float = 100.0, summary: Any = None, **conditions: Any) -> BenchResult:
+def result(
+    number: int = 1, speed: float = 100.0, summary: Any = None, **conditions: Any
+) -> BenchResult:
     spec = BenchSpec("http://127.0.0.1:8000", "m", salt=f"s{number}")
     figures = BenchSummary(
         requests_ok=64,
@@ -67,14 +69,16 @@ def result(number: int = 1, speed: float = 100.0, summary: Any = None, **conditi
         gpu=GPU,
         client_cpu_pct=5,
     )
-    return BenchResult(number, 1e9, spec, replace(CONDITIONS, **conditions), replace(figures, **(summary or {})))
+    return BenchResult(
+        number, 1e9, spec, replace(CONDITIONS, **conditions), replace(figures, **(summary or {}))
+    )
 
 
 def metric(comparison: Comparison, name: str) -> MetricChange:
     return next(m for m in comparison.metrics if m.metric == name)
 
 
-# -- what the arms are -------------------------------------------------------------------------------------------------
+# -- what the arms are -----------------------------------------------------------------------------
 
 
 def test_two_addresses_are_never_the_same_configuration() -> None:
@@ -98,15 +102,23 @@ def test_two_addresses_are_never_the_same_configuration() -> None:
 
 
 def test_two_builds_of_an_engine_are_never_the_same_configuration() -> None:
-    a, b = ([result(n, argv=(program, "serve")) for n in (1, 2)] for program in ("vllm", "/opt/fork/bin/vllm"))
+    a, b = (
+        [result(n, argv=(program, "serve")) for n in (1, 2)]
+        for program in ("vllm", "/opt/fork/bin/vllm")
+    )
     shown = {"kind": "executable", "name": "executable", "a": "vllm", "b": "/opt/fork/bin/vllm"}
     assert shown in compare(a, b).differences and compare(a, b).like_for_like, "it is the question"
-    assert "the runs of A differ among themselves in configuration: executable" in compare([*a, *b], b).warnings
+    assert ("the runs of A differ among themselves in configuration: executable") in compare(
+        [*a, *b], b
+    ).warnings
 
 
 def test_the_subject_of_a_comparison_causes_no_warning() -> None:
     a, b = result(1), result(2, speed=80, model="other", engine="sglang")
-    assert compare(a, b).warnings[:2] == ("different models: m and other", "different engines: vllm and sglang")
+    assert compare(a, b).warnings[:2] == (
+        "different models: m and other",
+        "different engines: vllm and sglang",
+    )
     assert compare(a, b, arms=("model", "engine")).like_for_like
     longer = replace(b, summary=replace(b.summary, prompt_tokens=7000))
     assert any("prompt tokens per request differ" in w for w in compare(a, longer).warnings)
@@ -119,11 +131,17 @@ def test_the_subject_of_a_comparison_causes_no_warning() -> None:
 def test_answers_that_end_earlier_are_less_work_whoever_gave_them() -> None:
     """Half the tokens per request give twice the requests per second, not a faster server."""
     a, b = ([result(n, 100.0 + n / 10, model=m) for n in (1, 2, 3)] for m in ("m", "other"))
-    shorter = [replace(r, summary=replace(r.summary, output_tokens=r.summary.output_tokens // 2)) for r in b]  # type: ignore[operator]
+    shorter = [
+        replace(r, summary=replace(r.summary, output_tokens=r.summary.output_tokens // 2))
+        for r in b
+    ]  # type: ignore[operator]
     for paired in (False, True):
         assert compare(a, b, paired=paired, arms=("model",)).like_for_like
         said = compare(a, shorter, paired=paired, arms=("model", "engine"))
-        assert any("output tokens per request differ" in w for w in said.warnings) and not said.like_for_like
+        assert (
+            any("output tokens per request differ" in w for w in said.warnings)
+            and not said.like_for_like
+        )
         assert not {"better", "worse"} & {m.verdict for m in said.metrics}
 
 
@@ -136,7 +154,8 @@ def test_rates_of_different_windows_are_not_compared() -> None:
     assert compare(whole, whole).like_for_like
     said = compare(steady, whole)
     assert said.warnings == (
-        "rates cover different parts of the runs (A steady, B whole run): use more --requests or --seconds",
+        "rates cover different parts of the runs (A steady, B whole run): use more --requests or "
+        "--seconds",
     )
     assert not compare([*steady, *whole], steady).like_for_like
 
@@ -155,21 +174,37 @@ def test_groups_have_welch_s_interval() -> None:
 def test_a_spread_below_the_resolution_is_no_precision() -> None:
     """Three times 100.00 against three times 100.01 tok/s is not a difference of 0.0 % ± 0.0."""
     for paired in (False, True):
-        same = compare([result(n, 100.0) for n in (1, 2, 3)], [result(n, 100.01) for n in (4, 5, 6)], paired=paired)
+        same = compare(
+            [result(n, 100.0) for n in (1, 2, 3)],
+            [result(n, 100.01) for n in (4, 5, 6)],
+            paired=paired,
+        )
         assert {m.verdict for m in same.metrics} == {"no difference shown"}
         assert all(m.interval_pct is not None and m.interval_pct > 0.05 for m in same.metrics)
     watts = compare(
-        [result(n, summary={"power_w": 60.0}) for n in (1, 2)], [result(n, summary={"power_w": 61.0}) for n in (3, 4)]
+        [result(n, summary={"power_w": 60.0}) for n in (1, 2)],
+        [result(n, summary={"power_w": 61.0}) for n in (3, 4)],
     )
-    assert metric(watts, "power_w").verdict == "no difference shown", "one step of a driver that reports whole watts"
+    assert metric(watts, "power_w").verdict == ("no difference shown"), (
+        "one step of a driver that reports whole watts"
+    )
 
 
-# -- Student's t -----------------------------------------------------------------------------------------------------
+# -- Student's t -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("df", "expected"),  # two-sided 95 %, from printed tables
-    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (7, 2.3646), (10, 2.2281), (30, 2.0423), (120, 1.9799)],
+    [
+        (1, 12.7062),
+        (2, 4.3027),
+        (3, 3.1824),
+        (4, 2.7764),
+        (7, 2.3646),
+        (10, 2.2281),
+        (30, 2.0423),
+        (120, 1.9799),
+    ],
 )
 def test_t_quantiles(df: int, expected: float) -> None:
     assert t_quantile(0.975, df) == pytest.approx(expected, abs=6e-5)
@@ -191,7 +226,7 @@ def test_incomplete_beta_at_the_ends() -> None:
     assert incomplete_beta(0.3, 1, 1) == pytest.approx(0.3)
 
 
-# -- one run each ----------------------------------------------------------------------------------------------------
+# -- one run each ----------------------------------------------------------------------------------
 
 
 def test_one_run_each_claims_nothing() -> None:
@@ -213,7 +248,10 @@ def test_the_tail_is_p99_only_where_there_are_samples_for_it() -> None:
 
 def test_at_a_rate_the_wait_before_a_stream_was_free_is_compared_too() -> None:
     """The server alone seems as fast as before; times from the schedule show the wait."""
-    waits = {"ttft_from_schedule_ms": replace(result(1).summary.ttft_ms, p50=900.0), "e2e_from_schedule_ms": None}
+    waits = {
+        "ttft_from_schedule_ms": replace(result(1).summary.ttft_ms, p50=900.0),
+        "e2e_from_schedule_ms": None,
+    }
     c = compare(result(1), result(2, summary=waits))
     assert metric(c, "ttft_from_schedule_ms.p50").b == 900.0
     assert not any("from_schedule" in m.metric for m in compare(result(1), result(2)).metrics)
@@ -237,8 +275,14 @@ def test_a_missing_value_is_not_measured() -> None:
         ({"client": "tunnel"}, "different places"),
         ({"gpus": ()}, "different GPUs"),
         ({"simulated": True}, "one result is simulated"),
-        ({"summary": {"requests_failed": 3, "errors": {"reset": 3}}}, "3 of 67 requests failed (3 reset)"),
-        ({"summary": {"cached_tokens": 640}}, "the prefix cache supplied 0 % of the prompt tokens in A and 10 % in B"),
+        (
+            {"summary": {"requests_failed": 3, "errors": {"reset": 3}}},
+            "3 of 67 requests failed (3 reset)",
+        ),
+        (
+            {"summary": {"cached_tokens": 640}},
+            "the prefix cache supplied 0 % of the prompt tokens in A and 10 % in B",
+        ),
         ({"summary": {"client_cpu_pct": 90}}, "used 90 % of a core"),
         ({"summary": {"output_tokens": 4096}}, "output tokens per request differ: 128.0 and 64.0"),
         ({"summary": {"gpu": replace(GPU, sm_mhz=2000)}}, "SM clocks differed"),
@@ -264,7 +308,9 @@ def test_not_like_for_like(other: dict[str, Any], said: str) -> None:
         ("", None, "engine_version"),
     ],
 )
-def test_a_log_names_the_release_and_a_package_also_the_build(a: str, b: str | None, kind: str) -> None:
+def test_a_log_names_the_release_and_a_package_also_the_build(
+    a: str, b: str | None, kind: str
+) -> None:
     c = compare(result(1, engine_version=a), result(2, engine_version=b))
     assert c.differences == ({"kind": kind, "name": "engine_version", "a": a, "b": b},)
     assert c.like_for_like == (kind == "engine build")
@@ -272,8 +318,13 @@ def test_a_log_names_the_release_and_a_package_also_the_build(a: str, b: str | N
 
 def test_what_ran_the_server_is_told_and_can_be_compared() -> None:
     c = compare(result(1, run_as="process"), result(2, run_as="slurm"))
-    assert c.differences == ({"kind": "run as", "name": "run as", "a": "process", "b": "slurm"},) and c.like_for_like
-    assert compare(result(1), result(2, run_as="slurm")).differences == (), "the older result does not tell"
+    assert (
+        c.differences == ({"kind": "run as", "name": "run as", "a": "process", "b": "slurm"},)
+        and c.like_for_like
+    )
+    assert compare(result(1), result(2, run_as="slurm")).differences == (), (
+        "the older result does not tell"
+    )
 
 
 def test_equal_prefix_cache_hits_cause_no_warning() -> None:
@@ -285,7 +336,9 @@ def test_equal_prefix_cache_hits_cause_no_warning() -> None:
 
 
 def test_a_single_value_is_compared_unchanged() -> None:
-    c = compare(result(1, summary={"output_tok_s": 94.0144}), result(2, summary={"output_tok_s": 92.8976}))
+    c = compare(
+        result(1, summary={"output_tok_s": 94.0144}), result(2, summary={"output_tok_s": 92.8976})
+    )
     assert (metric(c, "output_tok_s").a, metric(c, "output_tok_s").b) == (94.0144, 92.8976)
 
 
@@ -298,7 +351,10 @@ def test_another_workload_is_not_like_for_like() -> None:
 
 def test_clocks_that_were_set_apart_are_the_experiment() -> None:
     c = compare(
-        result(1), result(2, gpu_settings={"gpu_clocks": "2000,2000"}, summary={"gpu": replace(GPU, sm_mhz=2000)})
+        result(1),
+        result(
+            2, gpu_settings={"gpu_clocks": "2000,2000"}, summary={"gpu": replace(GPU, sm_mhz=2000)}
+        ),
     )
     assert c.like_for_like and c.differences[0]["kind"] == "gpu setting"
 
@@ -322,7 +378,7 @@ def test_environment_that_is_only_on_one_side() -> None:
     )
 
 
-# -- several runs ----------------------------------------------------------------------------------------------------
+# -- several runs ----------------------------------------------------------------------------------
 
 
 def runs(first: int, *speeds: float) -> list[BenchResult]:
@@ -332,15 +388,23 @@ def runs(first: int, *speeds: float) -> list[BenchResult]:
 def test_several_runs_give_an_interval_and_a_verdict() -> None:
     c = compare(runs(1, 100, 101, 99), runs(4, 110, 111, 109))
     speed, itl = metric(c, "output_tok_s"), metric(c, "itl_ms.mean")
-    assert speed.verdict == itl.verdict == "better" and speed.change_pct == pytest.approx(10, abs=0.1)
+    assert speed.verdict == itl.verdict == "better" and speed.change_pct == pytest.approx(
+        10, abs=0.1
+    )
     assert speed.interval_pct == pytest.approx(2.4, abs=0.3)
     assert itl.change_pct == pytest.approx(-100 / 11, abs=0.1)
-    assert metric(compare(runs(4, 110, 111, 109), runs(1, 100, 101, 99)), "output_tok_s").verdict == "worse"
+    assert (
+        metric(compare(runs(4, 110, 111, 109), runs(1, 100, 101, 99)), "output_tok_s").verdict
+        == "worse"
+    )
     assert (c.runs_a, c.runs_b, len(c.notes)) == (3, 3, 1) and "not made in pairs" in c.notes[0]
 
 
 def test_runs_that_are_not_alike_claim_nothing_however_many() -> None:
-    b = [replace(r, conditions=replace(r.conditions, driver_version="999")) for r in runs(4, 110, 111, 109)]
+    b = [
+        replace(r, conditions=replace(r.conditions, driver_version="999"))
+        for r in runs(4, 110, 111, 109)
+    ]
     c = compare(runs(1, 100, 101, 99), b)
     assert c.warnings == ("different drivers: 580.1 and 999",)
     speed = metric(c, "output_tok_s")
@@ -349,7 +413,9 @@ def test_runs_that_are_not_alike_claim_nothing_however_many() -> None:
 
 def test_unmeasured_metrics_have_reasons() -> None:
     why = dict.fromkeys(("tok_per_joule", "power_w"), "too short")
-    c = compare(result(1), result(2, summary={"tok_per_joule": None, "power_w": None, "absent": why}))
+    c = compare(
+        result(1), result(2, summary={"tok_per_joule": None, "power_w": None, "absent": why})
+    )
     assert "not measured: tok_per_joule, power_w (too short)" in c.notes
 
 
@@ -364,7 +430,9 @@ def test_pairs_see_through_a_drift_that_both_share() -> None:
     assert metric(compare(a, b, paired=True), "output_tok_s").verdict == "better"
 
 
-@pytest.mark.parametrize(("half", "text"), [(0.04, "0.0"), (9.25, "9.2"), (401.2, "401.2"), (18429183.4, ">999")])
+@pytest.mark.parametrize(
+    ("half", "text"), [(0.04, "0.0"), (9.25, "9.2"), (401.2, "401.2"), (18429183.4, ">999")]
+)
 def test_a_meaningless_width_is_shown_as_above_999(half: float, text: str) -> None:
     assert half_width(half) == text
 
@@ -379,7 +447,9 @@ def test_runs_of_one_side_must_be_of_one_configuration() -> None:
     assert any("the runs of A differ among themselves" in w for w in c.warnings)
 
 
-@pytest.mark.parametrize(("a", "b", "paired"), [([], [1], False), ([1], [], False), ([1], [1, 2], True)])
+@pytest.mark.parametrize(
+    ("a", "b", "paired"), [([], [1], False), ([1], [], False), ([1], [1, 2], True)]
+)
 def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool) -> None:
     with pytest.raises(ValueError, match="a comparison needs a result on each side"):
         compare([result(n) for n in a], [result(n) for n in b], paired=paired)
@@ -388,8 +458,9 @@ def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool)
 @pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_interval_contains_the_truth_as_often_as_its_level_says(paired: bool) -> None:
-    """Of 400 experiments of 4 + 4 runs with 1 % noise and a true change of +3 %, 95 % of the intervals contain it (± 3
-    standard errors of that share). Without a true change, as few experiments show one."""
+    """Of 400 experiments of 4 + 4 runs with 1 % noise and a true change of +3 %, 95 % of the
+    intervals contain it (± 3 standard errors of that share). Without a true change, as few
+    experiments show one."""
     source = random.Random(7)
     held = false_alarms = 0
     for _ in range(400):

@@ -25,15 +25,24 @@ from workbench.model.bench import BenchSpec
 )
 def test_urls(url: str, endpoint: str, path: str, header: str) -> None:
     found = resolve(BenchSpec(url, "m", endpoint=endpoint))
-    assert (found.path, found.host_header, found.tls is not None) == (path, header, url.startswith("https"))
+    assert (found.path, found.host_header, found.tls is not None) == (
+        path,
+        header,
+        url.startswith("https"),
+    )
 
 
 def test_of_several_addresses_the_one_that_answers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """localhost is ::1 and 127.0.0.1, and most engines listen on one of them."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as closed:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_server(("127.0.0.1", 0)) as closed,
+    ):
         port, other = server.getsockname()[1], closed.getsockname()[1]
         closed.close()
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", p)) for p in (other, port)]
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", p)) for p in (other, port)
+        ]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: found)
         assert resolve(BenchSpec("http://localhost:1", "m")).address == ("127.0.0.1", port)
 
@@ -60,7 +69,9 @@ def test_stamps_are_carried_to_the_monotonic_clock(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("step", [3_600 * 10**9, 10**6])
-def test_a_wall_clock_that_is_set_ahead_is_noticed(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_a_wall_clock_that_is_set_ahead_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     clocks = Clocks(monkeypatch)
     clock = ReceiveClock()
     clocks.ahead += step

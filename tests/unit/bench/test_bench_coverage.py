@@ -1,9 +1,9 @@
-"""An experiment's interval contains the truth as often as its level says, also if the experiment ends by its own width
-or is extended.
+"""An experiment's interval contains the truth as often as its level says, also if the experiment
+ends by its own width or is extended.
 
-Order, stopping and interval are the product's; the values of the runs come from tests/support/simulated_runs.py. Whole
-experiments: tests/unit/session/test_session_conduct.py. The table of docs/REFERENCE.md:
-tests/benchmarks/bench_experiments.py.
+Order, stopping and interval are the product's; the values of the runs come from
+tests/support/simulated_runs.py. Whole experiments: tests/unit/session/test_session_conduct.py. The
+table of docs/REFERENCE.md: tests/benchmarks/bench_experiments.py.
 """
 
 from __future__ import annotations
@@ -33,17 +33,25 @@ def made(experiment: Experiment, runs: SimulatedRuns) -> Experiment:
     while design.enough(experiment) is None:
         for _ in "AB":
             run = design.next_run(experiment)
-            experiment = design.with_run(experiment, replace(run, state="done", value=runs.speed(run.arm, run.place)))
-        comparison = Comparison(1, 2, (), (changed(experiment),), (), like_for_like=True, simulated=True)
+            experiment = design.with_run(
+                experiment, replace(run, state="done", value=runs.speed(run.arm, run.place))
+            )
+        comparison = Comparison(
+            1, 2, (), (changed(experiment),), (), like_for_like=True, simulated=True
+        )
         experiment = replace(experiment, comparison=comparison)
     return experiment
 
 
 def shares(
-    count: int, effect: float = 0.0, noise: Noise = REALISTIC, more: int | None = None, **options: Any
+    count: int,
+    effect: float = 0.0,
+    noise: Noise = REALISTIC,
+    more: int | None = None,
+    **options: Any,
 ) -> list[float]:
-    """Return the percentage of intervals that contain the truth, and of experiments that show a difference. `more`
-    pairs are added if the first ones showed none."""
+    """Return the percentage of intervals that contain the truth, and of experiments that show a
+    difference. `more` pairs are added if the first ones showed none."""
     held = shown = 0
     for seed in range(count):
         order = {"order_seed": seed, **options}
@@ -51,7 +59,9 @@ def shares(
         runs = SimulatedRuns(effect, seed, noise)
         experiment = made(Experiment(1, 0.0, "sim", spec), runs)
         if more is not None and changed(experiment).verdict not in (BETTER, WORSE):
-            experiment = made(replace(experiment, spec=replace(spec, pairs=more), extensions=1), runs)
+            experiment = made(
+                replace(experiment, spec=replace(spec, pairs=more), extensions=1), runs
+            )
         change = changed(experiment)
         assert change.change_pct is not None and change.interval_pct is not None
         held += abs(change.change_pct - 100 * effect) <= change.interval_pct
@@ -88,7 +98,8 @@ def test_93_to_97_in_100_intervals_hold_the_truth(options: dict[str, Any], effec
         {"correlation": 0.0},
         {"warm_up": 0.03},
         {"start": 0.01},
-        {"wave": 0.01},  # with a period of four runs: 58 % of these hold the truth in the fixed order A B B A
+        # with a period of four runs: 58 % of these hold the truth in the fixed order A B B A
+        {"wave": 0.01},
         {"two_speeds": 0.03},
         {"b_noise": 0.02},
         {"drift": 0.01},

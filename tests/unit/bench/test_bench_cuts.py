@@ -1,4 +1,5 @@
-"""One exchange, without sockets, fed with bytes that are cut anywhere: every single cut, and many at a time."""
+"""One exchange, without sockets, fed with bytes that are cut anywhere: every single cut, and many
+at a time."""
 
 from __future__ import annotations
 
@@ -57,9 +58,12 @@ def lf(event: bytes) -> bytes:
 
 
 def busy_stream(line_end: Callable[[bytes], bytes]) -> list[bytes]:
-    """Return a stream with everything at once: keep-alives, a role-only chunk, empty deltas, reasoning, a tool call,
-    odd text, usage at the end. It has eight chunks with content; the reasoning is the first."""
-    call = [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    """Return a stream with everything at once: keep-alives, a role-only chunk, empty deltas,
+    reasoning, a tool call, odd text, usage at the end. It has eight chunks with content; the
+    reasoning is the first."""
+    call = [
+        {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ]
     events = [
         b": keep-alive\n\n",
         event(chunk({"role": "assistant", "content": ""})),
@@ -76,7 +80,9 @@ def busy_stream(line_end: Callable[[bytes], bytes]) -> list[bytes]:
     return [line_end(e) for e in events]
 
 
-def fed(pieces: list[bytes], *, stream: bool = True, eof: bool = False) -> tuple[Exchange, str | None]:
+def fed(
+    pieces: list[bytes], *, stream: bool = True, eof: bool = False
+) -> tuple[Exchange, str | None]:
     """Return the exchange after these pieces, received one nanosecond apart, and how it failed."""
     exchange = Exchange(0, False, b"{}", stream=stream)
     exchange.began_ns = exchange.sent_ns = 1
@@ -106,7 +112,11 @@ def cut(whole: bytes, *points: int) -> list[bytes]:
 
 def whole_reply(form: str, line_end: Callable[[bytes], bytes]) -> bytes:
     events = busy_stream(line_end)
-    return {"chunked": chunked(events), "sized": sized(events), "joined": chunked([b"".join(events)])}[form]
+    return {
+        "chunked": chunked(events),
+        "sized": sized(events),
+        "joined": chunked([b"".join(events)]),
+    }[form]
 
 
 LINE_ENDS = [lf, crlf, cr]
@@ -118,7 +128,11 @@ def test_every_single_cut(form: str, line_end: Callable[[bytes], bytes]) -> None
     whole = whole_reply(form, line_end)
     for at in range(1, len(whole)):
         exchange, error = fed(cut(whole, at))
-        assert (error, len(exchange.reply.stamps_ns), exchange.reply.output_tokens) == (None, 8, 9), at
+        assert (error, len(exchange.reply.stamps_ns), exchange.reply.output_tokens) == (
+            None,
+            8,
+            9,
+        ), at
     exchange, error = fed([whole[i : i + 1] for i in range(len(whole))])
     assert (error, len(exchange.reply.stamps_ns), exchange.reply.output_tokens) == (None, 8, 9)
 
@@ -127,7 +141,8 @@ def test_every_single_cut(form: str, line_end: Callable[[bytes], bytes]) -> None
 @given(data=st.data())
 def test_many_cuts(data: st.DataObject) -> None:
     whole = whole_reply(
-        data.draw(st.sampled_from(["chunked", "sized", "joined"])), data.draw(st.sampled_from(LINE_ENDS))
+        data.draw(st.sampled_from(["chunked", "sized", "joined"])),
+        data.draw(st.sampled_from(LINE_ENDS)),
     )
     points = data.draw(st.lists(st.integers(1, len(whole) - 1), max_size=40, unique=True))
     exchange, error = fed(cut(whole, *points))
@@ -189,7 +204,9 @@ def test_brackets_without_end_are_malformed() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(cuts=st.lists(st.integers(1, 10**6), max_size=8))
-def test_a_reply_over_tls_in_any_segments(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_reply_over_tls_in_any_segments(
+    cuts: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     server, pem = _tls(tmp_path_factory)
     whole = whole_reply("chunked", lf)
     points = sorted({1 + c % (len(whole) - 1) for c in cuts})
@@ -209,8 +226,11 @@ def _tls(factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, Path]:
     return _CONTEXT[0]
 
 
-def _through_tls(context: ssl.SSLContext, pem: Path, pieces: list[bytes], cuts: list[int]) -> list[bytes]:
-    """Return the bytes that the client's TLS yields if the records of `pieces` arrive in segments of other sizes."""
+def _through_tls(
+    context: ssl.SSLContext, pem: Path, pieces: list[bytes], cuts: list[int]
+) -> list[bytes]:
+    """Return the bytes that the client's TLS yields if the records of `pieces` arrive in segments
+    of other sizes."""
     from types import SimpleNamespace
 
     from workbench.bench.connection import _Tls
@@ -221,7 +241,9 @@ def _through_tls(context: ssl.SSLContext, pem: Path, pieces: list[bytes], cuts: 
     endpoint: Any = SimpleNamespace(tls=trusting, host="127.0.0.1")
     tls = _Tls(endpoint)
     inbox: list[bytes] = []
-    connection: Any = SimpleNamespace(send_raw=to_server.write, receive_raw=lambda: inbox.pop(0) if inbox else None)
+    connection: Any = SimpleNamespace(
+        send_raw=to_server.write, receive_raw=lambda: inbox.pop(0) if inbox else None
+    )
     server_done = done = False
     while not (done and server_done):
         done = done or tls.handshake(connection)
@@ -240,7 +262,7 @@ def _through_tls(context: ssl.SSLContext, pem: Path, pieces: list[bytes], cuts: 
     return [plain for segment in cut(raw, *points) if (plain := tls.decrypt(segment)) is not None]
 
 
-# -- answers that are not streamed -----------------------------------------------------------------------------------
+# -- answers that are not streamed -----------------------------------------------------------------
 
 
 def answer(tokens: int = 9, **message: Any) -> dict[str, Any]:
@@ -253,7 +275,11 @@ def test_every_single_cut_of_an_answer_without_a_stream() -> None:
     whole = plain("200 OK", json.dumps(answer(), ensure_ascii=False).encode())
     for at in range(1, len(whole)):
         exchange, error = fed(cut(whole, at), stream=False)
-        assert (error, exchange.reply.output_tokens, exchange.reply.prompt_tokens) == (None, 9, 20), at
+        assert (error, exchange.reply.output_tokens, exchange.reply.prompt_tokens) == (
+            None,
+            9,
+            20,
+        ), at
         assert not exchange.reply.stamps_ns
         assert fed([whole[:at]], stream=False, eof=True)[1] == records.TRUNCATED
 
@@ -264,12 +290,16 @@ def test_every_single_cut_of_an_answer_without_a_stream() -> None:
         (answer(), None),
         (answer(content=None, tool_calls=[{"id": "c"}]), None),
         ({"choices": [{"text": "a", "finish_reason": "stop"}], "usage": usage(1, 9)}, None),
-        ({"choices": [{"text": "a", "finish_reason": "stop"}]}, None),  # no usage: a length cannot be judged
+        # no usage: a length cannot be judged
+        ({"choices": [{"text": "a", "finish_reason": "stop"}]}, None),
         (answer(8), records.SHORT),
         (answer(10), records.LONG),
         ({"error": {"message": "busy"}}, records.STREAM_ERROR),
         ({"choices": [{"message": {"content": "a"}}]}, records.TRUNCATED),
-        ({"choices": [{"message": {"content": "a"}, "finish_reason": "abort"}]}, records.STREAM_ERROR),
+        (
+            {"choices": [{"message": {"content": "a"}, "finish_reason": "abort"}]},
+            records.STREAM_ERROR,
+        ),
         ({}, records.TRUNCATED),
         (b"", records.MALFORMED),
         (b"[1]", records.MALFORMED),
@@ -290,11 +320,20 @@ def test_a_long_answer_is_read_whole() -> None:
 
 def run(steps: list[Step], **fields: Any) -> Client:
     with ScriptedServer(lambda request, n: steps) as server:
-        given = {"concurrency": 2, "requests": 6, "warmup": 0, "max_tokens": 9, "timeout_s": 10.0, **fields}
+        given = {
+            "concurrency": 2,
+            "requests": 6,
+            "warmup": 0,
+            "max_tokens": 9,
+            "timeout_s": 10.0,
+            **fields,
+        }
         spec = BenchSpec(server.url, "m", stream=False, **given)
         client = Client(spec, resolve(spec), None, lambda r: None)
         client.run()
-        assert all(r.body["stream"] is False and "stream_options" not in r.body for r in server.requests)
+        assert all(
+            r.body["stream"] is False and "stream_options" not in r.body for r in server.requests
+        )
         assert {r.headers["accept"] for r in server.requests} == {"application/json"}
     return client
 
@@ -302,7 +341,13 @@ def run(steps: list[Step], **fields: Any) -> Client:
 def test_a_run_without_streams() -> None:
     client = run([plain("200 OK", answer())])
     s = summarize(client.spec, client.counted, (), ClientFacts())
-    assert (s.requests_ok, s.output_tokens, s.prompt_tokens, s.ttft_ms, s.itl_ms) == (6, 54, 120, None, None)
+    assert (s.requests_ok, s.output_tokens, s.prompt_tokens, s.ttft_ms, s.itl_ms) == (
+        6,
+        54,
+        120,
+        None,
+        None,
+    )
     assert s.e2e_ms and s.e2e_ms.count == 6 and s.output_tok_s and s.output_tok_s > 0
     names = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
     assert {s.absent[n] for n in names} == {"the replies were not streamed"}
@@ -327,7 +372,9 @@ def test_faults_without_a_stream(steps: list[Step], kind: str) -> None:
 
 def test_a_run_without_any_usage_counts_requests_and_no_tokens() -> None:
     with ScriptedServer(lambda request, n: [chunked(chat_events(5, with_usage=False))]) as server:
-        spec = BenchSpec(server.url, "m", concurrency=2, requests=8, warmup=2, max_tokens=5, until_steady=True)
+        spec = BenchSpec(
+            server.url, "m", concurrency=2, requests=8, warmup=2, max_tokens=5, until_steady=True
+        )
         client = Client(spec, resolve(spec), None, lambda r: None)
         client.run()
     s = summarize(spec, client.counted, client.warmups, ClientFacts())
@@ -338,5 +385,9 @@ def test_a_run_without_any_usage_counts_requests_and_no_tokens() -> None:
         None,
         None,
     )
-    assert s.absent["output_tok_s"] == s.absent["window_output_tokens"] == "8 of 8 replies had no token usage"
+    assert (
+        s.absent["output_tok_s"]
+        == s.absent["window_output_tokens"]
+        == ("8 of 8 replies had no token usage")
+    )
     assert s.request_s and s.ttft_ms and s.ttft_ms.count == 8

@@ -41,7 +41,8 @@ def test_a_quiet_machine_is_seldom_accused(word: str, pairs: int) -> None:
 
 @pytest.mark.parametrize("pairs", [5, 8, pytest.param(12, marks=pytest.mark.slow)])
 def test_runs_that_wander_together_are_seldom_called_a_trend(pairs: int) -> None:
-    """Runs whose neighbours are correlated by 0.8 look like a trend: 6 to 12 % of such experiments were reported."""
+    """Runs whose neighbours are correlated by 0.8 look like a trend: 6 to 12 % of such experiments
+    were reported."""
     assert share("trend", replace(QUIET, correlation=0.8), pairs) <= 5.0
 
 
@@ -57,32 +58,47 @@ def test_one_disturbed_run_is_found() -> None:
         pairs = pairs_of(seed, QUIET, 8)
         a, b = pairs[seed % 8]
         pairs[seed % 8] = (a, replace(b, value=0.9 * b.value))
-        found += any(said.startswith(f"pair {seed % 8 + 1} is an outlier") for said in diagnosed(pairs))
+        found += any(
+            said.startswith(f"pair {seed % 8 + 1} is an outlier") for said in diagnosed(pairs)
+        )
     assert found > 80
 
 
 def exact(values: Sequence[tuple[float, float]]) -> list[tuple[MeasuredRun, MeasuredRun]]:
     return [
-        (MeasuredRun(ExperimentRun(2 * n, n, "A"), a), MeasuredRun(ExperimentRun(2 * n + 1, n, "B"), b))
+        (
+            MeasuredRun(ExperimentRun(2 * n, n, "A"), a),
+            MeasuredRun(ExperimentRun(2 * n + 1, n, "B"), b),
+        )
         for n, (a, b) in enumerate(values)
     ]
 
 
 def test_the_run_that_did_it_is_named() -> None:
-    (said,) = diagnosed(exact([(100, 103), (100.4, 103), (99.8, 103.1), (80, 103), (100.1, 102.8), (99.9, 103.2)]))
-    assert said.startswith("pair 4 is an outlier: +28.8 %, the others +3.0 % with") and "run 7 (A) is -20.0 %" in said
+    (said,) = diagnosed(
+        exact([(100, 103), (100.4, 103), (99.8, 103.1), (80, 103), (100.1, 102.8), (99.9, 103.2)])
+    )
+    assert (
+        said.startswith("pair 4 is an outlier: +28.8 %, the others +3.0 % with")
+        and "run 7 (A) is -20.0 %" in said
+    )
 
 
 def test_a_step_is_distinguished_from_servers_that_alternate() -> None:
-    (step,) = diagnosed(exact([(100, 100.1), (100.2, 99.9), (100, 100.1), (95, 95.2), (94.9, 95), (95.1, 95)]))
+    (step,) = diagnosed(
+        exact([(100, 100.1), (100.2, 99.9), (100, 100.1), (95, 95.2), (94.9, 95), (95.1, 95)])
+    )
     assert "came before run 7 and stayed" in step
-    (dice,) = diagnosed(exact([(100, 95.1), (95, 100), (95.2, 95), (100.2, 100.1), (99.9, 94.9), (95, 100)]))
+    (dice,) = diagnosed(
+        exact([(100, 95.1), (95, 100), (95.2, 95), (100.2, 100.1), (99.9, 94.9), (95, 100)])
+    )
     assert "A 3 runs near 95.07 and 3 near 100" in dice and "selects one of the two" in dice
 
 
 @pytest.mark.parametrize("pairs", [3, 5, 8])
 def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
-    """Few runs tell little about their spread: four times the spread of three runs is not a cold start."""
+    """Few runs tell little about their spread: four times the spread of three runs is not a cold
+    start."""
 
     def told_pct(noise: Noise) -> float:
         told = 0
@@ -101,12 +117,16 @@ def test_a_cold_first_run_is_reported() -> None:
     assert list(diagnosed(exact([(100, 103), (100.2, 103.3)]), first)) == [
         "the discarded first run is -10.1 % from the other runs of A: a cold start"
     ]
-    assert not list(diagnosed(exact([(100, 103), (100.2, 103.3)]), [replace(first[0], value=100.4)]))
+    assert not list(
+        diagnosed(exact([(100, 103), (100.2, 103.3)]), [replace(first[0], value=100.4)])
+    )
 
 
 def test_a_compile_cache_is_reported_for_the_arms_that_have_one() -> None:
     both = compiled_once(["vllm", "vllm"], [False, False])
-    assert both is not None and both.startswith("all runs of A and all of B share the code compiled at the first start")
+    assert both is not None and both.startswith(
+        "all runs of A and all of B share the code compiled at the first start"
+    )
     one = compiled_once(["vllm", "vllm"], [False, True])
     assert one is not None and one.startswith("all runs of A share")
     assert compiled_once(["llamacpp", "vllm"], [False, True]) is None

@@ -1,4 +1,5 @@
-"""Tests of an experiment's design: order, repetition, the end, and verdicts that claim no more than was shown."""
+"""Tests of an experiment's design: order, repetition, the end, and verdicts that claim no more than
+was shown."""
 
 from __future__ import annotations
 
@@ -52,10 +53,12 @@ def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> 
     for one in (same, close):
         assert one.comparison is not None and one.smallest_pct is not None
         width = one.comparison.metrics[0].interval_pct
-        assert width is not None and one.smallest_pct > width, "the smallest that is shown lies outside the interval"
+        assert width is not None and one.smallest_pct > width, (
+            "the smallest that is shown lies outside the interval"
+        )
 
 
-# -- what comes next -------------------------------------------------------------------------------------------------
+# -- what comes next -------------------------------------------------------------------------------
 
 
 def test_pairs_turn() -> None:
@@ -69,7 +72,9 @@ def test_the_order_inside_pairs_is_drawn_from_a_stored_seed() -> None:
         return "".join(design.order(spec(order_seed=seed), pair)[0] for pair in range(12))
 
     orders = {drawn(seed) for seed in range(50)}
-    assert drawn(7) == drawn(7) and len(orders) > 45, "the same again when resumed; another one for each experiment"
+    assert drawn(7) == drawn(7) and len(orders) > 45, (
+        "the same again when resumed; another one for each experiment"
+    )
     first = sum(drawn(seed).count("A") for seed in range(200)) / 2400
     assert 0.46 < first < 0.54
     seconds = [drawn(seed)[1] for seed in range(400) if drawn(seed)[0] == "A"]
@@ -86,7 +91,11 @@ def test_a_pair_with_a_failed_run_is_made_again_whole(states: list[str]) -> None
     one = experiment(*states, "done", "done")
     assert [r.arm for r in one.runs[-2:]] == ["A", "B"] and {r.pair for r in one.runs} == {0}
     assert one.pairs_done == 1 and len(design.complete_pairs(one)) == 1
-    assert [r.state for r in one.runs[:-2]] == ["failed"] if len(states) == 1 else ["dropped", "failed"]
+    assert (
+        [r.state for r in one.runs[:-2]] == ["failed"]
+        if len(states) == 1
+        else ["dropped", "failed"]
+    )
 
 
 @given(st.lists(st.sampled_from(["done", "done", "done", "failed"]), max_size=40))
@@ -96,7 +105,9 @@ def test_whatever_fails_pairs_are_of_neighbours_in_the_right_order(states: list[
     pairs = design.complete_pairs(one)
     assert len(pairs) == one.pairs_done
     for number, (a, b) in enumerate(pairs):
-        assert (a.pair, b.pair, a.arm, b.arm) == (number, number, "A", "B") and abs(a.place - b.place) == 1
+        assert (a.pair, b.pair, a.arm, b.arm) == (number, number, "A", "B") and abs(
+            a.place - b.place
+        ) == 1
         assert (a.place < b.place) == (number % 2 == 0)
 
 
@@ -112,7 +123,9 @@ def test_half_a_pair_from_before_an_interruption_is_made_again() -> None:
 def test_restarts_follow_from_what_differs() -> None:
     gpu = Arm(gpu=GpuSettings(power_limit_w=400))
     assert design.restarts(Arm(), KNOB) and design.restarts(Arm(envs=("A=1",)), Arm())
-    assert not design.restarts(Arm(), gpu) and not design.restarts(KNOB, replace(gpu, sets=KNOB.sets))
+    assert not design.restarts(Arm(), gpu) and not design.restarts(
+        KNOB, replace(gpu, sets=KNOB.sets)
+    )
     assert not design.restarts(Arm(), Arm())
     assert design.changes_gpus(spec(b=gpu)) and not design.changes_gpus(spec())
 
@@ -121,9 +134,15 @@ def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
     from workbench.cli.experiment_arms import gpu_settings_of
 
     words = "power-limit=412.5 gpu-clocks=210-2400 memory-clocks=810-9001 persistence=on"
-    for typed in (words, "memory-clocks=reset persistence=off governor=performance", "power-limit=400"):
+    for typed in (
+        words,
+        "memory-clocks=reset persistence=off governor=performance",
+        "power-limit=400",
+    ):
         assert " ".join(gpu_settings_of(typed.split(), "b").words) == typed
-    options = "power-limit=412.5W lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 persistence=on"
+    options = (
+        "power-limit=412.5W lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 persistence=on"
+    )
     assert " ".join(gpu_settings_of(options.split(), "b").words) == words
     assert gpu_settings_of(["reset-gpu-clocks"], "b").words == ("gpu-clocks=reset",)
     assert GpuSettings().words == ()
@@ -147,12 +166,14 @@ def test_designs_that_cannot_be_carried_out(options: dict[str, Any]) -> None:
         design.checked(spec(**options))
 
 
-@pytest.mark.parametrize("name", ["output_tok_s", "power_w", "ttft_ms.p99", "e2e_ms.mean", "energy_per_request_j"])
+@pytest.mark.parametrize(
+    "name", ["output_tok_s", "power_w", "ttft_ms.p99", "e2e_ms.mean", "energy_per_request_j"]
+)
 def test_metrics_that_can_be_claimed(name: str) -> None:
     assert design.checked(spec(metric=name)).metric == metric_called(name).name
 
 
-# -- runs that are not compared --------------------------------------------------------------------------------------
+# -- runs that are not compared --------------------------------------------------------------------
 
 
 def test_runs_that_are_not_compared() -> None:
@@ -172,7 +193,7 @@ def test_runs_that_are_not_compared() -> None:
     )
 
 
-# -- when it is enough -----------------------------------------------------------------------------------------------
+# -- when it is enough -----------------------------------------------------------------------------
 
 
 def wobble(count: int, spread: float, change: float = 1.0) -> list[tuple[float, float]]:
@@ -189,9 +210,13 @@ def test_a_fixed_number_ends_by_number_whatever_is_seen() -> None:
 def test_until_ends_by_width_and_not_before_five_pairs() -> None:
     options = {"until_pct": 2.0, "pairs": 16}
     assert design.enough(measured(wobble(4, 1e-4, 1.5), "running", **options)) is None
-    assert design.enough(measured(wobble(5, 1e-4, 1.5), "running", **options)) == "the interval is within ± 2 %"
+    assert design.enough(measured(wobble(5, 1e-4, 1.5), "running", **options)) == (
+        "the interval is within ± 2 %"
+    )
     assert design.enough(measured(wobble(8, 0.10, 1.5), "running", **options)) is None
-    assert "was not reached" in (design.enough(measured(wobble(16, 0.10), "running", **options)) or "")
+    assert "was not reached" in (
+        design.enough(measured(wobble(16, 0.10), "running", **options)) or ""
+    )
 
 
 def test_how_many_pairs_it_will_take() -> None:
@@ -206,26 +231,32 @@ def test_how_many_pairs_it_will_take() -> None:
     assert design.left_s(one) is None, "nothing is known of how long a run takes"
 
 
-# -- what it shows ---------------------------------------------------------------------------------------------------
+# -- what it shows ---------------------------------------------------------------------------------
 
 
 def test_a_difference_is_claimed_with_its_interval() -> None:
     one = measured(wobble(4, 0.004, 1.031))
-    assert one.verdict.startswith("B is faster by 3.1 % ± 0.") and one.verdict.endswith("(output tok/s, 4 pairs)")
+    assert one.verdict.startswith("B is faster by 3.1 % ± 0.") and one.verdict.endswith(
+        "(output tok/s, 4 pairs)"
+    )
     assert one.comparison is not None and one.comparison.metrics[0].metric == "output_tok_s"
     assert len(one.comparison.metrics[0].pairs) == 4
     assert measured(wobble(4, 0.004, 0.95)).verdict.startswith("B is slower by 5.0 %")
     latency = measured(wobble(4, 0.004, 1.1), metric="ttft_ms.p50")
     assert latency.verdict.startswith("B is lower by") and "(ttft p50, 4 pairs)" in latency.verdict
     assert latency.comparison is not None and latency.comparison.metrics[0].verdict == "better"
-    assert measured(wobble(4, 0.004, 1.1), metric="tok_per_joule").verdict.startswith("B gives more per joule")
+    assert measured(wobble(4, 0.004, 1.1), metric="tok_per_joule").verdict.startswith(
+        "B gives more per joule"
+    )
 
 
 def test_no_difference_comes_with_the_smallest_that_would_have_been_seen() -> None:
     one = measured(wobble(4, 0.01, 1.001))
     assert one.verdict.startswith("no difference that 4 pairs can show: +0.1 % ± 1.6")
     assert one.smallest_pct == pytest.approx(100 * detectable_shift(3) * 0.01 / 2, rel=0.02)
-    assert f"with this spread, a difference of {one.smallest_pct:.1f} % or more would have been shown" in one.verdict
+    assert (
+        f"with this spread, a difference of {one.smallest_pct:.1f} % or more would have been shown"
+    ) in one.verdict
     two = measured(wobble(2, 0.01, 1.001))
     assert two.smallest_pct is None and two.verdict.endswith(
         "; the smallest difference that so few pairs could have shown is unknown"
@@ -236,19 +267,26 @@ def test_no_claim_about_unfinished_or_incomparable_runs() -> None:
     pairs = wobble(4, 0.004, 1.1)
     assert measured(pairs, "running").verdict.startswith("so far +10.")
     for state in ("stopped", "failed"):
-        assert measured(pairs, state).verdict.startswith("no claim: the experiment was not finished; so far +10.")
+        assert measured(pairs, state).verdict.startswith(
+            "no claim: the experiment was not finished; so far +10."
+        )
     for state in ("running", "stopped", "failed"):
         compared = measured(pairs, state).comparison
         assert compared is not None and compared.metrics[0].verdict == HINT
         assert not {m.verdict for m in compared.metrics} & {"better", "worse"}
-    assert measured(pairs[:1]).verdict == "no claim: 1 pair cannot be distinguished from the noise between runs"
+    assert measured(pairs[:1]).verdict == (
+        "no claim: 1 pair cannot be distinguished from the noise between runs"
+    )
     assert measured([]).verdict == "no claim: no pair is complete"
     assert measured([], "running").verdict == ""
 
 
 def test_nothing_is_claimed_when_results_are_gone_or_unlike() -> None:
     one = measured(wobble(4, 0.004, 1.1))
-    results = {n: result_of(n, r.arm, 1.0 if r.arm == "A" else 1.1, seed=r.pair) for n, r in enumerate(one.runs, 1)}
+    results = {
+        n: result_of(n, r.arm, 1.0 if r.arm == "A" else 1.1, seed=r.pair)
+        for n, r in enumerate(one.runs, 1)
+    }
     gone = design.judged(one, {n: r for n, r in results.items() if n != 3})
     assert gone.verdict == "no claim: the results of 1 of 4 pairs were deleted"
     other = replace(results[2], conditions=replace(CONDITIONS["B"], driver_version="999"))
@@ -258,18 +296,25 @@ def test_nothing_is_claimed_when_results_are_gone_or_unlike() -> None:
 
 
 def test_equal_configurations_that_differ_are_a_fault_of_the_setup() -> None:
-    assert "something other than the configuration" in measured(wobble(4, 0.001, 1.05), a=KNOB).verdict
+    assert (
+        "something other than the configuration" in measured(wobble(4, 0.001, 1.05), a=KNOB).verdict
+    )
 
 
 def test_clocks_that_an_arm_causes_are_a_note_and_no_warning() -> None:
     from workbench.model.bench import GpuDuring
 
     def with_clock(result: BenchResult, mhz: float) -> BenchResult:
-        return replace(result, summary=replace(result.summary, gpu=GpuDuring(None, None, mhz, 13000, 70, 99)))
+        return replace(
+            result, summary=replace(result.summary, gpu=GpuDuring(None, None, mhz, 13000, 70, 99))
+        )
 
     one = measured(wobble(4, 0.004, 1.1))
     clocks = {"A": 2700.0, "B": 2400.0}
-    results = {n: with_clock(result_of(n, r.arm, 1.0, seed=r.pair), clocks[r.arm]) for n, r in enumerate(one.runs, 1)}
+    results = {
+        n: with_clock(result_of(n, r.arm, 1.0, seed=r.pair), clocks[r.arm])
+        for n, r in enumerate(one.runs, 1)
+    }
     found = design.judged(one, results).comparison
     assert found is not None and found.like_for_like
     assert any("SM clocks differed" in note for note in found.notes)
@@ -280,13 +325,15 @@ def test_more_pairs_after_a_look_and_looking_until_cost_width() -> None:
     results = {n: result_of(n, r.arm, 1.0) for n, r in enumerate(once.runs, 1)}
     again = design.judged(replace(once, extensions=1), results)
     assert (design.level(once), design.level(again)) == (0.95, 0.9875)
-    assert again.comparison is not None and any("98.75 % interval" in note for note in again.comparison.notes)
+    assert again.comparison is not None and any(
+        "98.75 % interval" in note for note in again.comparison.notes
+    )
     assert design.level(experiment(until_pct=2.0, pairs=9)) == 0.965
 
 
 def test_other_metrics_are_claimed_only_after_correction_for_their_number() -> None:
-    """One metric of 16 outside its own interval is expected by chance; one as far outside as Holm's procedure requires
-    is claimed."""
+    """One metric of 16 outside its own interval is expected by chance; one as far outside as Holm's
+    procedure requires is claimed."""
     verdicts = {}
     for change in (1.013, 1.4):
         one = measured(wobble(4, 0.004, change))
@@ -297,7 +344,7 @@ def test_other_metrics_are_claimed_only_after_correction_for_their_number() -> N
     assert verdicts[1.4]["request_s"] == "better"
 
 
-# -- power -----------------------------------------------------------------------------------------------------------
+# -- power -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ OK = chunked(chat_events(3))
 
 
 def bench(url: str, **fields: Any) -> Client:
-    """Run a small benchmark in this thread. At its end every request has one record, and no connection is open."""
+    """Run a small benchmark in this thread. At its end every request has one record, and no
+    connection is open."""
     given = {
         "concurrency": 1,
         "requests": 1,
@@ -76,7 +77,7 @@ def one(steps: Iterable[Step], **fields: Any) -> RequestRecord:
     return record
 
 
-# -- whole replies, in every form ------------------------------------------------------------------------------------
+# -- whole replies, in every form ------------------------------------------------------------------
 
 FORMS: dict[str, Callable[[list[bytes]], list[Step]]] = {
     "chunked": lambda events: [chunked(events)],
@@ -106,8 +107,15 @@ def multi_line(events: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize("shape", [list, crlf, cr, with_comments, multi_line])
 def test_whole_replies(form: str, shape: Callable[[list[bytes]], list[bytes]]) -> None:
     record = one(FORMS[form](shape(chat_events(3))))
-    assert (record.error, record.output_tokens, record.chunks, record.prompt_tokens) == (None, 3, 3, 20)
-    assert record.ttft_us is not None and len(record.gaps_us) == 2 and record.finish_reason == "length"
+    assert (record.error, record.output_tokens, record.chunks, record.prompt_tokens) == (
+        None,
+        3,
+        3,
+        20,
+    )
+    assert (
+        record.ttft_us is not None and len(record.gaps_us) == 2 and record.finish_reason == "length"
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +153,8 @@ def test_a_reply_cut_into_segments_anywhere(data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_reply_that_ends_anywhere_is_never_ok(data: st.DataObject) -> None:
-    """FIN or RST after any number of bytes: one record, not a success, and no more tokens than the server reported."""
+    """FIN or RST after any number of bytes: one record, not a success, and no more tokens than the
+    server reported."""
     form = data.draw(st.sampled_from(["chunked", "sized"]))
     (whole,) = FORMS[form](chat_events(3))
     assert isinstance(whole, bytes)
@@ -158,7 +167,7 @@ def test_a_reply_that_ends_anywhere_is_never_ok(data: st.DataObject) -> None:
     assert record.output_tokens in (None, 3) and record.chunks <= 3
 
 
-# -- faults, each under its own kind ---------------------------------------------------------------------------------
+# -- faults, each under its own kind ---------------------------------------------------------------
 
 PART = chunked(chat_events(3)[:3], end=False)
 
@@ -187,8 +196,14 @@ PART = chunked(chat_events(3)[:3], end=False)
         ([chunked([event(b'{"choices": [')])], records.MALFORMED),
         ([chunked([*chat_events(3)[:3], event(b"{"), *chat_events(3)[3:]])], records.MALFORMED),
         ([HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"], records.MALFORMED),
-        ([chunked([*chat_events(3)[:2], event({"error": {"message": "CUDA error"}})])], records.STREAM_ERROR),
-        ([chunked([*chat_events(3)[:2], event({"error": "x"})], end=False), FIN], records.STREAM_ERROR),
+        (
+            [chunked([*chat_events(3)[:2], event({"error": {"message": "CUDA error"}})])],
+            records.STREAM_ERROR,
+        ),
+        (
+            [chunked([*chat_events(3)[:2], event({"error": "x"})], end=False), FIN],
+            records.STREAM_ERROR,
+        ),
         ([chunked([b"error: {}\n\n"])], records.STREAM_ERROR),
         ([chunked(chat_events(2))], records.SHORT),
         ([chunked(chat_events(4))], records.LONG),
@@ -265,7 +280,8 @@ def test_a_server_that_dies_in_the_middle() -> None:
         client = bench(server.url, requests=40, concurrency=4)
     kinds = {r.error for r in client.counted if r.error}
     assert len(client.counted) == 40 and 7 <= sum(r.ok for r in client.counted) < 40
-    late = {records.CONNECT, records.RESET, records.TRUNCATED}  # of the requests that were under way
+    # of the requests that were under way
+    late = {records.CONNECT, records.RESET, records.TRUNCATED}
     assert kinds <= {records.REFUSED, *late} and records.REFUSED in kinds
 
 
@@ -290,7 +306,7 @@ def test_mixed_faults_are_each_counted_once() -> None:
     assert (summary.output_tokens, summary.prompt_tokens) == (120, 800)
 
 
-# -- connections -----------------------------------------------------------------------------------------------------
+# -- connections -----------------------------------------------------------------------------------
 
 
 def test_connections_are_kept() -> None:
@@ -334,7 +350,7 @@ def test_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(client.poller, PollPoller) and sum(r.ok for r in client.counted) == 20
 
 
-# -- what is sent ----------------------------------------------------------------------------------------------------
+# -- what is sent ----------------------------------------------------------------------------------
 
 
 def prompts(server: ScriptedServer) -> list[str]:
@@ -373,7 +389,9 @@ def test_no_two_prompts_share_their_front_and_two_runs_ask_the_same_words() -> N
     seen = []
     for salt in ("aa", "bb"):
         with ScriptedServer(lambda request, n: [OK]) as server:
-            spec = BenchSpec(server.url, "m", concurrency=2, requests=6, warmup=2, max_tokens=3, salt=salt)
+            spec = BenchSpec(
+                server.url, "m", concurrency=2, requests=6, warmup=2, max_tokens=3, salt=salt
+            )
             Client(spec, resolve(spec), None, lambda r: None).run()
             seen.append(prompts(server))
     assert sorted(p[14:] for p in seen[0]) == sorted(p[14:] for p in seen[1])
@@ -403,7 +421,16 @@ def test_rejected_fields_are_dropped_with_a_note(status: str) -> None:
     def answer(request: Request, n: int) -> list[Step]:
         for name in ("ignore_eos", "min_tokens"):
             if name in request.body:
-                return [plain(status, {"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted"}]})]
+                return [
+                    plain(
+                        status,
+                        {
+                            "detail": [
+                                {"loc": ["body", name], "msg": "Extra inputs are not permitted"}
+                            ]
+                        },
+                    )
+                ]
         return [chunked(chat_events(2))]
 
     with ScriptedServer(answer) as server:
@@ -414,14 +441,18 @@ def test_rejected_fields_are_dropped_with_a_note(status: str) -> None:
 
 
 def test_a_400_about_something_else_is_a_failure() -> None:
-    with ScriptedServer(lambda request, n: [plain("400 Bad Request", {"error": "context too long"})]) as server:
+    with ScriptedServer(
+        lambda request, n: [plain("400 Bad Request", {"error": "context too long"})]
+    ) as server:
         client = bench(server.url)
         assert len(server.requests) == 2  # once more without usage in each chunk
     assert (client.counted[0].error, client.counted[0].detail) == ("http 400", "context too long")
 
 
 def test_a_server_that_rejects_a_dropped_field_fails_in_bounded_time() -> None:
-    with ScriptedServer(lambda request, n: [plain("400 Bad Request", {"error": "ignore_eos"})]) as server:
+    with ScriptedServer(
+        lambda request, n: [plain("400 Bad Request", {"error": "ignore_eos"})]
+    ) as server:
         client = bench(server.url)
         assert len(server.requests) == 3
     assert client.counted[0].error == "http 400"
@@ -439,7 +470,7 @@ def test_records_go_to_json_and_back() -> None:
     assert from_json(RequestRecord, json.loads(json.dumps(record.as_json()))) == record
 
 
-# -- bodies that are encoded, errors that look like none -------------------------------------------------------------
+# -- bodies that are encoded, errors that look like none -------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "window"), [("gzip", 31), ("deflate", 15), ("GZIP", 31)])
@@ -449,7 +480,9 @@ def test_a_compressed_reply_is_read(name: str, window: int, cut: int) -> None:
     parts = [squeeze.compress(e) + squeeze.flush(zlib.Z_SYNC_FLUSH) for e in chat_events(3)]
     body = b"".join([*parts, squeeze.flush()])
     pieces = [body[i : i + cut] for i in range(0, len(body), cut)]
-    with ScriptedServer(lambda request, n: [chunked(pieces, extra=f"Content-Encoding: {name}\r\n".encode())]) as server:
+    with ScriptedServer(
+        lambda request, n: [chunked(pieces, extra=f"Content-Encoding: {name}\r\n".encode())]
+    ) as server:
         client = bench(server.url)
         assert server.requests[0].headers["accept-encoding"] == "identity"
     (record,) = client.counted
@@ -481,6 +514,10 @@ def test_a_body_that_does_not_match_its_encoding_is_malformed(
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_error_object_without_the_key_error_keeps_its_message(stream: bool) -> None:
     error = {"object": "error", "message": "out of memory", "type": "Internal", "code": 500}
-    steps = [chunked([*chat_events(3)[:2], event(error), event(b"[DONE]")])] if stream else [plain("200 OK", error)]
+    steps = (
+        [chunked([*chat_events(3)[:2], event(error), event(b"[DONE]")])]
+        if stream
+        else [plain("200 OK", error)]
+    )
     record = one(steps, stream=stream)
     assert (record.error, record.detail) == (records.STREAM_ERROR, "out of memory")

@@ -1,4 +1,5 @@
-"""The load client on the host of the server: sent there, kept by its hash, and its result kept over a lost link."""
+"""The load client on the host of the server: sent there, kept by its hash, and its result kept over
+a lost link."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class FarHost(LocalHost):
         self.away = 0  # calls that fail, before the link is back
 
     async def stream(self, argv: Any, **options: Any) -> Any:
-        stream = await super().stream([self.python if word == "python3" else word for word in argv], **options)
+        stream = await super().stream(
+            [self.python if word == "python3" else word for word in argv], **options
+        )
         return CutStream(stream, self)
 
     async def run(self, argv: Any, **options: Any) -> Any:
@@ -76,7 +79,15 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def spec_for(url: str, **fields: Any) -> BenchSpec:
     return BenchSpec(
-        **{"url": url, "model": "m", "concurrency": 2, "requests": 8, "warmup": 2, "max_tokens": 4, **fields}
+        **{
+            "url": url,
+            "model": "m",
+            "concurrency": 2,
+            "requests": 8,
+            "warmup": 2,
+            "max_tokens": 4,
+            **fields,
+        }
     )
 
 
@@ -100,8 +111,10 @@ def test_it_measures_there_and_leaves_nothing(state: Path) -> None:
 def test_the_modules_are_what_the_client_imports() -> None:
     """Each stands after those that it imports, and none is missing or in vain."""
     code = (
-        "import sys\nimport workbench.bench.host_client, workbench.bench.several_processes, workbench.bench.tls\n"
-        "print('\\n'.join(sorted(m for m in sys.modules if m.startswith('workbench.') and m.count('.') == 2)))"
+        "import sys\nimport workbench.bench.host_client, workbench.bench.several_processes, "
+        "workbench.bench.tls\n"
+        "print('\\n'.join(sorted(m for m in sys.modules if m.startswith('workbench.') and "
+        "m.count('.') == 2)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     sent = {f"workbench.{module}" for module in CLIENT.modules}
@@ -152,7 +165,8 @@ def test_the_key_is_not_on_a_command_line_or_in_a_file(state: Path) -> None:
 
 
 def test_times_are_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's clock is an hour ahead: the window must fit the GPU readings, which have times of this machine."""
+    """The host's clock is an hour ahead: the window must fit the GPU readings, which have times of
+    this machine."""
     source = dict(CLIENT.library())
     ahead = "import time\n_real = time.time\ntime.time = lambda: _real() + 3600\n"
     monkeypatch.setattr(workers, "CLIENT", _with_library({**source, "clock_ahead": ahead}))
@@ -221,7 +235,9 @@ def slow_after(count: int) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("away", [0, 2])
-def test_a_lost_link_loses_no_measurement(state: Path, monkeypatch: pytest.MonkeyPatch, away: int) -> None:
+def test_a_lost_link_loses_no_measurement(
+    state: Path, monkeypatch: pytest.MonkeyPatch, away: int
+) -> None:
     monkeypatch.setattr(workers, "_AGAIN_S", 0.05)
     host = FarHost()
     host.cut_after, host.away = b'"type":"request"', away

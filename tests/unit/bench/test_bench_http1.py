@@ -28,11 +28,20 @@ def read(pieces: list[bytes]) -> tuple[ResponseReader, bytes]:
 
 def chunked(parts: list[bytes], extension: bytes = b"", trailer: bytes = b"") -> bytes:
     frames = b"".join(b"%X%b\r\n%b\r\n" % (len(p), extension, p) for p in parts)
-    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + frames + b"0\r\n" + trailer + b"\r\n"
+    return (
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        + frames
+        + b"0\r\n"
+        + trailer
+        + b"\r\n"
+    )
 
 
 @given(
-    parts=BODIES, points=CUTS, extension=st.sampled_from([b"", b";a=b"]), trailer=st.sampled_from([b"", b"X: y\r\n"])
+    parts=BODIES,
+    points=CUTS,
+    extension=st.sampled_from([b"", b";a=b"]),
+    trailer=st.sampled_from([b"", b"X: y\r\n"]),
 )
 def test_chunked_body_whatever_the_cuts(
     parts: list[bytes], points: list[int], extension: bytes, trailer: bytes
@@ -61,7 +70,9 @@ def test_body_until_close(parts: list[bytes], points: list[int]) -> None:
 
 
 @given(parts=BODIES.filter(bool), points=CUTS, missing=st.integers(1, 60))
-def test_a_body_that_ends_early_is_truncated(parts: list[bytes], points: list[int], missing: int) -> None:
+def test_a_body_that_ends_early_is_truncated(
+    parts: list[bytes], points: list[int], missing: int
+) -> None:
     data = chunked(parts)
     reader, _ = read(cut(data[: max(1, len(data) - missing)], points))
     with pytest.raises(HttpError) as caught:
@@ -83,7 +94,9 @@ def test_any_bytes_end_in_a_body_or_an_http_error(data: bytes, points: list[int]
 
 
 def test_interim_responses_are_passed_over() -> None:
-    reader, body = read([b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"])
+    reader, body = read(
+        [b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"]
+    )
     assert (reader.status, body, reader.complete) == (200, b"ok", True)
 
 

@@ -1,5 +1,5 @@
-"""Tests of a command of the user as the workload: its end, its last lines, its secrets, and that no process of it is
-left."""
+"""Tests of a command of the user as the workload: its end, its last lines, its secrets, and that no
+process of it is left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def ran(argv: Sequence[str], env: dict[str, str] | None = None) -> tuple[Command
 def test_exit_code_time_and_output() -> None:
     before = time.time()
     done, heard = ran(
-        python("import sys, time; print('one'); time.sleep(0.2); print('two', file=sys.stderr); sys.exit(3)")
+        python(
+            "import sys, time; print('one'); time.sleep(0.2); print('two', file=sys.stderr); "
+            "sys.exit(3)"
+        )
     )
     assert done.exit_code == 3 and sorted(done.output) == sorted(heard) == ["one", "two"]
     assert 0.2 <= done.seconds < 5 and before <= done.t0_unix and done.t1_unix <= time.time() + 0.1
@@ -79,9 +82,9 @@ def test_the_servers_address_and_model_replace_placeholders() -> None:
 
 def test_it_reads_nothing_and_is_no_shell() -> None:
     assert ran(python("import sys; print(repr(sys.stdin.read()))"))[0].output == ("''",)
-    assert ran((sys.executable, "-c", "import sys; print(sys.argv[1:])", "; echo no", "$(id)"))[0].output == (
-        "['; echo no', '$(id)']",
-    )
+    assert ran((sys.executable, "-c", "import sys; print(sys.argv[1:])", "; echo no", "$(id)"))[
+        0
+    ].output == ("['; echo no', '$(id)']",)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +109,13 @@ def test_ended_by_a_signal() -> None:
 def with_child(tmp_path: Path, *, ignores_term: bool) -> tuple[str, ...]:
     """Return a command whose child sleeps for a minute; both write their process ids."""
     ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" if ignores_term else ""
-    child = f"{ignore} import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    return python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child.strip()!r}])")
+    child = (
+        f"{ignore} import os, time; open({str(tmp_path / 'child')!r}, "
+        "'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    return python(
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child.strip()!r}])"
+    )
 
 
 async def child_of(tmp_path: Path) -> int:
@@ -119,7 +127,9 @@ async def child_of(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("ignores_term", [False, True])
-def test_cancelling_ends_its_whole_group(tmp_path: Path, ignores_term: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_ends_its_whole_group(
+    tmp_path: Path, ignores_term: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(own_command, "_TERM_WAIT_S", 0.5)
 
     async def cancelled() -> int:
@@ -155,7 +165,10 @@ def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_that_a_command_leaves_are_ended(tmp_path: Path) -> None:
-    code = f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = (
+        f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); "
+        "time.sleep(60)"
+    )
     leaver = f"""import os, subprocess, sys, time
 subprocess.Popen([sys.executable, '-c', {code!r}])
 while not os.path.exists({str(tmp_path / "child")!r}): time.sleep(0.02)
@@ -171,7 +184,10 @@ def test_a_child_in_a_session_of_its_own_is_ended_with_it(
 ) -> None:
     """A daemon: it called setsid, and its parent has ended."""
     monkeypatch.setattr(own_command, "_TERM_WAIT_S", 0.5)
-    code = f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = (
+        f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); "
+        "time.sleep(60)"
+    )
     stays = "" if end == "its own end" else "; time.sleep(60)"
     leaver = f"""import os, subprocess, sys, time
 subprocess.Popen(['sh', '-c', 'setsid "$@" &', 'sh', sys.executable, '-c', {code!r}])
@@ -192,12 +208,15 @@ time.sleep(0.05){stays}"""
         asyncio.run(cancelled())
     else:
         with subprocess.Popen([sys.executable, "-c", RUNS_IT, *python(leaver)]) as process:
-            eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), "the child")
+            eventually(
+                lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(),
+                "the child",
+            )
             process.kill()
     eventually(lambda: not alive(int((tmp_path / "child").read_text())), "the child's end", 20)
 
 
-# -- ended with Workbench ---------------------------------------------------------------------------------------------
+# -- ended with Workbench --------------------------------------------------------------------------
 
 RUNS_IT = """
 import asyncio, sys
@@ -208,10 +227,17 @@ asyncio.run(own_command.run(sys.argv[1:], {}))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("whom", ["workbench", "the process between"])
-def test_the_command_ends_however_workbench_ends(tmp_path: Path, number: signal.Signals, whom: str) -> None:
-    process = subprocess.Popen([sys.executable, "-c", RUNS_IT, *with_child(tmp_path, ignores_term=False)])
+def test_the_command_ends_however_workbench_ends(
+    tmp_path: Path, number: signal.Signals, whom: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUNS_IT, *with_child(tmp_path, ignores_term=False)]
+    )
     with process:
-        eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), "the command's child")
+        eventually(
+            lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(),
+            "the command's child",
+        )
         child = int((tmp_path / "child").read_text())
         (between,) = psutil.Process(process.pid).children()
         (command,) = between.children()
@@ -224,27 +250,44 @@ def test_the_command_ends_however_workbench_ends(tmp_path: Path, number: signal.
             assert between.is_running() and alive(command.pid)
             process.kill()
         process.wait(20)
-        eventually(lambda: not alive(command.pid) and not alive(between.pid), "the command's end", 20)
+        eventually(
+            lambda: not alive(command.pid) and not alive(between.pid), "the command's end", 20
+        )
         if whom == "workbench" or number != signal.SIGKILL:
             eventually(lambda: not alive(child), "the end of its child", 20)
         else:  # the kernel knows of the command alone
             os.kill(child, signal.SIGKILL)
 
 
-# -- its figures -----------------------------------------------------------------------------------------------------
+# -- its figures -----------------------------------------------------------------------------------
 
 
 def test_tokens_and_requests_are_the_engines_counts() -> None:
     done = CommandOutcome(0, 100.0, 110.0, ("fine",))
-    engine = EngineDuring(requests_finished=20, prompt_tokens=100, generation_tokens=500, prefix_hit_tokens=4)
+    engine = EngineDuring(
+        requests_finished=20, prompt_tokens=100, generation_tokens=500, prefix_hit_tokens=4
+    )
     s = own_command.with_counts(own_command.summary(done), engine)
-    assert (s.requests_ok, s.output_tokens, s.output_tok_s, s.request_s, s.cached_tokens) == (20, 500, 50.0, 2.0, 4)
+    assert (s.requests_ok, s.output_tokens, s.output_tok_s, s.request_s, s.cached_tokens) == (
+        20,
+        500,
+        50.0,
+        2.0,
+        4,
+    )
     assert s.refused == () and s.command_exit == 0 and s.command_output == ("fine",)
     assert "which reports latencies itself" in s.absent["ttft_ms"]
 
 
 def test_without_counters_only_time_and_exit_are_known() -> None:
-    why = dict.fromkeys(("requests_finished", "prompt_tokens", "generation_tokens", "prefix_hit_tokens"), "no metrics")
-    s = own_command.with_counts(own_command.summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why))
-    assert s.output_tok_s is None and "no metrics" in s.absent["output_tok_s"] and s.duration_s == 4.0
+    why = dict.fromkeys(
+        ("requests_finished", "prompt_tokens", "generation_tokens", "prefix_hit_tokens"),
+        "no metrics",
+    )
+    s = own_command.with_counts(
+        own_command.summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why)
+    )
+    assert (
+        s.output_tok_s is None and "no metrics" in s.absent["output_tok_s"] and s.duration_s == 4.0
+    )
     assert s.refused == ("the benchmark command exited with 2",)

@@ -1,4 +1,5 @@
-"""One load from several processes: the same requests and figures as from one, and nothing left behind."""
+"""One load from several processes: the same requests and figures as from one, and nothing left
+behind."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.errors import BenchError
 
 OK = chunked(chat_events(3))
-SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=6, requests=25, max_tokens=3, warmup=6, salt="s")
+SPEC = BenchSpec(
+    "http://127.0.0.1:1", "m", concurrency=6, requests=25, max_tokens=3, warmup=6, salt="s"
+)
 
 
 def at(url: str, **fields: Any) -> BenchSpec:
@@ -40,11 +43,19 @@ def late(seconds: float) -> Iterator[Step]:
 
 
 def living(pids: list[int]) -> list[int]:
-    return [p for p in pids if Path(f"/proc/{p}").exists() and " Z " not in Path(f"/proc/{p}/stat").read_text()]
+    return [
+        p
+        for p in pids
+        if Path(f"/proc/{p}").exists() and " Z " not in Path(f"/proc/{p}/stat").read_text()
+    ]
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(p) for task in Path(f"/proc/{pid}/task").iterdir() for p in (task / "children").read_text().split()]
+    return [
+        int(p)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for p in (task / "children").read_text().split()
+    ]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -53,12 +64,19 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-# -- the split -------------------------------------------------------------------------------------------------------
+# -- the split -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("streams", "requests", "cores", "expected"),
-    [(1, 8, 8, 1), (128, 1000, 8, 1), (129, 1000, 8, 2), (1024, 9000, 4, 4), (256, 1000, 1, 1), (256, 30, 8, 1)],
+    [
+        (1, 8, 8, 1),
+        (128, 1000, 8, 1),
+        (129, 1000, 8, 2),
+        (1024, 9000, 4, 4),
+        (256, 1000, 1, 1),
+        (256, 30, 8, 1),
+    ],
 )
 def test_the_number_of_processes_follows_streams_and_cores(
     monkeypatch: pytest.MonkeyPatch, streams: int, requests: int, cores: int, expected: int
@@ -113,17 +131,24 @@ def test_reports_of_all_processes_make_one_summary() -> None:
         }
         return ClientReport(**{**known, **fields})
 
-    counted = [RequestRecord(i, False, float(i), 1_000_000, output_tokens=3, finish_reason="length") for i in range(4)]
-    busy = report(not_sent=1, dropped=("ignore_eos",), cpu=((0, 0), (10_000_000_000, 5_000_000_000)))
+    counted = [
+        RequestRecord(i, False, float(i), 1_000_000, output_tokens=3, finish_reason="length")
+        for i in range(4)
+    ]
+    busy = report(
+        not_sent=1, dropped=("ignore_eos",), cpu=((0, 0), (10_000_000_000, 5_000_000_000))
+    )
     summary = summary_message(SPEC, [report(), busy], counted, [])["summary"]
     assert summary["client_cpu_pct"] == 50.0  # the busiest limits the load
     assert "2 processes of the load client sent the requests" in summary["notes"]
-    assert "warmed up by 12 requests, until two windows of 6 requests agreed within 3 %" in summary["notes"]
+    assert (
+        "warmed up by 12 requests, until two windows of 6 requests agreed within 3 %"
+    ) in summary["notes"]
     assert "stopped early; 4 of 25 requests were not sent" in summary["notes"]
     assert any("min_tokens, ignore_eos" in note for note in summary["notes"])
 
 
-# -- runs ------------------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fields", [{}, {"rate": 200.0}, {"until_steady": True}, {"warmup": 0}])
@@ -144,18 +169,27 @@ def test_the_same_requests_and_figures_as_from_one_process(fields: dict[str, Any
     assert one.summary.output_tokens == two.summary.output_tokens
     assert one.summary.window == two.summary.window
     if "until_steady" not in fields:
-        assert one.summary.warmup_requests == two.summary.warmup_requests == (0 if "warmup" in fields else 6)
+        assert (
+            one.summary.warmup_requests
+            == two.summary.warmup_requests
+            == (0 if "warmup" in fields else 6)
+        )
     if "rate" in fields:
-        due = [sorted(r.due_s for r in found.requests if r.due_s is not None) for found in (one, two)]
+        due = [
+            sorted(r.due_s for r in found.requests if r.due_s is not None) for found in (one, two)
+        ]
         spans = [[round(t - times[0], 5) for t in times] for times in due]
         assert spans[0] == pytest.approx(spans[1], abs=2e-5)
 
 
 @pytest.mark.slow
 def test_they_start_the_measured_part_together() -> None:
-    """One process has finished its warm-up long before the other, whose warm-up requests take a second."""
+    """One process has finished its warm-up long before the other, whose warm-up requests take a
+    second."""
     slow = request_mark("s", "w/1")
-    with ScriptedServer(lambda request, n: late(1.0 if slow in str(request.body) else 0.0)) as server:
+    with ScriptedServer(
+        lambda request, n: late(1.0 if slow in str(request.body) else 0.0)
+    ) as server:
         found = asyncio.run(run(at(server.url, concurrency=2, warmup=2, requests=8), processes=2))
     first = [min(r.start_s for r in found.requests if r.index % 2 == half) for half in (0, 1)]
     assert min(first) >= 1.0 and abs(first[0] - first[1]) < 0.5
@@ -165,19 +199,25 @@ def test_they_start_the_measured_part_together() -> None:
 def test_progress_is_that_of_all_processes() -> None:
     seen: list[BenchProgress] = []
     with ScriptedServer(lambda request, n: late(0.05)) as server:
-        asyncio.run(run(at(server.url, concurrency=4, requests=80), processes=2, on_progress=seen.append))
+        asyncio.run(
+            run(at(server.url, concurrency=4, requests=80), processes=2, on_progress=seen.append)
+        )
     assert max(p.in_flight for p in seen) == 4 and max(p.total for p in seen) == 80
     assert max(p.done for p in seen) > 40
 
 
 def killed(number: int, *, stopped: bool = False) -> tuple[str, list[int]]:
-    """Kill one process of a run (-1: the worker itself) and return what was said, and the processes that were there.
-    With `stopped`, a process that is not killed has received SIGSTOP before."""
+    """Kill one process of a run (-1: the worker itself) and return what was said, and the processes
+    that were there. With `stopped`, a process that is not killed has received SIGSTOP before."""
 
     async def go(server: ScriptedServer) -> tuple[str, list[int]]:
         task = asyncio.ensure_future(run(at(server.url), processes=2))
         await until(lambda: len(server.requests) == 6)
-        (worker,) = [p for p in children_of(os.getpid()) if b"bench.worker" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        (worker,) = [
+            p
+            for p in children_of(os.getpid())
+            if b"bench.worker" in Path(f"/proc/{p}/cmdline").read_bytes()
+        ]
         clients = children_of(worker)
         assert len(clients) == 2
         if stopped:
@@ -193,7 +233,10 @@ def killed(number: int, *, stopped: bool = False) -> tuple[str, list[int]]:
 
 @pytest.mark.parametrize(
     ("number", "said"),
-    [(1, "process 2 of 2 of the load client ended by signal SIGKILL before it had a result"), (-1, "signal SIGKILL")],
+    [
+        (1, "process 2 of 2 of the load client ended by signal SIGKILL before it had a result"),
+        (-1, "signal SIGKILL"),
+    ],
 )
 def test_a_process_that_is_killed_fails_the_run_and_leaves_nothing(number: int, said: str) -> None:
     message, pids = killed(number)

@@ -1,4 +1,5 @@
-"""The client's fast paths against its general code: both give the same results for any bytes in any pieces."""
+"""The client's fast paths against its general code: both give the same results for any bytes in any
+pieces."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from workbench.bench.reply import Reply
 from workbench.bench.sse import SseDecoder, SseError
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT_STREAM = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 
 
 def cut(data: bytes, points: list[int]) -> list[bytes]:
@@ -39,7 +42,7 @@ def broken_in_places(draw: Callable[..., Any], data: bytes) -> bytes:
     return data
 
 
-# -- chunked bodies --------------------------------------------------------------------------------------------------
+# -- chunked bodies --------------------------------------------------------------------------------
 
 
 class Plodding(ResponseReader):
@@ -55,7 +58,17 @@ FRAME = st.one_of(
     st.binary(max_size=300).map(lambda p: b"%X\r\n%b\r\n" % (len(p), p)),
     st.binary(max_size=9).map(lambda p: b"%04x;name=value\r\n%b\r\n" % (len(p), p)),
     st.binary(max_size=9).map(lambda p: b" %x \r\n%b\r\n" % (len(p), p)),
-    st.sampled_from([b"0\r\n\r\n", b"0\r\nA: b\r\n\r\n", b"00\r\n\r\n", b"5\r\nab\r\n", b"-1\r\n", b"g\r\n", b"\r\n"]),
+    st.sampled_from(
+        [
+            b"0\r\n\r\n",
+            b"0\r\nA: b\r\n\r\n",
+            b"00\r\n\r\n",
+            b"5\r\nab\r\n",
+            b"-1\r\n",
+            b"g\r\n",
+            b"\r\n",
+        ]
+    ),
 )
 
 
@@ -68,12 +81,21 @@ def read(reader: ResponseReader, pieces: list[bytes]) -> tuple[Any, ...]:
             reader.eof()
     except HttpError as error:
         failed = (str(error), error.truncated)
-    return body if failed is None else None, failed, reader.complete, reader.keep_alive, reader.rest, reader.received
+    return (
+        body if failed is None else None,
+        failed,
+        reader.complete,
+        reader.keep_alive,
+        reader.rest,
+        reader.received,
+    )
 
 
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), frames=st.lists(FRAME, max_size=8), ended=st.booleans(), points=CUTS)
-def test_chunked_bodies(data: st.DataObject, frames: list[bytes], ended: bool, points: list[int]) -> None:
+def test_chunked_bodies(
+    data: st.DataObject, frames: list[bytes], ended: bool, points: list[int]
+) -> None:
     body = broken_in_places(data.draw, b"".join(frames) + (b"0\r\n\r\n" if ended else b""))
     pieces = cut(HEAD + body, points)
     assert read(ResponseReader(), pieces) == read(Plodding(), pieces)
@@ -81,24 +103,36 @@ def test_chunked_bodies(data: st.DataObject, frames: list[bytes], ended: bool, p
     assert whole == read(Plodding(), [bytes([b]) for b in HEAD + body])[0]
 
 
-# -- events ----------------------------------------------------------------------------------------------------------
+# -- events ----------------------------------------------------------------------------------------
 
 BLOCK = st.one_of(
-    st.sampled_from(['{"a":1}', "[DONE]", "", " ", "data: x", "\u2028", "é😀", "\n", "x\ndata: y", "\n\n"]).map(
-        lambda t: b"data: " + t.encode() + b"\n\n"
-    ),
+    st.sampled_from(
+        ['{"a":1}', "[DONE]", "", " ", "data: x", "\u2028", "é😀", "\n", "x\ndata: y", "\n\n"]
+    ).map(lambda t: b"data: " + t.encode() + b"\n\n"),
     st.binary(max_size=12).map(lambda b: b"data: " + b + b"\n\n"),
     st.sampled_from(
-        [b"data:x\n\n", b"data\n\n", b": ping\n\n", b"event: error\ndata: x\n\n", b"error: x\n\n", b"\n\n"]
+        [
+            b"data:x\n\n",
+            b"data\n\n",
+            b": ping\n\n",
+            b"event: error\ndata: x\n\n",
+            b"error: x\n\n",
+            b"\n\n",
+        ]
     ),
 )
 
 
 def plain_events(stream: bytes) -> list[tuple[bytes, bytes]]:
-    """Parse the whole stream line by line as the standard says, with unfinished events and `error` fields as in
-    SseDecoder."""
+    """Parse the whole stream line by line as the standard says, with unfinished events and `error`
+    fields as in SseDecoder."""
     events, name, data, errors = [], b"", [], []
-    lines = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    lines = (
+        stream.removeprefix(b"\xef\xbb\xbf")
+        .replace(b"\r\n", b"\n")
+        .replace(b"\r", b"\n")
+        .split(b"\n")
+    )
     for line in [*lines, b""]:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
@@ -116,7 +150,12 @@ def plain_events(stream: bytes) -> list[tuple[bytes, bytes]]:
 
 
 @settings(deadline=None, max_examples=100)
-@given(data=st.data(), blocks=st.lists(BLOCK, max_size=8), points=CUTS, end=st.sampled_from([b"\n", b"\r\n", b"\r"]))
+@given(
+    data=st.data(),
+    blocks=st.lists(BLOCK, max_size=8),
+    points=CUTS,
+    end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+)
 def test_events(data: st.DataObject, blocks: list[bytes], points: list[int], end: bytes) -> None:
     stream = broken_in_places(data.draw, b"".join(blocks).replace(b"\n", end))
     decoder = SseDecoder()
@@ -124,7 +163,7 @@ def test_events(data: st.DataObject, blocks: list[bytes], points: list[int], end
     assert events + decoder.close() == plain_events(stream)
 
 
-# -- content chunks --------------------------------------------------------------------------------------------------
+# -- content chunks --------------------------------------------------------------------------------
 
 
 class Forgetful(Reply):
@@ -135,20 +174,38 @@ class Forgetful(Reply):
 
 
 TEXT = st.one_of(
-    st.sampled_from(["", "a", " the", '"', "\\", 'a","finish_reason":"stop","x":"b', "\u2028", "\x7f", "\x00"]),
+    st.sampled_from(
+        ["", "a", " the", '"', "\\", 'a","finish_reason":"stop","x":"b', "\u2028", "\x7f", "\x00"]
+    ),
     st.text(alphabet=st.characters(codec="utf-8"), max_size=8),
 )
 EVENT = st.one_of(
     st.builds(lambda t: json.dumps(chunk({"content": t}), separators=(",", ":")).encode(), TEXT),
     st.builds(lambda t: json.dumps(chunk({"content": t}), ensure_ascii=False).encode(), TEXT),
-    st.builds(lambda t: json.dumps(chunk({"reasoning_content": t, "content": None})).encode(), TEXT),
-    st.builds(lambda t: json.dumps({"choices": [{"index": 0, "text": t, "finish_reason": None}]}).encode(), TEXT),
+    st.builds(
+        lambda t: json.dumps(chunk({"reasoning_content": t, "content": None})).encode(), TEXT
+    ),
+    st.builds(
+        lambda t: json.dumps(
+            {"choices": [{"index": 0, "text": t, "finish_reason": None}]}
+        ).encode(),
+        TEXT,
+    ),
     st.builds(lambda t: json.dumps(chunk({"tool_calls": [{"text": t}]})).encode(), TEXT),
-    st.builds(lambda t: json.dumps({**chunk({"content": "a"}), "error": {"text": t}}).encode(), TEXT),
+    st.builds(
+        lambda t: json.dumps({**chunk({"content": "a"}), "error": {"text": t}}).encode(), TEXT
+    ),
     st.builds(lambda t: json.dumps({**chunk({"content": t}), "usage": usage(3, 1)}).encode(), TEXT),
     st.builds(lambda t: json.dumps(chunk({"content": t}, "length")).encode(), TEXT),
-    st.builds(lambda t: b'{"choices":[{"delta":{"content":"a"},"delta":{"content":"' + t.encode() + b'"}}]}', TEXT),
-    st.sampled_from([b"[DONE]", b" ", b"null", b"{", b'{"error":"x"}', b"\0abc", b"\0", b'{"choices":[{}]}']),
+    st.builds(
+        lambda t: (
+            b'{"choices":[{"delta":{"content":"a"},"delta":{"content":"' + t.encode() + b'"}}]}'
+        ),
+        TEXT,
+    ),
+    st.sampled_from(
+        [b"[DONE]", b" ", b"null", b"{", b'{"error":"x"}', b"\0abc", b"\0", b'{"choices":[{}]}']
+    ),
 )
 NAME = st.sampled_from([b"", b"", b"", b"", b"error", b"message"])
 
@@ -171,9 +228,13 @@ def heard(reply: Reply, events: list[tuple[bytes, bytes]], batch: int) -> tuple[
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), pool=st.lists(EVENT, min_size=1, max_size=5), batch=st.integers(1, 4))
 def test_content_chunks(data: st.DataObject, pool: list[bytes], batch: int) -> None:
-    """A few forms of events that occur again and again, as in a real stream, some of them changed inside."""
+    """A few forms of events that occur again and again, as in a real stream, some of them changed
+    inside."""
     chosen = data.draw(st.lists(st.tuples(NAME, st.sampled_from(pool)), max_size=14))
-    events = [(name, broken_in_places(data.draw, e) if data.draw(st.booleans()) else e) for name, e in chosen]
+    events = [
+        (name, broken_in_places(data.draw, e) if data.draw(st.booleans()) else e)
+        for name, e in chosen
+    ]
     assert heard(Reply(), events, batch) == heard(Forgetful(), events, batch)
 
 
@@ -191,7 +252,7 @@ def test_an_error_event_of_the_form_of_a_chunk_is_an_error_and_nothing_after_it_
     assert (len(reply.stamps_ns), reply.error) == (2, records.STREAM_ERROR)
 
 
-# -- chunks that contain only text -----------------------------------------------------------------------------------
+# -- chunks that contain only text -----------------------------------------------------------------
 
 
 class Parsing(Exchange):
@@ -217,14 +278,21 @@ def taken(exchange: Exchange, pieces: list[bytes]) -> tuple[Any, ...]:
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), pool=st.lists(EVENT, min_size=1, max_size=3))
 def test_reads_of_chunks(data: st.DataObject, pool: list[bytes]) -> None:
-    """Reads that contain one chunk each, as of a paced stream, some of them changed or cut inside, or several."""
-    events = [b"data: " + e + b"\n\n" for e in data.draw(st.lists(st.sampled_from(pool), max_size=14))]
+    """Reads that contain one chunk each, as of a paced stream, some of them changed or cut inside,
+    or several."""
+    events = [
+        b"data: " + e + b"\n\n" for e in data.draw(st.lists(st.sampled_from(pool), max_size=14))
+    ]
     form = data.draw(st.sampled_from([b"%x\r\n%b\r\n", b"%X\r\n%b\r\n", b"%04x\r\n%b\r\n"]))
     chunks = [form % (len(e), e) for e in events]
     broken = [broken_in_places(data.draw, c) if data.draw(st.booleans()) else c for c in chunks]
     pieces = [
         EVENT_STREAM,
-        *(p for c in broken for p in (cut(c, data.draw(CUTS)) if data.draw(st.booleans()) else [c])),
+        *(
+            p
+            for c in broken
+            for p in (cut(c, data.draw(CUTS)) if data.draw(st.booleans()) else [c])
+        ),
     ]
     together = data.draw(st.integers(1, 4))
     pieces = [b"".join(pieces[at : at + together]) for at in range(0, len(pieces), together)]

@@ -1,4 +1,5 @@
-"""The rest of the load client between two rounds of reads: as long as it changes no time, and no longer."""
+"""The rest of the load client between two rounds of reads: as long as it changes no time, and no
+longer."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def running(gaps_ns: list[int], streams: int = 128) -> list[Exchange]:
     return exchanges
 
 
-def pause_after(*sweeps: list[Exchange], tokens: int = 128, clock: ReceiveClock | None = None) -> int:
+def pause_after(
+    *sweeps: list[Exchange], tokens: int = 128, clock: ReceiveClock | None = None
+) -> int:
     pause = ReadPause(tokens, clock or ReceiveClock())
     for sweep in sweeps:
         pause.adapt(sweep)
@@ -39,7 +42,9 @@ def pause_after(*sweeps: list[Exchange], tokens: int = 128, clock: ReceiveClock 
         (MS // 4, 128, 0),  # so short a rest saves nothing
     ],
 )
-def test_the_rest_follows_the_gaps_of_the_streams(gap_ns: int, tokens: int, expected_ns: int) -> None:
+def test_the_rest_follows_the_gaps_of_the_streams(
+    gap_ns: int, tokens: int, expected_ns: int
+) -> None:
     assert pause_after(running([gap_ns, gap_ns]), tokens=tokens) == expected_ns
 
 
@@ -54,11 +59,14 @@ def test_a_second_without_chunks_that_arrive_together_allows_a_rest_again() -> N
 
 
 def test_a_short_gap_of_one_stream_shortens_the_rest_of_all() -> None:
-    assert pause_after(running([10 * MS] * 2, streams=200) + running([MS] * 2, streams=20)) == MS // 8
+    assert (
+        pause_after(running([10 * MS] * 2, streams=200) + running([MS] * 2, streams=20)) == MS // 8
+    )
 
 
 def test_few_streams_are_read_at_once() -> None:
-    """At 100 tokens/s, 16 streams bring less than two chunks in a rest, which costs a wake-up itself."""
+    """At 100 tokens/s, 16 streams bring less than two chunks in a rest, which costs a wake-up
+    itself."""
     assert pause_after(running([10 * MS] * 2, streams=16)) == 0
     assert pause_after(running([10 * MS] * 2, streams=20)) == MS
 

@@ -41,7 +41,13 @@ def test_any_kind_of_content_counts(delta: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "delta", [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None, "tool_calls": []}]
+    "delta",
+    [
+        {},
+        {"role": "assistant"},
+        {"role": "assistant", "content": ""},
+        {"content": None, "tool_calls": []},
+    ],
 )
 def test_chunks_without_content_do_not_count(delta: dict[str, Any]) -> None:
     assert list(fed(chunk(delta), chunk({"content": "x"})).stamps_ns) == [2]
@@ -59,25 +65,40 @@ def test_completions_text_counts() -> None:
     key=st.sampled_from(["content", "reasoning_content", "text"]),
     spaced=st.booleans(),
 )
-def test_the_fast_path_gives_the_results_of_parsing(texts: list[str], ascii_only: bool, key: str, spaced: bool) -> None:
+def test_the_fast_path_gives_the_results_of_parsing(
+    texts: list[str], ascii_only: bool, key: str, spaced: bool
+) -> None:
     separators = (", ", ": ") if spaced else (",", ":")
 
     def line(text: str) -> bytes:
         choice = {"index": 0, "text": text} if key == "text" else {"index": 0, "delta": {key: text}}
         data = {"id": "1", "choices": [{**choice, "finish_reason": None}], "usage": None}
-        return json.dumps(data, ensure_ascii=ascii_only, separators=separators).encode("utf-8", "surrogatepass")
+        return json.dumps(data, ensure_ascii=ascii_only, separators=separators).encode(
+            "utf-8", "surrogatepass"
+        )
 
     reply = fed(*[line(t) for t in texts])
     broken = next(
-        (i for i, t in enumerate(texts) if not ascii_only and any("\ud800" <= c <= "\udfff" for c in t)), None
+        (
+            i
+            for i, t in enumerate(texts)
+            if not ascii_only and any("\ud800" <= c <= "\udfff" for c in t)
+        ),
+        None,
     )
     before = texts[:broken]
-    assert [s for s in reply.stamps_ns if s <= len(before)] == [i for i, t in enumerate(before, start=1) if t]
+    assert [s for s in reply.stamps_ns if s <= len(before)] == [
+        i for i, t in enumerate(before, start=1) if t
+    ]
 
 
 def test_bytes_after_a_known_chunk_are_still_checked() -> None:
     good = json.dumps(chunk({"content": "a"}), separators=(",", ":")).encode()
-    for bad in (good.replace(b'"a"', b'"a\n"'), good.replace(b'"a"', b'"\\x"'), good.replace(b'"a"', b'"\xff"')):
+    for bad in (
+        good.replace(b'"a"', b'"a\n"'),
+        good.replace(b'"a"', b'"\\x"'),
+        good.replace(b'"a"', b'"\xff"'),
+    ):
         assert fed(good, good, bad).error == records.MALFORMED
     other = good.replace(b'"a"', b'"a","finish_reason":"stop","x":"b"')
     assert list(fed(good, other).stamps_ns) == [1, 2]
@@ -93,7 +114,12 @@ def test_usage_is_counted_once_and_the_last_one_counts() -> None:
         b"[DONE]",
         asked=3,
     )
-    assert (reply.prompt_tokens, reply.output_tokens, reply.cached_tokens, reply.first_tokens) == (9, 3, 4, 2)
+    assert (reply.prompt_tokens, reply.output_tokens, reply.cached_tokens, reply.first_tokens) == (
+        9,
+        3,
+        4,
+        2,
+    )
     assert reply.error is None and reply.done
 
 
@@ -116,7 +142,10 @@ def test_a_token_count_that_is_no_count_is_unknown(value: Any) -> None:
 @pytest.mark.parametrize(
     ("events", "kind"),
     [
-        ([chunk({"content": "a"}), {"error": {"message": "out of memory", "code": 500}}], records.STREAM_ERROR),
+        (
+            [chunk({"content": "a"}), {"error": {"message": "out of memory", "code": 500}}],
+            records.STREAM_ERROR,
+        ),
         ([chunk({"content": "a"}), {"object": "error", "error": "boom"}], records.STREAM_ERROR),
         ([chunk({"content": "a"}), b'{"choices": [{"del'], records.MALFORMED),
         ([chunk({"content": "a"}), b"null"], records.MALFORMED),
@@ -159,4 +188,6 @@ def test_error_text(body: bytes) -> None:
 
 def test_error_text_of_anything_is_one_short_line() -> None:
     assert "\n" not in error_text(b"\xff\n" * 500) and len(error_text(b"x" * 5000)) == 300
-    assert "ignore_eos" in error_text(b'{"detail": [{"loc": ["body", "ignore_eos"], "msg": "extra"}]}')
+    assert "ignore_eos" in error_text(
+        b'{"detail": [{"loc": ["body", "ignore_eos"], "msg": "extra"}]}'
+    )

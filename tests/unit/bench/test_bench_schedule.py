@@ -45,7 +45,14 @@ def record(index: int = 0, **fields: Any) -> RequestRecord:
 
 
 def bench(url: str, **fields: Any) -> Client:
-    given = {"concurrency": 1, "requests": 1, "warmup": 0, "max_tokens": 3, "timeout_s": 10.0, **fields}
+    given = {
+        "concurrency": 1,
+        "requests": 1,
+        "warmup": 0,
+        "max_tokens": 3,
+        "timeout_s": 10.0,
+        **fields,
+    }
     spec = BenchSpec(url=url, model="m", salt="ab", **given)
     client = Client(spec, resolve(spec), None, lambda record: None)
     client.run()
@@ -61,13 +68,19 @@ def slow(seconds: float, answer: bytes = OK) -> Any:
     return steps
 
 
-# -- open loop -------------------------------------------------------------------------------------------------------
+# -- open loop -------------------------------------------------------------------------------------
 
 
-@given(rate=st.floats(0.1, 1000), seed=st.integers(0, 99), arrival=st.sampled_from(["poisson", "constant"]))
+@given(
+    rate=st.floats(0.1, 1000),
+    seed=st.integers(0, 99),
+    arrival=st.sampled_from(["poisson", "constant"]),
+)
 def test_a_schedule_is_its_seed_s_and_has_its_rate(rate: float, seed: int, arrival: str) -> None:
     spec = replace(SPEC, rate=rate, seed=seed, arrival=arrival)
-    times, again = (list(itertools.islice(arrivals(spec, warmup=False) or (), 2000)) for _ in range(2))
+    times, again = (
+        list(itertools.islice(arrivals(spec, warmup=False) or (), 2000)) for _ in range(2)
+    )
     assert times == again and times[0] == 0.0 and times == sorted(times)
     assert 1999 / times[-1] == pytest.approx(rate, rel=0.15)
     others = itertools.islice(arrivals(replace(spec, seed=seed + 1), warmup=False) or (), 2000)
@@ -90,17 +103,22 @@ def test_requests_start_when_they_are_due_whatever_the_server_does() -> None:
     starts = sorted((r.due_s, r.start_s) for r in client.counted)
     first = starts[0][0]
     assert first is not None
-    assert [d - first for d, _ in starts if d is not None] == pytest.approx([i / 50 for i in range(20)], abs=1e-5)
+    assert [d - first for d, _ in starts if d is not None] == pytest.approx(
+        [i / 50 for i in range(20)], abs=1e-5
+    )
     waits = sorted(s - d for d, s in starts if d is not None)
     assert waits[0] >= 0 and waits[10] < 0.1
     summary = summarize(client.spec, client.counted, (), ClientFacts())
     assert summary.queue_ms and summary.queue_ms.count == 20 and summary.in_flight_nominal is None
     assert summary.e2e_ms and summary.e2e_from_schedule_ms
-    assert summary.e2e_from_schedule_ms.mean == pytest.approx(summary.e2e_ms.mean + summary.queue_ms.mean, abs=0.01)
+    assert summary.e2e_from_schedule_ms.mean == pytest.approx(
+        summary.e2e_ms.mean + summary.queue_ms.mean, abs=0.01
+    )
 
 
 def test_queueing_behind_the_cap_is_not_hidden() -> None:
-    """One stream, answers of 50 ms, due every 10 ms: the server seems to take 50 ms, but a user would wait 400."""
+    """One stream, answers of 50 ms, due every 10 ms: the server seems to take 50 ms, but a user
+    would wait 400."""
     with ScriptedServer(slow(0.05)) as server:
         client = bench(server.url, requests=10, concurrency=1, rate=100.0, arrival="constant")
         assert server.connections == 1
@@ -109,33 +127,47 @@ def test_queueing_behind_the_cap_is_not_hidden() -> None:
     assert s.e2e_ms.p50 < 100 and s.queue_ms.max > 300
     assert s.ttft_from_schedule_ms.max == pytest.approx(s.queue_ms.max + s.ttft_ms.p50, rel=0.3)
     assert client.capped == 9
-    assert any(n.startswith("behind schedule: 9 of 10 requests") and "busy 9 times" in n for n in s.notes)
+    assert any(
+        n.startswith("behind schedule: 9 of 10 requests") and "busy 9 times" in n for n in s.notes
+    )
     (said,) = s.refused
     assert "instead of the scheduled 100.00" in said and "since the only stream was busy" in said
 
 
 def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten() -> None:
-    """Both streams hang until the time is over: the requests that were sent look fine, but a user would have waited."""
+    """Both streams hang until the time is over: the requests that were sent look fine, but a user
+    would have waited."""
     with ScriptedServer(lambda request, n: [OK] if n < 10 else slow(0.7)(request, n)) as server:
-        client = bench(server.url, requests=1000, concurrency=2, rate=100.0, arrival="constant", seconds=0.5)
+        client = bench(
+            server.url, requests=1000, concurrency=2, rate=100.0, arrival="constant", seconds=0.5
+        )
     due = len(client.counted) + client.unsent
     assert due == pytest.approx(50, abs=1) and 10 <= len(client.counted) <= 14
     facts = ClientFacts(capped=client.capped, unsent=client.unsent)
     refused = summarize(client.spec, client.counted, (), facts).refused
-    assert f"{client.unsent} of {due} due requests were never sent, since all 2 streams were busy" in refused
+    assert (
+        f"{client.unsent} of {due} due requests were never sent, since all 2 streams were busy"
+    ) in refused
 
 
-@pytest.mark.parametrize("fields", [{"rate": 100.0, "requests": 20}, {"seconds": 0.2, "requests": 1000}])
+@pytest.mark.parametrize(
+    "fields", [{"rate": 100.0, "requests": 20}, {"seconds": 0.2, "requests": 1000}]
+)
 def test_requests_that_were_never_due_are_not_missing(fields: dict[str, Any]) -> None:
     with ScriptedServer(lambda request, n: [OK]) as server:
         client = bench(server.url, concurrency=4, warmup=4, **fields)
     assert client.unsent == 0
-    reasons = refusals(client.spec, client.counted, ClientFacts(unsent=client.unsent), Window("whole run", 0, 1))
+    reasons = refusals(
+        client.spec, client.counted, ClientFacts(unsent=client.unsent), Window("whole run", 0, 1)
+    )
     assert not any("never sent" in reason for reason in reasons)
 
 
 def test_a_backlog_that_was_worked_off_gives_a_note_and_a_valid_result() -> None:
-    made = [record(i, due_s=i / 10, start_s=i / 10 + (0.3 if 3 < i < 8 else 0.0), end_us=50_000) for i in range(30)]
+    made = [
+        record(i, due_s=i / 10, start_s=i / 10 + (0.3 if 3 < i < 8 else 0.0), end_us=50_000)
+        for i in range(30)
+    ]
     spec = replace(SPEC, rate=10.0)
     assert refusals(spec, made, ClientFacts(), Window("whole run", 0, 3)) == ()
     assert "4 of 30 requests started more than 10 ms late (worst 300 ms)" in " ".join(
@@ -149,7 +181,7 @@ def test_an_open_loop_warms_up_on_a_schedule_of_its_own() -> None:
     assert [r.due_s is not None for r in (*client.warmups, *client.counted)] == [True] * 8
 
 
-# -- closed loop -----------------------------------------------------------------------------------------------------
+# -- closed loop -----------------------------------------------------------------------------------
 
 
 def test_first_starts_are_spread_over_one_request() -> None:
@@ -158,7 +190,9 @@ def test_first_starts_are_spread_over_one_request() -> None:
     due = [slot.ready_ns / 1e9 for slot in client._slots]
     duration_s = sum(r.end_us for r in client.warmups) / 4e6
     assert duration_s >= 0.1
-    assert [b - a for a, b in itertools.pairwise(due)] == pytest.approx([duration_s / 4] * 3, rel=1e-3)
+    assert [b - a for a, b in itertools.pairwise(due)] == pytest.approx(
+        [duration_s / 4] * 3, rel=1e-3
+    )
     began = client._began_ns / 1e9
     starts = sorted(r.start_s + began for r in client.counted)
     assert all(start >= when for start, when in zip(starts, due, strict=False))
@@ -177,7 +211,11 @@ def test_a_run_ends_by_time_and_reports_its_requests() -> None:
     )
     assert max(r.start_s for r in client.counted) < 0.5
     progress = client.progress()
-    assert (progress.done, progress.total, progress.in_flight) == (len(client.counted), len(client.counted), 0)
+    assert (progress.done, progress.total, progress.in_flight) == (
+        len(client.counted),
+        len(client.counted),
+        0,
+    )
 
 
 def test_each_request_is_held_to_its_own_length() -> None:
@@ -195,7 +233,7 @@ def test_each_request_is_held_to_its_own_length() -> None:
         assert sorted(r.body["max_tokens"] for r in server.requests) == sorted(asked)
 
 
-# -- warming up ------------------------------------------------------------------------------------------------------
+# -- warming up ------------------------------------------------------------------------------------
 
 
 def ended(warmup: Warmup, *end_us: int) -> list[bool]:
@@ -212,17 +250,22 @@ def outcome_note(warmup: Warmup) -> str:
 def test_warming_up_ends_when_two_windows_agree() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=2))
     assert ended(warmup, 900, 800, 500, 500, 490, 500) == [False] * 5 + [True]
-    assert outcome_note(warmup) == "warmed up by 6 requests, until two windows of 2 requests agreed within 3 %"
+    assert outcome_note(warmup) == (
+        "warmed up by 6 requests, until two windows of 2 requests agreed within 3 %"
+    )
 
 
 def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end() -> None:
-    assert ended(Warmup(replace(SPEC, until_steady=True, warmup=7)), *[500] * 7) == [False] * 6 + [True]
+    assert ended(Warmup(replace(SPEC, until_steady=True, warmup=7)), *[500] * 7) == [False] * 6 + [
+        True
+    ]
     never = Warmup(replace(SPEC, until_steady=True, warmup=0))
     assert never.limit == 16
     assert not any(ended(never, *(1000 * 2**i for i in range(16))))
     assert (
         outcome_note(never)
-        == "the server had not become steady after 16 warm-up requests: the last two windows are 300 % apart"
+        == "the server had not become steady after 16 warm-up requests: the last two windows are "
+        "300 % apart"
     )
     fixed = Warmup(replace(SPEC, warmup=3))
     assert fixed.limit == 3 and not any(ended(fixed, 500, 500, 500)) and fixed.outcome() is None
@@ -247,17 +290,27 @@ def test_a_server_that_gets_faster_is_warmed_up_and_the_prompts_have_the_measure
         return [chunked(events)]
 
     with ScriptedServer(answer) as server:
-        client = bench(server.url, requests=4, concurrency=1, warmup=1, until_steady=True, input_tokens=200)
+        client = bench(
+            server.url, requests=4, concurrency=1, warmup=1, until_steady=True, input_tokens=200
+        )
         sent = len(server.requests)
     assert 8 <= len(client.warmups) <= 16 and sent == len(client.warmups) + 4
     assert client.workload.calibrated
     assert abs((client.counted[0].prompt_tokens or 0) - 200) < 40
-    assert abs((client.warmups[-1].prompt_tokens or 0) - 200) < 40 < (client.warmups[0].prompt_tokens or 0) - 200
-    assert run_notes(client.spec, [client.report()])[0].startswith(("warmed up by", "the server had not become steady"))
+    assert (
+        abs((client.warmups[-1].prompt_tokens or 0) - 200)
+        < 40
+        < (client.warmups[0].prompt_tokens or 0) - 200
+    )
+    assert run_notes(client.spec, [client.report()])[0].startswith(
+        ("warmed up by", "the server had not become steady")
+    )
 
 
 def test_a_warm_up_that_fails_throughout_ends() -> None:
-    with ScriptedServer(lambda request, n: [b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"]) as server:
+    with ScriptedServer(
+        lambda request, n: [b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"]
+    ) as server:
         client = bench(server.url, requests=2, concurrency=2, warmup=2, until_steady=True)
     assert len(client.warmups) == 16 and run_notes(client.spec, [client.report()]) == (
         "the server had not become steady after 16 warm-up requests",
@@ -267,21 +320,25 @@ def test_a_warm_up_that_fails_throughout_ends() -> None:
 def test_progress_names_the_warm_up_phase() -> None:
     phases: list[tuple[str, int]] = []
     with ScriptedServer(slow(0.03)) as server:
-        spec = BenchSpec(server.url, "m", concurrency=1, requests=20, warmup=10, max_tokens=3, until_steady=True)
+        spec = BenchSpec(
+            server.url, "m", concurrency=1, requests=20, warmup=10, max_tokens=3, until_steady=True
+        )
         client = Client(spec, resolve(spec), None, lambda r: None)
         client.tick = lambda now: phases.append((client.progress().phase, client.progress().total))
         client.run()
     assert phases[0] == ("warming up", 10) and phases[-1] == ("measuring", 20)
 
 
-# -- the client's own load -------------------------------------------------------------------------------------------
+# -- the client's own load -------------------------------------------------------------------------
 
 
 def test_idle_streams_are_invalid_only_in_a_closed_loops_steady_window() -> None:
     made = [record(i, start_s=float(i // 2), end_us=960_000) for i in range(16)]
     steady, whole = Window("steady", 1.0, 7.0), Window("whole run", 0.0, 8.0)
     (said,) = refusals(SPEC, made, ClientFacts(), steady)
-    assert said.startswith("1.92 of 2 streams were in flight on average (96 %, at least 97 % are needed)")
+    assert said.startswith(
+        "1.92 of 2 streams were in flight on average (96 %, at least 97 % are needed)"
+    )
     assert refusals(SPEC, made, ClientFacts(), whole) == ()
     assert refusals(replace(SPEC, rate=2.0), made, ClientFacts(), steady) == ()
     fuller = [replace(r, end_us=980_000) for r in made]
@@ -317,7 +374,9 @@ def test_a_cache_that_answers_makes_the_result_invalid(
 
 def test_template_hits_give_a_note() -> None:
     s = summarize(SPEC, [record(cached_tokens=16)], (), ClientFacts(prompt_words=80))
-    assert "16 prompt tokens of each came from the prefix cache: no more than a chat template can have" in s.notes
+    assert (
+        "16 prompt tokens of each came from the prefix cache: no more than a chat template can have"
+    ) in s.notes
 
 
 def test_own_load_is_that_of_the_window() -> None:
@@ -329,8 +388,8 @@ def test_own_load_is_that_of_the_window() -> None:
 
 
 def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
-    """The check looks at the streams in flight, whatever the cause: here a reader that takes as long for each record
-    as its request took."""
+    """The check looks at the streams in flight, whatever the cause: here a reader that takes as
+    long for each record as its request took."""
     with ScriptedServer(slow(0.02)) as server:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=16, warmup=2, max_tokens=3)
         client = Client(spec, resolve(spec), None, lambda r: time.sleep(r.end_us / 1e6))

@@ -36,8 +36,8 @@ STREAM = st.lists(st.tuples(LINE, st.sampled_from(["\n", "\r\n", "\r"])), max_si
 
 
 def reference(text: str) -> list[tuple[bytes, bytes]]:
-    """Apply the standard's algorithm to a whole stream, line by line, with `error` fields and an unfinished event as in
-    SseDecoder."""
+    """Apply the standard's algorithm to a whole stream, line by line, with `error` fields and an
+    unfinished event as in SseDecoder."""
     events, name, data, errors = [], "", [], []
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for line in [*lines, ""]:
@@ -58,7 +58,9 @@ def reference(text: str) -> list[tuple[bytes, bytes]]:
 
 
 @given(lines=STREAM, bom=st.booleans(), points=st.lists(st.integers(0, 500), max_size=15))
-def test_whatever_the_cuts_and_line_ends(lines: list[tuple[str, str]], bom: bool, points: list[int]) -> None:
+def test_whatever_the_cuts_and_line_ends(
+    lines: list[tuple[str, str]], bom: bool, points: list[int]
+) -> None:
     text = ("\ufeff" if bom else "") + "".join(line + end for line, end in lines)
     data = text.encode()
     edges = [0, *sorted(min(p, len(data)) for p in points), len(data)]

@@ -17,12 +17,15 @@ from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.distribution import distribution, quantile
 from workbench.model.json_records import from_json, to_json
 
-SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=2, requests=2, max_tokens=5, input_tokens=10)
+SPEC = BenchSpec(
+    "http://127.0.0.1:1", "m", concurrency=2, requests=2, max_tokens=5, input_tokens=10
+)
 FLOATS = st.lists(st.floats(0, 1e6), min_size=2, max_size=60)
 
 
 def record(index: int = 0, **fields: Any) -> RequestRecord:
-    """Return a record of 5 tokens: TTFT 100 ms, then 4 gaps of 10 ms, ended 5 ms after the last chunk."""
+    """Return a record of 5 tokens: TTFT 100 ms, then 4 gaps of 10 ms, ended 5 ms after the last
+    chunk."""
     base = RequestRecord(
         index=index,
         warmup=False,
@@ -48,7 +51,9 @@ def test_quantiles_are_those_of_the_statistics_module(values: list[float]) -> No
     ordered = sorted(values)
     expected = statistics.quantiles(ordered, n=100, method="inclusive")
     for percent in (1, 50, 90, 99):
-        assert quantile(ordered, percent / 100) == pytest.approx(expected[percent - 1], rel=1e-9, abs=1e-9)
+        assert quantile(ordered, percent / 100) == pytest.approx(
+            expected[percent - 1], rel=1e-9, abs=1e-9
+        )
 
 
 def test_quantiles_known_values() -> None:
@@ -90,19 +95,32 @@ def test_several_tokens_in_a_chunk_are_no_faster_gaps() -> None:
 
 
 def test_failed_requests_count_only_in_the_duration() -> None:
-    bad = record(1, error="http 503", detail="busy", end_us=500_000, output_tokens=3, gaps_us=(1,), ttft_us=5)
+    bad = record(
+        1, error="http 503", detail="busy", end_us=500_000, output_tokens=3, gaps_us=(1,), ttft_us=5
+    )
     s = summary(record(0), bad)
     assert (s.requests_ok, s.requests_failed, s.errors) == (1, 1, {"http 503": 1})
-    assert s.output_tokens == 5 and s.duration_s == pytest.approx(0.5) and s.output_tok_s == pytest.approx(10)
+    assert (
+        s.output_tokens == 5
+        and s.duration_s == pytest.approx(0.5)
+        and s.output_tok_s == pytest.approx(10)
+    )
     assert s.ttft_ms and s.ttft_ms.count == 1 and s.itl_ms and s.itl_ms.count == 4
     assert "1 x http 503: busy" in s.notes
 
 
 def test_without_usage_tokens_are_unknown() -> None:
     s = summary(record(0), record(1, output_tokens=None, prompt_tokens=None, cached_tokens=None))
-    assert (s.output_tokens, s.prompt_tokens, s.output_tok_s, s.tokens_per_chunk) == (None, None, None, None)
+    assert (s.output_tokens, s.prompt_tokens, s.output_tok_s, s.tokens_per_chunk) == (
+        None,
+        None,
+        None,
+        None,
+    )
     why = "1 of 2 replies had no token usage"
-    assert {s.absent[n] for n in ("output_tokens", "prompt_tokens", "cached_tokens", "output_tok_s")} == {why}
+    assert {
+        s.absent[n] for n in ("output_tokens", "prompt_tokens", "cached_tokens", "output_tok_s")
+    } == {why}
     assert s.ttft_ms is not None and s.itl_ms is not None
 
 
@@ -125,11 +143,20 @@ def test_without_usage_tokens_are_unknown() -> None:
 def test_every_missing_value_has_a_reason_and_json_keeps_all(values: list[RequestRecord]) -> None:
     s = summary(*values)
     data = to_json(s)
-    elsewhere = {"gpu", "client_cpu_pct", "idle_power_w", "net_tok_per_joule", "energy_per_request_j", "engine"}
+    elsewhere = {
+        "gpu",
+        "client_cpu_pct",
+        "idle_power_w",
+        "net_tok_per_joule",
+        "energy_per_request_j",
+        "engine",
+    }
     of_a_rate = {"queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"}
     of_embeddings = {"prompt_tok_s"}
     other = elsewhere | of_a_rate | of_embeddings | {"command_exit", "in_flight_mean"}
-    assert {n for n, v in data.items() if v is None and n not in other} == {n for n in s.absent if data[n] is None}
+    assert {n for n, v in data.items() if v is None and n not in other} == {
+        n for n in s.absent if data[n] is None
+    }
     assert all(data[n] is None for n in s.absent)
     assert s.requests_ok + s.requests_failed == len(values)
     assert from_json(BenchSummary, data) == s
@@ -150,16 +177,19 @@ def test_notes_name_what_distorts_the_metrics() -> None:
         "x",
         "the server rejected the request fields ignore_eos",
         "prompts of 10 tokens each (10 requested, calibrated",
-        "rates cover the whole run, including ramp and tail: a steady window needs 8 requests (4 per stream)",
+        "rates cover the whole run, including ramp and tail: a steady window needs 8 requests (4 "
+        "per stream)",
         "1 replies ended before the requested length",
         "the client timed 3 of 100 reads itself",
         "the client's machine was busy: 5 % of the reads",
     ):
         assert any(n.startswith(part) or part in n for n in s.notes), part
     assert s.refused == (
-        "1 of 2 requests failed at the server (1 x short); more than 1 % are too many, since the others"
+        "1 of 2 requests failed at the server (1 x short); more than 1 % are too many, since the "
+        "others"
         " then ran under another load than the requested one",
-        "the client itself used 80 % of a core (the limit is 70 %), so it may have limited the load",
+        "the client itself used 80 % of a core (the limit is 70 %), so it may have limited the "
+        "load",
         "80 % of the prompt tokens came from the prefix cache and were not computed",
     )
 

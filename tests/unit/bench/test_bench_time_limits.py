@@ -81,14 +81,20 @@ def test_given_limits_hold_as_they_are() -> None:
         records.TIMEOUT,
         "the reply was not complete after 10 s and 3 chunks",
     )
-    assert limits.over(exchange(1.0), 4 * S) == (records.STALL, "the server sent no byte for 2 s after 1 chunks")
+    assert limits.over(exchange(1.0), 4 * S) == (
+        records.STALL,
+        "the server sent no byte for 2 s after 1 chunks",
+    )
     assert not limits.run_over(30.0, lambda: 0.9) and limits.run_over(30.1, lambda: 0.9)
 
 
 def test_a_reply_without_end_is_ended() -> None:
     limits = Limits(spec())
     assert limits.endless(5000, 500) is None
-    assert limits.endless(5001, 500) == (records.LONG, "5001 chunks arrived, although 500 tokens were requested")
+    assert limits.endless(5001, 500) == (
+        records.LONG,
+        "5001 chunks arrived, although 500 tokens were requested",
+    )
 
 
 @given(needs_s=st.floats(100, 100_000))
@@ -106,7 +112,9 @@ def test_a_run_has_the_time_that_its_pace_asks_for(needs_s: float) -> None:
 
 def test_a_run_by_time_has_that_time_and_its_tail() -> None:
     limits = Limits(spec(seconds=7200.0))
-    assert not limits.run_over(7200 + 1799, lambda: 0.1) and limits.run_over(7200 + 1801, lambda: 0.1)
+    assert not limits.run_over(7200 + 1799, lambda: 0.1) and limits.run_over(
+        7200 + 1801, lambda: 0.1
+    )
 
 
 @contextmanager
@@ -134,9 +142,12 @@ def slow(tokens: int) -> Any:
 
 @pytest.mark.slow
 def test_a_slow_server_finishes_the_document_profile() -> None:
-    """Scaled by 1000: a request takes 0.24 s where the old limit was 0.12 s, and the run 2.4 s instead of 1.8 s."""
+    """Scaled by 1000: a request takes 0.24 s where the old limit was 0.12 s, and the run 2.4 s
+    instead of 1.8 s."""
     with scaled(1000), ScriptedServer(slow(10)) as server:
-        asked = replace(spec_from(None, {"profile": "document", "max_tokens": 10}), url=server.url, model="m")
+        asked = replace(
+            spec_from(None, {"profile": "document", "max_tokens": 10}), url=server.url, model="m"
+        )
         client = Client(asked, resolve(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 10
@@ -144,7 +155,9 @@ def test_a_slow_server_finishes_the_document_profile() -> None:
 
 def test_a_dead_server_does_not_hold_a_run() -> None:
     with scaled(1000), ScriptedServer(lambda request, n: [SILENCE]) as server:
-        asked = BenchSpec(server.url, "m", concurrency=2, requests=4, max_tokens=10, input_tokens=1, warmup=0)
+        asked = BenchSpec(
+            server.url, "m", concurrency=2, requests=4, max_tokens=10, input_tokens=1, warmup=0
+        )
         client = Client(asked, resolve(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [records.TIMEOUT] * 4

@@ -30,7 +30,9 @@ def bench(pem: Path, steps: list[Step], **fields: Any) -> list[RequestRecord]:
     context.load_cert_chain(pem)
     with ScriptedServer(lambda request, n: steps, tls=context) as server:
         spec = BenchSpec(
-            server.url, "m", **{"concurrency": 2, "requests": 6, "warmup": 0, "max_tokens": 2000, **fields}
+            server.url,
+            "m",
+            **{"concurrency": 2, "requests": 6, "warmup": 0, "max_tokens": 2000, **fields},
         )
         client = Client(spec, resolve(spec), None, lambda r: None)
         client.run()
@@ -63,7 +65,9 @@ def test_a_certificate_of_the_users_choice(pem: Path, by: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_file_without_a_certificate_is_an_input_error(tmp_path: Path, content: str | None) -> None:
+def test_a_file_without_a_certificate_is_an_input_error(
+    tmp_path: Path, content: str | None
+) -> None:
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)

@@ -1,5 +1,5 @@
-"""An experiment on twins tells the change from the machine, and both intervals contain the truth as often as they
-say."""
+"""An experiment on twins tells the change from the machine, and both intervals contain the truth as
+often as they say."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
     while design.enough(experiment) is None:
         for _ in "AB":
             run = design.next_run(experiment)
-            result = runs.result(run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair))
+            result = runs.result(
+                run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair)
+            )
             results[result.id] = result
-            done = replace(run, state="done", value=result.summary.output_tok_s, result_id=result.id)
+            done = replace(
+                run, state="done", value=result.summary.output_tok_s, result_id=result.id
+            )
             experiment = design.with_run(experiment, done)
         experiment = design.judged(experiment, results)
     return design.judged(replace(experiment, state="done"), results)
@@ -63,14 +67,20 @@ def test_without_noise_both_effects_are_exact() -> None:
         "B is faster by 5.0 % ± 0.1 (output tok/s, 6 pairs); "
         "two is slower than one by 3.0 % ± 0.1 with the same configuration"
     )
-    assert not [d for d in one.comparison.differences if d["kind"] == "host"], "half of the pairs have it the other way"
+    assert not [d for d in one.comparison.differences if d["kind"] == "host"], (
+        "half of the pairs have it the other way"
+    )
 
 
 def test_the_formula_gives_what_a_hand_calculation_gives() -> None:
     """d = 0.10 and 0.12 as they are, 0.02 and 0.06 swapped."""
     found = twins.separated([0.10, 0.02, 0.12, 0.06], [False, True, False, True], 0.0)
     assert found is not None and found.error is not None
-    assert (found.change, found.machine, found.df) == (pytest.approx(0.075), pytest.approx(0.035), 2)
+    assert (found.change, found.machine, found.df) == (
+        pytest.approx(0.075),
+        pytest.approx(0.035),
+        2,
+    )
     spread = (0.01**2 * 2 + 0.02**2 * 2) / 2
     assert found.error == pytest.approx(0.5 * math.sqrt(spread * (1 / 2 + 1 / 2)))
     assert twins.separated([0.1, 0.2], [False, False], 0.0) is None
@@ -78,9 +88,11 @@ def test_the_formula_gives_what_a_hand_calculation_gives() -> None:
     assert few is not None and few.error is None
 
 
-def shares(count: int, effect: float = 0.0, noise: Noise = REALISTIC, **options: Any) -> dict[str, float]:
-    """Return the percentages of intervals that contain the truth, and of experiments that show a difference, for the
-    change and for the machine."""
+def shares(
+    count: int, effect: float = 0.0, noise: Noise = REALISTIC, **options: Any
+) -> dict[str, float]:
+    """Return the percentages of intervals that contain the truth, and of experiments that show a
+    difference, for the change and for the machine."""
     held = dict.fromkeys(("change", "machine", "shown", "machine shown"), 0)
     for seed in range(count):
         one = made(spec_of(seed, **options), SimulatedRuns(effect, seed, noise))
@@ -91,7 +103,10 @@ def shares(count: int, effect: float = 0.0, noise: Noise = REALISTIC, **options:
         ):
             assert found.change_pct is not None and found.interval_pct is not None
             held[name] += abs(found.change_pct - 100 * truth) <= found.interval_pct
-            held["shown" if name == "change" else "machine shown"] += found.verdict in (BETTER, WORSE)
+            held["shown" if name == "change" else "machine shown"] += found.verdict in (
+                BETTER,
+                WORSE,
+            )
     return {name: 100 * number / count for name, number in held.items()}
 
 
@@ -106,7 +121,9 @@ def cases() -> Iterator[Any]:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "effect", "machine"), list(cases()))
-def test_93_to_97_in_100_intervals_hold_the_truth(options: dict[str, Any], effect: float, machine: float) -> None:
+def test_93_to_97_in_100_intervals_hold_the_truth(
+    options: dict[str, Any], effect: float, machine: float
+) -> None:
     found = shares(600, effect, replace(REALISTIC, machine=machine), **options)
     assert 92.5 <= found["change"] <= 97.5 and 92.5 <= found["machine"] <= 97.5, found
     if effect == 0.0:
@@ -127,6 +144,8 @@ def test_93_to_97_in_100_intervals_hold_the_truth(options: dict[str, Any], effec
     ],
     ids=str,
 )
-def test_a_design_that_cannot_separate_the_effects_is_refused(options: dict[str, Any], said: str) -> None:
+def test_a_design_that_cannot_separate_the_effects_is_refused(
+    options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         spec_of(**options)

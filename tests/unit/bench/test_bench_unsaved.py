@@ -17,10 +17,18 @@ from workbench.session.session import Session
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
 
-SHAPE: dict[str, Any] = {"model": "m", "concurrency": 2, "requests": 8, "warmup": 2, "max_tokens": 4}
+SHAPE: dict[str, Any] = {
+    "model": "m",
+    "concurrency": 2,
+    "requests": 8,
+    "warmup": 2,
+    "max_tokens": 4,
+}
 
 
-def with_server(scenario: Callable[[Session, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+def with_server(
+    scenario: Callable[[Session, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
 
     async def go(url: str) -> None:
@@ -60,7 +68,8 @@ def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.Monk
 
 
 def test_a_place_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the database nor a file beside it can be written: the file goes to the directory for temporary files."""
+    """Neither the database nor a file beside it can be written: the file goes to the directory for
+    temporary files."""
     import tempfile
 
     (tmp_path / "tmp").mkdir()
@@ -72,10 +81,16 @@ def test_a_place_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
         with pytest.raises(StoreError, match="The result is stored in") as caught:
             await session.bench.run_url(url, **SHAPE)
         (kept,) = (tmp_path / "tmp").glob("unsaved-result-*.json")
-        assert str(kept) in caught.value.message and f"workbench results import {kept}" in str(caught.value.next_step)
+        assert str(kept) in caught.value.message and (f"workbench results import {kept}") in str(
+            caught.value.next_step
+        )
         assert len(json.loads(kept.read_text())["requests"]) == 8
         paths.results_db().parent.unlink()
         ((taken_in, new),) = await session.results.import_file(kept)
-        assert new and taken_in.summary.output_tokens == 32 and len(session.results.db.samples(taken_in.id)) == 8
+        assert (
+            new
+            and taken_in.summary.output_tokens == 32
+            and len(session.results.db.samples(taken_in.id)) == 8
+        )
 
     with_server(scenario, monkeypatch)

@@ -53,7 +53,7 @@ def judged(made: list[RequestRecord], **fields: Any) -> BenchSummary:
     return summarize(replace(SPEC, requests=len(made), **fields), made, (), ClientFacts())
 
 
-# -- failures --------------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -62,7 +62,9 @@ def test_more_than_one_percent_of_failures_rejects_a_result(total: int, failed: 
     failed = min(failed, total)
     made = [reply(i, 0.1 * i, 0.1, error="reset" if i < failed else None) for i in range(total)]
     summary = judged(made, concurrency=1)
-    assert any("requests failed at the server" in why for why in summary.refused) == (failed > total / 100)
+    assert any("requests failed at the server" in why for why in summary.refused) == (
+        failed > total / 100
+    )
 
 
 def test_the_cause_of_idle_streams_is_the_server_where_requests_failed() -> None:
@@ -71,7 +73,10 @@ def test_the_cause_of_idle_streams_is_the_server_where_requests_failed() -> None
         for i, r in enumerate(closed_loop([0.1] * 64))
     ]
     (why,) = judged(made).refused
-    assert why.startswith("32 of 64 requests failed at the server (32 x reset)") and "client" not in why
+    assert (
+        why.startswith("32 of 64 requests failed at the server (32 x reset)")
+        and "client" not in why
+    )
 
 
 def test_a_stalled_stream_is_not_in_flight_and_its_window_is_not_steady() -> None:
@@ -79,7 +84,9 @@ def test_a_stalled_stream_is_not_in_flight_and_its_window_is_not_steady() -> Non
     stalled = reply(0, 0.0, 60.1, error=STALL, silent_us=60_000_000)
     made = [stalled, *(reply(i, 0.1 * i, 0.1) for i in range(1, 600))]
     summary = judged(made, concurrency=4)
-    assert summary.window == "whole run" and any("let 1 of 600 streams stall" in note for note in summary.notes)
+    assert summary.window == "whole run" and any(
+        "let 1 of 600 streams stall" in note for note in summary.notes
+    )
     assert summary.in_flight_mean == pytest.approx(1.0, abs=0.02)
     assert summary.refused == ()  # 1 of 600 failed
 
@@ -88,20 +95,26 @@ def test_a_server_that_stalls_now_and_then_is_rejected() -> None:
     """Every fifth reply stops after three tokens."""
     whole, part = [chunked(chat_events(20))], [chunked(chat_events(20)[:4], end=False), SILENCE]
     with ScriptedServer(lambda request, n: part if n % 5 == 0 else whole) as server:
-        spec = BenchSpec(server.url, "m", concurrency=4, requests=32, warmup=0, max_tokens=20, stall_s=0.2)
+        spec = BenchSpec(
+            server.url, "m", concurrency=4, requests=32, warmup=0, max_tokens=20, stall_s=0.2
+        )
         client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
     summary = summarize(spec, client.counted, (), ClientFacts())
     stalled = summary.errors[STALL]
     assert stalled >= 6 and summary.window == "whole run"
-    assert summary.refused[0].startswith(f"{stalled} of 32 requests failed at the server ({stalled} x stall)")
+    assert summary.refused[0].startswith(
+        f"{stalled} of 32 requests failed at the server ({stalled} x stall)"
+    )
     assert summary.in_flight_mean is not None and summary.in_flight_mean < 2
     assert all(0.15e6 < r.silent_us <= r.end_us for r in client.counted if r.error == STALL)
 
 
 @pytest.mark.parametrize("steps", [[RST], [HEAD, RST], [chunked([b"data: nonsense\n\n"])]])
 def test_a_server_that_fails_most_requests_is_rejected(steps: list[bytes | str]) -> None:
-    with ScriptedServer(lambda request, n: [chunked(chat_events(3))] if n % 8 == 0 else steps) as server:
+    with ScriptedServer(
+        lambda request, n: [chunked(chat_events(3))] if n % 8 == 0 else steps
+    ) as server:
         spec = BenchSpec(server.url, "m", concurrency=4, requests=64, warmup=0, max_tokens=3)
         client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
@@ -109,12 +122,14 @@ def test_a_server_that_fails_most_requests_is_rejected(steps: list[bytes | str])
     assert summary.requests_failed > 40 and "requests failed at the server" in summary.refused[0]
 
 
-# -- an open loop that the server does not keep up with ---------------------------------------------------------------
+# -- an open loop that the server does not keep up with --------------------------------------------
 
 
-def open_loop(rate: float, capacity: float, seconds: float, base_s: float, seed: int = 0) -> list[RequestRecord]:
-    """Return records of Poisson arrivals at a server that completes at most `capacity` requests/s, each `base_s` after
-    its turn."""
+def open_loop(
+    rate: float, capacity: float, seconds: float, base_s: float, seed: int = 0
+) -> list[RequestRecord]:
+    """Return records of Poisson arrivals at a server that completes at most `capacity` requests/s,
+    each `base_s` after its turn."""
     draw, at, free, made = random.Random(seed), 0.0, 0.0, []
     while at < seconds:
         free = max(free, at) + 1 / capacity
@@ -124,7 +139,8 @@ def open_loop(rate: float, capacity: float, seconds: float, base_s: float, seed:
 
 
 @pytest.mark.parametrize(
-    ("rate", "capacity", "seconds", "base_s"), [(80, 40, 5, 0.03), (12, 10, 60, 0.5), (20, 5, 10, 1)]
+    ("rate", "capacity", "seconds", "base_s"),
+    [(80, 40, 5, 0.03), (12, 10, 60, 0.5), (20, 5, 10, 1)],
 )
 def test_an_open_loop_that_falls_behind_is_rejected(
     rate: float, capacity: float, seconds: float, base_s: float
@@ -135,7 +151,11 @@ def test_an_open_loop_that_falls_behind_is_rejected(
 
 
 @settings(deadline=None)
-@given(seed=st.integers(0, 10_000), base_s=st.sampled_from([0.05, 1.0, 4.0]), load=st.sampled_from([0.3, 0.7, 0.85]))
+@given(
+    seed=st.integers(0, 10_000),
+    base_s=st.sampled_from([0.05, 1.0, 4.0]),
+    load=st.sampled_from([0.3, 0.7, 0.85]),
+)
 def test_an_open_loop_below_capacity_is_not_rejected(seed: int, base_s: float, load: float) -> None:
     made = open_loop(20 * load, 20, 30, base_s, seed)
     assert judged(made, rate=20 * load, concurrency=256).refused == ()
@@ -146,7 +166,7 @@ def test_a_burst_that_is_over_before_the_first_answer_is_not_called_an_overload(
     assert judged(made, rate=100.0, concurrency=256).refused == ()
 
 
-# -- length and drift -------------------------------------------------------------------------------------------------
+# -- length and drift ------------------------------------------------------------------------------
 
 
 def test_a_short_measurement_is_marked() -> None:

@@ -1,5 +1,5 @@
-"""Tests of the steady window: nothing is counted by whole requests, and the rate is the server's with all streams in
-flight."""
+"""Tests of the steady window: nothing is counted by whole requests, and the rate is the server's
+with all streams in flight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from truth_server import TruthProcess
 from workbench.bench.records import RequestRecord
 from workbench.bench.runner import run
 from workbench.bench.schedule import stagger_s
-from workbench.bench.steady_window import Window, end_s, mean_in_flight, requests_in, tokens_in, window_of
+from workbench.bench.steady_window import (
+    Window,
+    end_s,
+    mean_in_flight,
+    requests_in,
+    tokens_in,
+    window_of,
+)
 from workbench.model.bench import BenchSpec
 
 TTFT_S, ITL_S = 0.05, 0.01
@@ -44,8 +51,8 @@ def reply(index: int, start_s: float, tokens: int, **fields: Any) -> RequestReco
 
 
 def closed_loop(streams: int, lengths: list[int], stagger: float) -> list[RequestRecord]:
-    """Return records of a server with a fixed pace: each stream starts its next request when the previous one has
-    ended."""
+    """Return records of a server with a fixed pace: each stream starts its next request when the
+    previous one has ended."""
     free = [stagger * i / streams for i in range(streams)]
     made = []
     for index, tokens in enumerate(lengths):
@@ -64,7 +71,8 @@ def rate(spec: BenchSpec, made: list[RequestRecord], ramp_end_s: float = 0.0) ->
 @pytest.mark.parametrize("rounds", [4, 8, 16])
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
 def test_the_rate_is_the_steady_one_and_unbiased(rounds: int, spread: float) -> None:
-    """Compared with the simulated pace, over many seeds. The rate over the whole run is 3 to 25 % below it."""
+    """Compared with the simulated pace, over many seeds. The rate over the whole run is 3 to 25 %
+    below it."""
     streams, mean_length, seeds = 16, 100, 40
     truth = streams * mean_length / (TTFT_S + (mean_length - 1) * ITL_S)
     spec = replace(SPEC, concurrency=streams, requests=rounds * streams)
@@ -99,7 +107,9 @@ PARTS = st.lists(st.floats(0, 20), min_size=1, max_size=6, unique=True)
     first=st.sampled_from([None, 1, 3]),
     form=st.sampled_from(["chunks", "one chunk", "no chunks"]),
 )
-def test_no_token_is_lost_or_counted_twice(cuts: list[float], tokens: int, first: int | None, form: str) -> None:
+def test_no_token_is_lost_or_counted_twice(
+    cuts: list[float], tokens: int, first: int | None, form: str
+) -> None:
     """Adjacent windows together contain all tokens and requests of the run, wherever they are cut."""
     made = [reply(i, float(i), tokens, first_tokens=first) for i in range(3)]
     if form == "one chunk":
@@ -133,7 +143,11 @@ def test_an_open_loop_takes_two_mean_requests() -> None:
     spec = replace(SPEC, rate=10.0)
     made = [reply(i, i / 10, 50, due_s=i / 10) for i in range(30)]
     window = window_of(spec, made)
-    assert (window.name, window.begin_s, window.end_s) == ("steady", pytest.approx(0.54), pytest.approx(2.9))
+    assert (window.name, window.begin_s, window.end_s) == (
+        "steady",
+        pytest.approx(0.54),
+        pytest.approx(2.9),
+    )
     assert (tokens_in(window, made) or 0) / window.seconds == pytest.approx(500, rel=0.02)
     assert window_of(spec, made[:10]).name == "whole run"
 
@@ -158,7 +172,9 @@ def test_the_server_s_own_record_of_the_window() -> None:
     """Tokens that the server wrote inside the window, and the rate that follows from its pace."""
     options = ("--ttft-ms", "40", "--itl-ms", "10")
     with TruthProcess(*options) as server:
-        spec = BenchSpec(server.url, "m", concurrency=8, requests=64, warmup=8, max_tokens=30, length_spread=0.3)
+        spec = BenchSpec(
+            server.url, "m", concurrency=8, requests=64, warmup=8, max_tokens=30, length_spread=0.3
+        )
         outcome = asyncio.run(run(spec))
         truth = server.stop()
     s = outcome.summary

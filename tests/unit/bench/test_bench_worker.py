@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import SILENCE, Request, ScriptedServer, Step, chat_events, chunked, event, plain, usage
+from scripted_server import (
+    SILENCE,
+    Request,
+    ScriptedServer,
+    Step,
+    chat_events,
+    chunked,
+    event,
+    plain,
+    usage,
+)
 from scripted_server import chunk as scripted_chunk
 from truth_server import TruthProcess
 
@@ -33,13 +43,19 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).resolve().p
 
 
 def spec_for(url: str, **fields: Any) -> BenchSpec:
-    return BenchSpec(url, "m", **{"concurrency": 2, "requests": 8, "warmup": 2, "max_tokens": 3, **fields})
+    return BenchSpec(
+        url, "m", **{"concurrency": 2, "requests": 8, "warmup": 2, "max_tokens": 3, **fields}
+    )
 
 
 @pytest.fixture
 def worker() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        WORKER,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
     )
     with process:
         yield process
@@ -58,11 +74,15 @@ def until(process: subprocess.Popen[bytes], kind: str) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(line)
         if message["type"] == kind:
             return message
-    raise AssertionError(f"the worker ended without a {kind}: {process.stderr and process.stderr.read()!r}")
+    raise AssertionError(
+        f"the worker ended without a {kind}: {process.stderr and process.stderr.read()!r}"
+    )
 
 
 def children_of(pid: int) -> list[str]:
-    return [p.name for p in Path("/proc").glob("[0-9]*") if f"\nPPid:\t{pid}\n" in read(p / "status")]
+    return [
+        p.name for p in Path("/proc").glob("[0-9]*") if f"\nPPid:\t{pid}\n" in read(p / "status")
+    ]
 
 
 def read(path: Path) -> str:
@@ -76,7 +96,7 @@ def gone(pid: int) -> bool:
     return "State:\tZ" in (status := read(Path(f"/proc/{pid}/status"))) or not status
 
 
-# -- a run -----------------------------------------------------------------------------------------------------------
+# -- a run -----------------------------------------------------------------------------------------
 
 
 def test_a_run_from_start_to_end() -> None:
@@ -91,18 +111,25 @@ def test_a_run_from_start_to_end() -> None:
     assert sorted(r.index for r in outcome.requests) == list(range(8))
     assert outcome.spec.salt and before < outcome.t0_unix <= outcome.t1_unix <= time.time() + 0.01
     assert s.duration_s == pytest.approx(outcome.t1_unix - outcome.t0_unix, abs=1e-3)
-    assert seen[-1].phase == "done" and (seen[-1].done, seen[-1].failed, seen[-1].total) == (8, 0, 8)
+    assert seen[-1].phase == "done" and (seen[-1].done, seen[-1].failed, seen[-1].total) == (
+        8,
+        0,
+        8,
+    )
 
 
 def four_a_chunk(request: Request, n: int, *, offered: bool) -> Iterator[Step]:
-    """Answer with 32 tokens in 8 chunks, 20 ms apart. Usage is in each chunk if it is offered and requested."""
+    """Answer with 32 tokens in 8 chunks, 20 ms apart. Usage is in each chunk if it is offered and
+    requested."""
     asked = request.body["stream_options"].get("continuous_usage_stats")
     head = chat_events(1)[0]
     yield chunked([head], end=False)
     for i in range(8):
         time.sleep(0.02 if i else 0)
         counts = {"usage": usage(20, 4 * (i + 1))} if offered and asked else {}
-        one = event({**scripted_chunk({"content": " abcd"}, "length" if i == 7 else None), **counts})
+        one = event(
+            {**scripted_chunk({"content": " abcd"}, "length" if i == 7 else None), **counts}
+        )
         yield b"%x\r\n%b\r\n" % (len(one), one)
     end = event({**scripted_chunk(), "choices": [], "usage": usage(20, 32)}) + event(b"[DONE]")
     yield b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end)
@@ -116,15 +143,20 @@ def test_tpot_does_not_depend_on_how_usage_is_reported(offered: bool, warmup: in
         s = asyncio.run(run(spec)).summary
         counted = server.requests[warmup:]
         asked = [r.body["stream_options"].get("continuous_usage_stats", False) for r in counted]
-    assert asked == [not warmup] * 3  # in the warm-up, so that it costs the counted requests nothing
+    # in the warm-up, so that it costs the counted requests nothing
+    assert asked == [not warmup] * 3
     noted = [n for n in s.notes if n.startswith("TPOT counts the first chunk as one token")]
     assert s.tpot_ms is not None and s.itl_ms is not None
     after_first = 28 if offered else 31
     assert s.tpot_ms.mean == pytest.approx(7 * s.itl_ms.mean / after_first, rel=0.01)
-    assert bool(noted) is not offered and (offered or "4.0 tokens per chunk, TPOT may be 10 % too low" in noted[0])
+    assert bool(noted) is not offered and (
+        offered or "4.0 tokens per chunk, TPOT may be 10 % too low" in noted[0]
+    )
 
 
-@pytest.mark.parametrize("said", ["stream_options.continuous_usage_stats: extra", "bad stream_options", "bad request"])
+@pytest.mark.parametrize(
+    "said", ["stream_options.continuous_usage_stats: extra", "bad stream_options", "bad request"]
+)
 def test_a_server_that_rejects_usage_in_chunks_gets_requests_without(said: str) -> None:
     def answer(request: Request, n: int) -> list[Step]:
         asked = "continuous_usage_stats" in request.body["stream_options"]
@@ -143,7 +175,9 @@ def test_each_run_has_its_own_salt() -> None:
 
 
 def test_a_run_in_which_all_requests_fail_is_still_a_result() -> None:
-    with ScriptedServer(lambda request, n: [plain("503 Service Unavailable", {"error": "loading"})]) as server:
+    with ScriptedServer(
+        lambda request, n: [plain("503 Service Unavailable", {"error": "loading"})]
+    ) as server:
         outcome = asyncio.run(run(spec_for(server.url)))
     assert outcome.summary.errors == {"http 503": 8}
     assert "8 x http 503: loading" in outcome.summary.notes
@@ -157,7 +191,9 @@ def test_the_key_goes_into_the_header_and_nowhere_else(monkeypatch: pytest.Monke
     assert "sesame" not in repr(outcome)
 
 
-def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with_its_block() -> None:
+def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with_its_block() -> (
+    None
+):
     """The key comes on its stdin: its environment is set before the key is known."""
 
     async def scenario(server: ScriptedServer) -> int:
@@ -200,7 +236,7 @@ def test_specs_without_a_possible_run_are_rejected(fields: dict[str, Any], said:
         asyncio.run(run(BenchSpec(**{"url": "http://127.0.0.1:1", "model": "m", **fields})))
 
 
-# -- how it ends -----------------------------------------------------------------------------------------------------
+# -- how it ends -----------------------------------------------------------------------------------
 
 
 def test_cancel_keeps_what_was_measured_as_partial() -> None:
@@ -209,17 +245,31 @@ def test_cancel_keeps_what_was_measured_as_partial() -> None:
     async def cancelled(server: ScriptedServer) -> BenchOutcome:
         cancel = asyncio.Event()
         seen: list[BenchProgress] = []
-        task = asyncio.ensure_future(run(spec_for(server.url, requests=50), cancel=cancel, on_progress=seen.append))
+        task = asyncio.ensure_future(
+            run(spec_for(server.url, requests=50), cancel=cancel, on_progress=seen.append)
+        )
         async with asyncio.timeout(30):
-            while not (seen and seen[-1].phase == "measuring" and seen[-1].done == 10 and seen[-1].in_flight == 2):
+            while not (
+                seen
+                and seen[-1].phase == "measuring"
+                and seen[-1].done == 10
+                and seen[-1].in_flight == 2
+            ):
                 await asyncio.sleep(0.01)
         cancel.set()
         return await task
 
-    with ScriptedServer(lambda request, n: [OK] if n < 12 else [SILENCE]) as server:  # two of them warm up
+    # two of them warm up
+    with ScriptedServer(lambda request, n: [OK] if n < 12 else [SILENCE]) as server:
         outcome = asyncio.run(cancelled(server))
-    assert outcome.partial and outcome.summary.requests_ok == 10 and outcome.summary.requests_failed == 0
-    assert outcome.summary.refused[0] == "partial result: stopped by the user after 10 of 50 requests"
+    assert (
+        outcome.partial
+        and outcome.summary.requests_ok == 10
+        and outcome.summary.requests_failed == 0
+    )
+    assert outcome.summary.refused[0] == (
+        "partial result: stopped by the user after 10 of 50 requests"
+    )
     assert not any("client" in why for why in outcome.summary.refused[:1])
 
 
@@ -227,7 +277,9 @@ def test_progress_contains_the_servers_silence() -> None:
     async def waited(server: ScriptedServer) -> float:
         cancel = asyncio.Event()
         seen: list[BenchProgress] = []
-        task = asyncio.ensure_future(run(spec_for(server.url, warmup=0), cancel=cancel, on_progress=seen.append))
+        task = asyncio.ensure_future(
+            run(spec_for(server.url, warmup=0), cancel=cancel, on_progress=seen.append)
+        )
         async with asyncio.timeout(30):
             while not (seen and seen[-1].silent_s >= 0.5):
                 await asyncio.sleep(0.01)
@@ -246,7 +298,11 @@ def test_cancel_ends_the_process_at_once() -> None:
         task = asyncio.ensure_future(run(spec_for(server.url), cancel=cancel))
         while not server.requests:
             await asyncio.sleep(0.01)
-        (worker,) = [int(p) for p in children_of(os.getpid()) if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))]
+        (worker,) = [
+            int(p)
+            for p in children_of(os.getpid())
+            if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))
+        ]
         began = time.monotonic()
         cancel.set()
         with pytest.raises(BenchCancelled, match="cancelled"):
@@ -263,7 +319,11 @@ def test_a_cancelled_task_leaves_no_process() -> None:
         task = asyncio.ensure_future(run(spec_for(server.url)))
         while not server.requests:
             await asyncio.sleep(0.01)
-        (worker,) = [int(p) for p in children_of(os.getpid()) if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))]
+        (worker,) = [
+            int(p)
+            for p in children_of(os.getpid())
+            if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))
+        ]
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -278,7 +338,11 @@ def test_a_worker_that_is_killed_is_an_error_with_its_signal() -> None:
         task = asyncio.ensure_future(run(spec_for(server.url)))
         while not server.requests:
             await asyncio.sleep(0.01)
-        (worker,) = [int(p) for p in children_of(os.getpid()) if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))]
+        (worker,) = [
+            int(p)
+            for p in children_of(os.getpid())
+            if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))
+        ]
         os.kill(worker, signal.SIGKILL)
         await task
 
@@ -293,11 +357,16 @@ def test_a_worker_that_is_killed_is_an_error_with_its_signal() -> None:
     ("code", "said"),
     [
         ("print('hello')", "an invalid message: 'hello'"),
-        ("import sys; sys.exit('no space left')", "with exit code 1 before it had a result: no space left"),
+        (
+            "import sys; sys.exit('no space left')",
+            "with exit code 1 before it had a result: no space left",
+        ),
         ("import sys; sys.stdin.close(); print('[1]')", "an invalid message"),
     ],
 )
-def test_an_invalid_message_of_the_worker_is_an_error(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
+def test_an_invalid_message_of_the_worker_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
     monkeypatch.setattr(workers, "_WORKER", ("-c", code))
     with pytest.raises(BenchError, match=said.replace("[", r"\[")):
         asyncio.run(run(spec_for("http://127.0.0.1:1")))
@@ -348,7 +417,8 @@ def test_a_specification_that_is_none(worker: subprocess.Popen[bytes], line: byt
 
 
 def test_a_reader_that_pauses_does_not_hold_up_the_run(worker: subprocess.Popen[bytes]) -> None:
-    """More output than a pipe can buffer while nobody reads: the requests continue, and no output is lost."""
+    """More output than a pipe can buffer while nobody reads: the requests continue, and no output
+    is lost."""
     events = chunked(chat_events(400))
     with ScriptedServer(lambda request, n: [events]) as server:
         tell(worker, spec_for(server.url, requests=200, max_tokens=400))
@@ -382,23 +452,42 @@ def test_progress_comes_at_most_five_times_a_second(worker: subprocess.Popen[byt
 def test_it_imports_nothing_heavy() -> None:
     """Standard library and plain data only; no event loop, and no TLS before it is needed."""
     code = "import sys, workbench.bench.worker; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
     loaded = set(done.stdout.split())
     rooms = {".".join(n.split(".")[:2]) for n in loaded if n.startswith("workbench.")}
     assert rooms == {"workbench.bench", "workbench.model"}
-    assert not loaded & {"asyncio", "ssl", "httpx", "msgspec", "numpy", "pydantic", "textual", "sqlite3", "subprocess"}
+    assert not loaded & {
+        "asyncio",
+        "ssl",
+        "httpx",
+        "msgspec",
+        "numpy",
+        "pydantic",
+        "textual",
+        "sqlite3",
+        "subprocess",
+    }
 
 
 def test_the_worker_raises_its_priority_if_allowed() -> None:
-    """By its session's own weight, since Linux weighs sessions: nice alone changes nothing between two of them."""
+    """By its session's own weight, since Linux weighs sessions: nice alone changes nothing between
+    two of them."""
     autogroup = Path("/proc/self/autogroup")
 
     def nice(pid: int) -> tuple[int, str]:
-        return os.getpriority(os.PRIO_PROCESS, pid), read(Path(f"/proc/{pid}/autogroup")).rpartition(" ")[2].strip()
+        return os.getpriority(os.PRIO_PROCESS, pid), read(
+            Path(f"/proc/{pid}/autogroup")
+        ).rpartition(" ")[2].strip()
 
     with ScriptedServer(lambda request, n: [SILENCE]) as server:
         process = subprocess.Popen(
-            WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
+            WORKER,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=ENVIRONMENT,
+            start_new_session=True,
         )
         with process:
             tell(process, spec_for(server.url))
@@ -411,12 +500,12 @@ def test_the_worker_raises_its_priority_if_allowed() -> None:
     assert before[0] == os.getpriority(os.PRIO_PROCESS, 0)
 
 
-# -- truth -----------------------------------------------------------------------------------------------------------
+# -- truth -----------------------------------------------------------------------------------------
 
 
 def test_times_agree_with_the_server_s_own_record() -> None:
-    """TTFT and gaps against the times at which the server wrote. The bounds are for a shared machine; bench_client.py
-    gives the real values."""
+    """TTFT and gaps against the times at which the server wrote. The bounds are for a shared
+    machine; bench_client.py gives the real values."""
     with TruthProcess("--ttft-ms", "30", "--itl-ms", "5", "--jitter", "0.3") as server:
         spec = spec_for(server.url, concurrency=8, requests=24, warmup=8, max_tokens=20)
         outcome = asyncio.run(run(spec))
@@ -427,6 +516,8 @@ def test_times_agree_with_the_server_s_own_record() -> None:
         true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
         assert record.ttft_us is not None
         ttft.append(record.ttft_us / 1e3 - (true["sent_ns"][0] - true["request_ns"]) / 1e6)
-        gaps.append((sum(record.gaps_us) / 1e3 - (true["sent_ns"][-1] - true["sent_ns"][0]) / 1e6) / 19)
+        gaps.append(
+            (sum(record.gaps_us) / 1e3 - (true["sent_ns"][-1] - true["sent_ns"][0]) / 1e6) / 19
+        )
     assert -0.1 < quantile(sorted(ttft), 0.5) < 2.0
     assert abs(quantile(sorted(gaps), 0.5)) < 0.2

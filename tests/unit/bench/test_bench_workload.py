@@ -34,7 +34,7 @@ def body(spec: BenchSpec, index: int = 0, *, warmup: bool = False) -> dict[str, 
     return fields
 
 
-# -- synthetic prompts -----------------------------------------------------------------------------------------------
+# -- synthetic prompts -----------------------------------------------------------------------------
 
 
 def test_marks_are_as_long_in_every_prompt() -> None:
@@ -76,13 +76,15 @@ def test_without_a_stream_no_stream_options_are_sent() -> None:
     assert fields["stream"] is False and "stream_options" not in fields
 
 
-# -- the person's own prompts ----------------------------------------------------------------------------------------
+# -- the person's own prompts ----------------------------------------------------------------------
 
 
 def test_own_prompts_are_used_in_turn_with_a_mark_at_the_front_of_all_text() -> None:
     spec = replace(SPEC, prompts=(TEXT, TALK))
     first, second, third = (body(spec, i)["messages"] for i in range(3))
-    assert first == [{"role": "user", "content": f"[{request_mark('ab', 'r/0')}] tell me [of] ways"}]
+    assert first == [
+        {"role": "user", "content": f"[{request_mark('ab', 'r/0')}] tell me [of] ways"}
+    ]
     assert second[0] == {"role": "system", "content": f"[{request_mark('ab', 'r/1')}] be kind"}
     assert second[1] == {"role": "user", "content": "hi"}
     assert third[0]["content"].endswith("tell me [of] ways") and third != first
@@ -93,16 +95,20 @@ def test_own_prompts_go_as_they_are_where_the_cache_is_to_stay_in_play() -> None
 
 
 def test_an_own_text_for_completions() -> None:
-    assert body(replace(SPEC, prompts=(TEXT,), endpoint="completions"))["prompt"].endswith("] tell me [of] ways")
+    assert body(replace(SPEC, prompts=(TEXT,), endpoint="completions"))["prompt"].endswith(
+        "] tell me [of] ways"
+    )
 
 
 def test_a_picture_keeps_its_place_behind_the_mark() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:,"}}
-    sent = body(replace(SPEC, prompts=(json.dumps([{"role": "user", "content": [picture]}]),)))["messages"]
+    sent = body(replace(SPEC, prompts=(json.dumps([{"role": "user", "content": [picture]}]),)))[
+        "messages"
+    ]
     assert sent[0]["content"][1:] == [picture] and sent[0]["content"][0]["type"] == "text"
 
 
-# -- the length by the server's tokenizer ----------------------------------------------------------------------------
+# -- the length by the server's tokenizer ----------------------------------------------------------
 
 
 def counted(per_word: float, template: int) -> prompt_length.Count:
@@ -115,12 +121,19 @@ def counted(per_word: float, template: int) -> prompt_length.Count:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9000), st.sampled_from([1.0, 1.3, 3.0]), st.integers(0, 60))
-def test_the_length_is_met_as_closely_as_a_word_allows(wanted: int, per_word: float, template: int) -> None:
-    found = asyncio.run(prompt_length.measure(replace(SPEC, input_tokens=wanted), counted(per_word, template)))
+def test_the_length_is_met_as_closely_as_a_word_allows(
+    wanted: int, per_word: float, template: int
+) -> None:
+    found = asyncio.run(
+        prompt_length.measure(replace(SPEC, input_tokens=wanted), counted(per_word, template))
+    )
     assert found is not None
     shortest = round(template + per_word * 7)  # mark, five words of the task, one word
     assert abs(found.tokens - max(wanted, shortest)) <= per_word + 1
-    assert len(Workload(replace(SPEC, prompt_words=found.words)).prompt(0, warmup=False).split()) == found.words + 6
+    assert (
+        len(Workload(replace(SPEC, prompt_words=found.words)).prompt(0, warmup=False).split())
+        == found.words + 6
+    )
 
 
 def test_a_server_that_does_not_count() -> None:
@@ -139,7 +152,9 @@ def test_counted_prompts_equal_sent_prompts(endpoint: str) -> None:
         return 10
 
     asyncio.run(prompt_length.measure(replace(SPEC, endpoint=endpoint), count))
-    assert {name for asked in seen for name in asked} == {"prompt" if endpoint == "completions" else "messages"}
+    assert {name for asked in seen for name in asked} == {
+        "prompt" if endpoint == "completions" else "messages"
+    }
 
 
 @pytest.mark.parametrize(
@@ -161,7 +176,13 @@ def test_a_length_is_exact_if_the_server_counts_tokens(fields: dict[str, Any], e
 
 def test_natural_lengths_end_where_the_model_ends_them() -> None:
     """Answers of two to five tokens, although eight were allowed: all succeed, and a note says so."""
-    spec_fields = {"concurrency": 1, "requests": 4, "warmup": 0, "max_tokens": 8, "ignore_eos": False}
+    spec_fields = {
+        "concurrency": 1,
+        "requests": 4,
+        "warmup": 0,
+        "max_tokens": 8,
+        "ignore_eos": False,
+    }
     with ScriptedServer(lambda request, n: [chunked(chat_events(2 + n))]) as server:
         spec = BenchSpec(server.url, "m", **spec_fields)
         client = Client(spec, resolve(spec), None, lambda record: None)
@@ -169,12 +190,19 @@ def test_natural_lengths_end_where_the_model_ends_them() -> None:
     assert [r.error for r in client.counted] == [None] * 4
     notes = summarize(spec, client.counted, (), ClientFacts()).notes
     assert any(
-        n.startswith("natural lengths: the model ended its answers after 2 to 5 tokens, 4 on average") for n in notes
+        n.startswith(
+            "natural lengths: the model ended its answers after 2 to 5 tokens, 4 on average"
+        )
+        for n in notes
     )
 
 
 def test_a_server_that_knows_max_completion_tokens_only() -> None:
-    said = {"error": {"message": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}}
+    said = {
+        "error": {
+            "message": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+        }
+    }
 
     def answer(request: Request, n: int) -> list[bytes | str]:
         known = "max_completion_tokens" in request.body and "max_tokens" not in request.body

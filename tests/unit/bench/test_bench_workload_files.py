@@ -21,7 +21,9 @@ USER = [{"role": "user", "content": "hi"}]
 
 def write(tmp_path: Path, *lines: Any) -> Path:
     path = tmp_path / "prompts.jsonl"
-    path.write_bytes(b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines))
+    path.write_bytes(
+        b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines)
+    )
     return path
 
 
@@ -33,9 +35,23 @@ def write(tmp_path: Path, *lines: Any) -> Path:
         ("three", "three"),
         ({"messages": USER}, USER),
         ({"messages": [*USER, {"role": "assistant", "content": "hello"}]}, USER),
-        ({"id": "x", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}, USER),
         (
-            {"conversations": [{"from": "system", "value": "be kind"}, {"from": "user", "value": "hi"}]},
+            {
+                "id": "x",
+                "conversations": [
+                    {"from": "human", "value": "hi"},
+                    {"from": "gpt", "value": "hello"},
+                ],
+            },
+            USER,
+        ),
+        (
+            {
+                "conversations": [
+                    {"from": "system", "value": "be kind"},
+                    {"from": "user", "value": "hi"},
+                ]
+            },
             [{"role": "system", "content": "be kind"}, *USER],
         ),
         (
@@ -52,7 +68,9 @@ def test_forms(tmp_path: Path, line: Any, prompt: Any) -> None:
 def test_a_result_keeps_name_count_and_digest_of_a_prompt_file(tmp_path: Path) -> None:
     path = write(tmp_path, {"prompt": "very private"}, b"", b"   ", {"prompt": "b"})
     found = prompt_file.read(path)
-    assert found.name.startswith("prompts.jsonl (2 prompts, sha256 ") and "private" not in found.name
+    assert (
+        found.name.startswith("prompts.jsonl (2 prompts, sha256 ") and "private" not in found.name
+    )
     other = prompt_file.read(write(tmp_path, {"prompt": "very public"}, {"prompt": "b"}))
     assert other.name != found.name
 
@@ -63,10 +81,19 @@ def test_byte_order_mark_crlf_and_line_separators_inside_a_text(tmp_path: Path) 
 
 
 SHAREGPT = [
-    {"id": "a_0", "conversations": [{"from": "human", "value": "hi\u2028"}, {"from": "gpt", "value": "hello"}]},
+    {
+        "id": "a_0",
+        "conversations": [
+            {"from": "human", "value": "hi\u2028"},
+            {"from": "gpt", "value": "hello"},
+        ],
+    },
     {"id": "a_1", "conversations": []},
     {"id": "a_2", "conversations": [{"from": "gpt", "value": "an answer to nothing"}]},
-    {"id": "a_3", "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}]},
+    {
+        "id": "a_3",
+        "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}],
+    },
 ]
 
 
@@ -91,13 +118,21 @@ def test_a_bad_entry_of_an_array_is_named(tmp_path: Path) -> None:
 
 
 def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
-    path = write(tmp_path, {"prompt": "a", "max_tokens": 7}, {"prompt": "b"}, {"messages": USER, "max_tokens": 9})
+    path = write(
+        tmp_path,
+        {"prompt": "a", "max_tokens": 7},
+        {"prompt": "b"},
+        {"messages": USER, "max_tokens": 9},
+    )
     spec = BenchSpec("u", "m", max_tokens=5, prompts=prompt_file.read(path).prompts, salt="ab")
     workload = Workload(spec)
     bodies = [json.loads(workload.body(i, warmup=False)) for i in range(4)]
     assert [b["max_tokens"] for b in bodies] == [b["min_tokens"] for b in bodies] == [7, 5, 9, 7]
     assert [workload.asked_tokens(i, warmup=False) for i in range(4)] == [7, 5, 9, 7]
-    assert bodies[0]["messages"][0]["content"].endswith("] a") and bodies[2]["messages"][0]["role"] == "user"
+    assert (
+        bodies[0]["messages"][0]["content"].endswith("] a")
+        and bodies[2]["messages"][0]["role"] == "user"
+    )
     with pytest.raises(InputError, match="the prompts file contains chat messages"):
         spec_from(None, {"prompts_file": str(path), "endpoint": "completions"})
 
@@ -110,7 +145,8 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         ([1], ":2: the prompt is neither a JSON object nor a string"),
         (
             {"question": "a"},
-            ":2: the prompt has no field prompt, text, messages or conversations; its fields are question",
+            ":2: the prompt has no field prompt, text, messages or conversations; its fields are "
+            "question",
         ),
         ({"prompt": "  "}, ":2: the prompt is empty"),
         (b'{"prompt": "a\\ud800b"}', ":2: the prompt contains half of a character"),
@@ -128,18 +164,26 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: Any, said: str)
     path = write(tmp_path, {"prompt": "fine"}, line)
     with pytest.raises(InputError) as caught:
         prompt_file.read(path)
-    assert str(path) + said in caught.value.message and "one JSON object per line" in str(caught.value.next_step)
+    assert str(path) + said in caught.value.message and ("one JSON object per line") in str(
+        caught.value.next_step
+    )
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
-    for name, said in (("gone", "cannot be read"), (".", "cannot be read"), ("empty", "contains no prompt")):
+    for name, said in (
+        ("gone", "cannot be read"),
+        (".", "cannot be read"),
+        ("empty", "contains no prompt"),
+    ):
         with pytest.raises(InputError, match=said):
             prompt_file.read(tmp_path / name)
 
 
 @given(data=st.binary(max_size=300))
-def test_any_bytes_are_parsed_or_rejected(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     path = tmp_path_factory.mktemp("any") / "p"
     path.write_bytes(data)
     try:

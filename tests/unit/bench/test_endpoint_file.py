@@ -41,12 +41,16 @@ def test_an_entry_is_added_or_replaced_and_comments_stay() -> None:
 
 @given(text, text, st.sampled_from(["", "ENDPOINTS = {}\n", FILE]))
 def test_every_name_and_model_is_written_as_it_is(name: str, model: str, before: str) -> None:
-    written = with_endpoint(with_endpoint(before, name, model="x", url="u"), name, model=model, url="v")
+    written = with_endpoint(
+        with_endpoint(before, name, model="x", url="u"), name, model=model, url="v"
+    )
     assert endpoints(written)[name] == {"model": model, "url": "v", "key": "EMPTY"}
     assert endpoints(written).keys() == endpoints(before or "ENDPOINTS = {}").keys() | {name}
 
 
-@pytest.mark.parametrize("other", ["x = 1", "ENDPOINTS = load()", "ENDPOINTS = {", "[[endpoint]]\nname = 'a'\n"])
+@pytest.mark.parametrize(
+    "other", ["x = 1", "ENDPOINTS = load()", "ENDPOINTS = {", "[[endpoint]]\nname = 'a'\n"]
+)
 def test_another_file_is_refused(other: str) -> None:
     with pytest.raises(InputError):
         with_endpoint(other, "a", model="m", url="u")
@@ -56,6 +60,8 @@ def test_an_own_command_gets_a_file_of_its_own() -> None:
     words = ("vf-eval", "-m", "{model}", "-e", "{endpoints}", "-b={base_url}")
     with own_command.filled(words, "http://127.0.0.1:9/v1", "org/m") as argv:
         found = runpy.run_path(argv[4])["ENDPOINTS"]
-        assert found == {"org/m": {"model": "org/m", "url": "http://127.0.0.1:9/v1", "key": "OPENAI_API_KEY"}}
+        assert found == {
+            "org/m": {"model": "org/m", "url": "http://127.0.0.1:9/v1", "key": "OPENAI_API_KEY"}
+        }
         assert argv[2] == "org/m" and argv[5] == "-b=http://127.0.0.1:9/v1"
     assert not Path(argv[4]).exists()

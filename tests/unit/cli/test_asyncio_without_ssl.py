@@ -11,7 +11,10 @@ from pathlib import Path
 
 from support.certificates import certificate
 
-BEGIN = "import sys; from workbench.__main__ import _AsyncioWithoutSsl; sys.meta_path.insert(0, _AsyncioWithoutSsl)\n"
+BEGIN = (
+    "import sys; from workbench.__main__ import _AsyncioWithoutSsl; sys.meta_path.insert(0, "
+    "_AsyncioWithoutSsl)\n"
+)
 REQUEST = """
 import asyncio
 assert "ssl" not in sys.modules
@@ -42,7 +45,13 @@ def test_httpx_speaks_tls_although_asyncio_cannot(tmp_path: Path) -> None:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        argv = [sys.executable, "-c", BEGIN + REQUEST, str(path), f"https://127.0.0.1:{server.server_port}/"]
+        argv = [
+            sys.executable,
+            "-c",
+            BEGIN + REQUEST,
+            str(path),
+            f"https://127.0.0.1:{server.server_port}/",
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     finally:
         server.shutdown()
@@ -51,5 +60,10 @@ def test_httpx_speaks_tls_although_asyncio_cannot(tmp_path: Path) -> None:
 
 
 def test_asyncssh_is_imported_as_before() -> None:
-    done = subprocess.run([sys.executable, "-c", f"{BEGIN}import asyncssh"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{BEGIN}import asyncssh"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr

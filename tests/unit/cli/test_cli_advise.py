@@ -26,11 +26,15 @@ def stored() -> None:
     Session.of_host().results.db.add(made.spec, made.conditions, made.summary)
 
 
-def test_lines_have_the_gain_the_values_the_change_and_the_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_have_the_gain_the_values_the_change_and_the_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert advise("1", "--expect", "2000") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "result #1: vllm org/tiny  SIMULATED"
-    assert lines[1].startswith(" 1. warn: 2,000 tok/s are impossible for one stream: 111 % of the limit")
+    assert lines[1].startswith(
+        " 1. warn: 2,000 tok/s are impossible for one stream: 111 % of the limit"
+    )
     assert "    change    --unset enforce-eager" in lines
     assert any(line.endswith("(up to +127 % tok/s)  [eager.cost]") for line in lines)
 
@@ -39,9 +43,16 @@ def test_json_has_every_field_of_a_finding(capsys: pytest.CaptureFixture[str]) -
     assert advise("#1", "--json") == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     eager = next(f for f in document["findings"] if f["code"] == "eager.cost")
-    assert (document["result"], document["simulated"], eager["level"], eager["verdicts"]) == (1, True, "hint", [])
+    assert (document["result"], document["simulated"], eager["level"], eager["verdicts"]) == (
+        1,
+        True,
+        "hint",
+        [],
+    )
     assert eager["changes"] == [{"name": "enforce-eager", "value": None, "env": False}]
-    assert {"text", "evidence", "fix", "expected_gain", "source"} <= {name for name, value in eager.items() if value}
+    assert {"text", "evidence", "fix", "expected_gain", "source"} <= {
+        name for name, value in eager.items() if value
+    }
 
 
 @pytest.mark.parametrize("words", [("9",), ("1", "--expect", "0"), ("1", "--expect", "nan")])

@@ -12,10 +12,15 @@ SPEC = ExperimentSpec(Arm(), Arm(("max-num-seqs=64",)), {})
 
 @pytest.mark.parametrize(
     ("verdict", "repeated"),
-    [("B is faster by 4.0 % ± 1.0", True), ("no difference: one of 2.5 % or more would have been shown", False)],
+    [
+        ("B is faster by 4.0 % ± 1.0", True),
+        ("no difference: one of 2.5 % or more would have been shown", False),
+    ],
 )
 def test_the_smallest_difference_is_printed_once(verdict: str, repeated: bool) -> None:
-    done = Experiment(1, 0.0, "box", SPEC, state=SeriesState.DONE, verdict=verdict, smallest_pct=2.5)
+    done = Experiment(
+        1, 0.0, "box", SPEC, state=SeriesState.DONE, verdict=verdict, smallest_pct=2.5
+    )
     lines = list(experiment_lines(done))
     assert any(line.startswith("the smallest difference") for line in lines) is repeated
     assert not any("resume" in line for line in lines)

@@ -40,7 +40,9 @@ def test_without_hosts_toml_it_is_this_machine_and_the_ssh_aliases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "local" in members([], None)[0] and not [n for n in members([], None)[0] if n.startswith("sim:")]
+    assert "local" in members([], None)[0] and not [
+        n for n in members([], None)[0] if n.startswith("sim:")
+    ]
 
 
 @pytest.mark.parametrize("before", ["--host gpu-box", "--simulate gb10", "--container podman:vllm"])

@@ -22,7 +22,9 @@ from workbench.session.session import Session
         (["--simulate", "gb10", "--interval", "0.5"], "screen", None),
     ],
 )
-def test_every_form_of_the_screen_accepts_an_interval(argv: list[str], command: str, target: str | None) -> None:
+def test_every_form_of_the_screen_accepts_an_interval(
+    argv: list[str], command: str, target: str | None
+) -> None:
     found = parse(argv)
     assert (found.command, found.interval, getattr(found, "target", None)) == (command, 0.5, target)
 

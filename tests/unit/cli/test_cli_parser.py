@@ -21,7 +21,9 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT
 
 
-def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def parsers(
+    parser: argparse.ArgumentParser, name: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -52,7 +54,8 @@ def test_one_command_loads_the_files_of_that_command_only() -> None:
         "import sys\n"
         "from workbench.cli.parser import parse\n"
         "parse(['presets', 'path'])\n"
-        "assert not {'bench', 'sweeps', 'gpu_settings'} & {m.rpartition('.')[2] for m in sys.modules}"
+        "assert not {'bench', 'sweeps', 'gpu_settings'} & {m.rpartition('.')[2] for m in "
+        "sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -86,7 +89,9 @@ def test_two_different_hosts_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("alias", ["gpus", "gpu2", "bench1", "server1", "star"])
-def test_a_configured_host_is_opened_even_if_its_name_resembles_a_command(alias: str, ssh_home: Path) -> None:
+def test_a_configured_host_is_opened_even_if_its_name_resembles_a_command(
+    alias: str, ssh_home: Path
+) -> None:
     (ssh_home / "config").write_text(f"Host other {alias}\n  HostName 192.0.2.1\n")
     space = parse([alias])
     assert (space.command, space.target) == ("screen", alias)
@@ -95,15 +100,20 @@ def test_a_configured_host_is_opened_even_if_its_name_resembles_a_command(alias:
 def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> None:
     (ssh_home / "config").write_text("Host *\n  User me\nHost node-*\n  User me\nInclude more\n")
     (ssh_home / "more").write_text("Host included\n")
-    hashed = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="  # "192.168.1.61" in sshd(8)
-    (ssh_home / "known_hosts").write_text(f"plain,[ported]:2222 ssh-ed25519 AAAA\n{hashed} ssh-rsa AAAA\n")
+    # "192.168.1.61" in sshd(8)
+    hashed = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="
+    (ssh_home / "known_hosts").write_text(
+        f"plain,[ported]:2222 ssh-ed25519 AAAA\n{hashed} ssh-rsa AAAA\n"
+    )
     for name in ("node-7", "included", "plain", "ported", "me@any", "box.example", "::1"):
         assert ssh_names.is_known(name), name
     assert ssh_names._in_known_hosts("192.168.1.61")
     assert not ssh_names.is_known("frobnicate")
 
 
-@pytest.mark.parametrize(("word", "hint"), [("frobnicate", "nor ssh knows a host"), ("benhc", "workbench bench")])
+@pytest.mark.parametrize(
+    ("word", "hint"), [("frobnicate", "nor ssh knows a host"), ("benhc", "workbench bench")]
+)
 def test_a_mistyped_command_is_not_opened_as_a_host(word: str, hint: str, ssh_home: Path) -> None:
     with pytest.raises(InputError, match=hint):
         parse([word])

@@ -19,9 +19,14 @@ def read(summary: BenchSummary) -> str:
 
 def test_latency_from_the_schedule_is_shown_for_a_rate() -> None:
     closed = made_results.result().summary
-    open_loop = replace(closed, queue_ms=WAITED, ttft_from_schedule_ms=WAITED, e2e_from_schedule_ms=WAITED)
+    open_loop = replace(
+        closed, queue_ms=WAITED, ttft_from_schedule_ms=WAITED, e2e_from_schedule_ms=WAITED
+    )
     before, _, after = read(open_loop).partition("measured from the scheduled start")
-    assert "TTFT       mean 90.0" in before and "queued     mean 500.0  p50 450.0  p90 900.0  p99 990.0 ms" in after
+    assert (
+        "TTFT       mean 90.0" in before
+        and ("queued     mean 500.0  p50 450.0  p90 900.0  p99 990.0 ms") in after
+    )
     assert "TTFT       mean 500.0" in after and "end to end mean 500.0" in after
     assert "scheduled start" not in read(closed)
     names = [name for name, *_ in key_metrics(open_loop).items]
@@ -31,7 +36,12 @@ def test_latency_from_the_schedule_is_shown_for_a_rate() -> None:
 
 def test_an_invalid_result_says_so_first() -> None:
     said = read(
-        replace(made_results.result().summary, refused=("the cache answered",), errors={"reset": 2}, requests_failed=2)
+        replace(
+            made_results.result().summary,
+            refused=("the cache answered",),
+            errors={"reset": 2},
+            requests_failed=2,
+        )
     )
     first, second, *_ = said.splitlines()
     assert "40 ok, 2 failed {'reset': 2}" in first

@@ -1,4 +1,5 @@
-"""Numbers of thousands of digits, which Python refuses to convert: from a preset, and on the command line."""
+"""Numbers of thousands of digits, which Python refuses to convert: from a preset, and on the
+command line."""
 
 from __future__ import annotations
 

@@ -19,7 +19,15 @@ from workbench.doctor.host_values import UNLIMITED, HostValues, IdleState, Worke
 from workbench.doctor.table import data
 from workbench.hosts.base import HostFacts
 from workbench.model.findings import Finding, Level
-from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuProcess, GpuSample, GpuState, HostSample
+from workbench.model.gpu import (
+    DriverInfo,
+    DriverStatus,
+    GpuInfo,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    HostSample,
+)
 from workbench.server.engine_probe import InstalledEngine
 
 GIB = 1 << 30
@@ -130,18 +138,37 @@ def both(*changes: Change) -> Change:
     return changed
 
 
-NO_GPU = both(lambda seen: replace(seen, gpus=(), samples=()), driver(status=DriverStatus.NO_LIBRARY, message="none"))
+NO_GPU = both(
+    lambda seen: replace(seen, gpus=(), samples=()),
+    driver(status=DriverStatus.NO_LIBRARY, message="none"),
+)
 FAULTS: tuple[tuple[str, Level, Change], ...] = (
     ("host.python3", Level.WARN, facts(python3=None)),
     ("host.python3", Level.ERROR, facts(python3_version=None)),
-    ("engine.none", Level.WARN, lambda seen: replace(seen, engines=(InstalledEngine("vllm", None, problem="?"),))),
-    ("engine.elsewhere", Level.HINT, lambda s: replace(s, engines=(replace(s.engines[0], elsewhere=("/x/vllm",)),))),
-    ("host.governor", Level.HINT, lambda seen: replace(seen, host_sample=HostSample(cpu_governor="powersave"))),
+    (
+        "engine.none",
+        Level.WARN,
+        lambda seen: replace(seen, engines=(InstalledEngine("vllm", None, problem="?"),)),
+    ),
+    (
+        "engine.elsewhere",
+        Level.HINT,
+        lambda s: replace(s, engines=(replace(s.engines[0], elsewhere=("/x/vllm",)),)),
+    ),
+    (
+        "host.governor",
+        Level.HINT,
+        lambda seen: replace(seen, host_sample=HostSample(cpu_governor="powersave")),
+    ),
     ("host.idle-states", Level.HINT, values(idle_states=(IdleState("C6", 133, True),))),
     ("host.open-files", Level.WARN, values(files_hard=4096)),
     ("host.locked-memory", Level.WARN, values(memlock_kib=64, infiniband=True)),
     ("host.memory", Level.WARN, values(memory_available_kib=5 << 20)),
-    ("host.shared-memory", Level.WARN, values(shared_memory_free_kib=60 << 10, shared_memory_kib=64 << 10)),
+    (
+        "host.shared-memory",
+        Level.WARN,
+        values(shared_memory_free_kib=60 << 10, shared_memory_kib=64 << 10),
+    ),
     ("host.disk", Level.WARN, values(disk_free_kib=4 << 20)),
     ("host.port", Level.HINT, values(ports={8000: 4711})),
     ("process.orphan", Level.WARN, values(workers=(Worker(70, 1, "systemd", "VLLM::EngineCore"),))),
@@ -149,9 +176,17 @@ FAULTS: tuple[tuple[str, Level, Change], ...] = (
     ("driver.no-driver", Level.WARN, driver(status=DriverStatus.NO_DRIVER, message="not loaded")),
     ("driver.nouveau", Level.ERROR, both(NO_GPU, values(nouveau=True))),
     ("driver.old", Level.ERROR, driver(driver_version="560.35.03")),
-    ("driver.known", Level.HINT, both(driver(driver_version="610.12"), gpu(name="NVIDIA GeForce RTX 5090"))),
+    (
+        "driver.known",
+        Level.HINT,
+        both(driver(driver_version="610.12"), gpu(name="NVIDIA GeForce RTX 5090")),
+    ),
     ("gpu.lost", Level.ERROR, sample(state=GpuState.LOST, message="fell off the bus")),
-    ("host.passthrough", Level.INFO, both(gpu(virtualization="passthrough"), facts(virtualization="vmware"))),
+    (
+        "host.passthrough",
+        Level.INFO,
+        both(gpu(virtualization="passthrough"), facts(virtualization="vmware")),
+    ),
     ("host.vgpu", Level.HINT, gpu(virtualization="vgpu")),
     ("host.lxc", Level.INFO, facts(container="lxc")),
     ("host.container", Level.INFO, facts(container="docker")),
@@ -168,7 +203,11 @@ FAULTS: tuple[tuple[str, Level, Change], ...] = (
     ("stack.cpu-build", Level.ERROR, stack(cuda="none")),
     ("stack.driver", Level.ERROR, driver(driver_version="575.51", cuda_version="12.9")),
     ("stack.driver-minor", Level.HINT, stack(cuda="13.2")),
-    ("stack.cuda-arch", Level.ERROR, stack({"nvidia-nccl-cu13": "", "nvidia-nccl-cu12": "2.21"}, cuda="12.1")),
+    (
+        "stack.cuda-arch",
+        Level.ERROR,
+        stack({"nvidia-nccl-cu13": "", "nvidia-nccl-cu12": "2.21"}, cuda="12.1"),
+    ),
     ("stack.cuda-partly", Level.WARN, both(stack(cuda="12.8"), gpu(compute_capability="12.1"))),
     ("stack.cuda-dropped", Level.ERROR, gpu(compute_capability="7.0", name="Tesla V100")),
     ("stack.torch-arch", Level.ERROR, stack({"torch": "2.5.1"}, cuda=None)),
@@ -183,7 +222,11 @@ FAULTS: tuple[tuple[str, Level, Change], ...] = (
     ("cuda.home", Level.WARN, values(cuda_home="/usr/local/cuda-12.1", cuda_home_missing=True)),
     ("cuda.nvcc", Level.WARN, both(values(nvcc=None), stack({"flashinfer-jit-cache": ""}))),
     ("cuda.nvcc-arch", Level.WARN, values(nvcc_version="12.6")),
-    ("cuda.nvcc-torch", Level.HINT, both(values(nvcc_version="12.9"), stack({"flashinfer-jit-cache": ""}))),
+    (
+        "cuda.nvcc-torch",
+        Level.HINT,
+        both(values(nvcc_version="12.9"), stack({"flashinfer-jit-cache": ""})),
+    ),
 )
 NO_FAULTS: tuple[tuple[str, Change], ...] = (
     ("idle states of a guest", both(values(idle_states=(IdleState("C6", 133, True),)), facts(virtualization="kvm"))),
@@ -205,37 +248,53 @@ def test_a_healthy_host_has_no_finding() -> None:
     assert findings(HEALTHY) == []
 
 
-@pytest.mark.parametrize(("code", "level", "change"), FAULTS, ids=[f"{code} {level}" for code, level, _ in FAULTS])
+@pytest.mark.parametrize(
+    ("code", "level", "change"), FAULTS, ids=[f"{code} {level}" for code, level, _ in FAULTS]
+)
 def test_each_check_fires(code: str, level: Level, change: Change) -> None:
     found = [finding for finding in findings(change(HEALTHY)) if finding.code == code]
     assert [finding.level for finding in found] == [level]
     assert_says_what_to_do(found[0])
 
 
-@pytest.mark.parametrize("change", [change for _, change in NO_FAULTS], ids=[name for name, _ in NO_FAULTS])
+@pytest.mark.parametrize(
+    "change", [change for _, change in NO_FAULTS], ids=[name for name, _ in NO_FAULTS]
+)
 def test_what_is_no_fault_is_silent(change: Change) -> None:
     assert codes(change(HEALTHY)) == set()
 
 
 def assert_says_what_to_do(finding: Finding) -> None:
-    assert finding.fix and "None" not in f"{finding.text} {finding.fix}" and "{" not in finding.text, finding
+    assert (
+        finding.fix and "None" not in (f"{finding.text} {finding.fix}") and "{" not in finding.text
+    ), finding
 
 
 def test_every_code_of_the_checks_has_a_row() -> None:
     files = Path(workbench.doctor.__file__).parent.glob("*_checks.py")
     text = "".join(path.read_text() for path in files)
-    known = set(re.findall(r'"((?:host|gpu|stack|cuda|driver|engine|process|env)\.[a-z0-9-]+)"', text))
+    known = set(
+        re.findall(r'"((?:host|gpu|stack|cuda|driver|engine|process|env)\.[a-z0-9-]+)"', text)
+    )
     assert known | {"driver.no-driver"} == {code for code, _, _ in FAULTS}
 
 
 def test_the_fault_of_one_gpu_names_that_gpu() -> None:
     two = replace(HEALTHY, gpus=(*HEALTHY.gpus, replace(HEALTHY.gpus[0], index=1, uuid="GPU-b")))
-    two = replace(two, samples=(*HEALTHY.samples, replace(HEALTHY.samples[0], index=1, uuid="GPU-b", pcie_width=8)))
+    two = replace(
+        two,
+        samples=(
+            *HEALTHY.samples,
+            replace(HEALTHY.samples[0], index=1, uuid="GPU-b", pcie_width=8),
+        ),
+    )
     assert [f.text for f in findings(two)] == ["GPU 1 has a PCIe link of 8 lanes; the card has 16"]
 
 
 def test_without_a_gpu_no_stack_is_wrong() -> None:
-    cpu = both(NO_GPU, stack({"torch": "2.13.0+cpu", "vllm": "0.32.0+cpu"}, needs={}, cuda="none"))(HEALTHY)
+    cpu = both(NO_GPU, stack({"torch": "2.13.0+cpu", "vllm": "0.32.0+cpu"}, needs={}, cuda="none"))(
+        HEALTHY
+    )
     assert codes(cpu) == {"driver.no-library"}
     assert "torch 2.13.0+cpu (without CUDA)" in dict(facts_text.lines(cpu))[""]
 
@@ -248,13 +307,20 @@ def test_without_a_gpu_no_stack_is_wrong() -> None:
         (UNLIMITED, UNLIMITED, "(at most unlimited), locked memory unlimited"),
     ],
 )
-def test_a_limit_is_shown_in_a_unit_that_fits(memlock_kib: int, files_hard: int | None, limits: str) -> None:
+def test_a_limit_is_shown_in_a_unit_that_fits(
+    memlock_kib: int, files_hard: int | None, limits: str
+) -> None:
     seen = values(memlock_kib=memlock_kib, files_hard=files_hard)(HEALTHY)
     assert dict(facts_text.lines(seen))["limits"].endswith(limits)
 
 
 def test_every_row_of_the_table_names_its_source() -> None:
     table = data()
-    rows = [*table["architectures"], *table["packages"], *table["driver_notes"], *table["limits"].values()]
+    rows = [
+        *table["architectures"],
+        *table["packages"],
+        *table["driver_notes"],
+        *table["limits"].values(),
+    ]
     rows += [table["oldest_architecture"], table["drivers_of_cuda"], table["pins"], table["links"]]
     assert all(row["source"] for row in rows)

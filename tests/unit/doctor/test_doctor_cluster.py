@@ -1,4 +1,5 @@
-"""Each check of `cluster check`: silent on two nodes that fit together, and firing on the fault that it looks for."""
+"""Each check of `cluster check`: silent on two nodes that fit together, and firing on the fault
+that it looks for."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from workbench.server.model_fingerprint import ModelBytes
 
 GIB = 1 << 30
 STACK = EnginePackages(
-    "vllm", "/opt/vllm/bin/python3", "3.12.11", {"vllm": "0.33.0", "torch": "2.14.0", "nvidia-nccl-cu13": "2.28.9"}
+    "vllm",
+    "/opt/vllm/bin/python3",
+    "3.12.11",
+    {"vllm": "0.33.0", "torch": "2.14.0", "nvidia-nccl-cu13": "2.28.9"},
 )
 
 
@@ -35,7 +39,9 @@ def node(number: int) -> NodeReport:
     )
     seen = Examination(
         HostFacts(name, "ssh"),
-        driver=DriverInfo(DriverStatus.OK, driver_version="580.95.05", cuda_version="13.0", source="nvml"),
+        driver=DriverInfo(
+            DriverStatus.OK, driver_version="580.95.05", cuda_version="13.0", source="nvml"
+        ),
         gpus=(GpuInfo(0, f"GPU-{number}", "NVIDIA GB10", unified_memory=True),),
         samples=(GpuSample(0, f"GPU-{number}"),),
         engines=(InstalledEngine("vllm", "/opt/vllm/bin/vllm", "0.33.0"),),
@@ -64,7 +70,10 @@ def node(number: int) -> NodeReport:
 
 GOOD = ClusterReport(
     (node(1), node(2)),
-    (Connection("spark-01", "spark-02", "10.0.0.2", 0.1), Connection("spark-02", "spark-01", "10.0.0.1", 0.1)),
+    (
+        Connection("spark-01", "spark-02", "10.0.0.2", 0.1),
+        Connection("spark-02", "spark-01", "10.0.0.1", 0.1),
+    ),
     engine="vllm",
     model="meta-llama/Llama-3.3-70B-Instruct",
     need_bytes=90 * GIB,
@@ -73,7 +82,8 @@ GOOD = ClusterReport(
 
 
 def with_second(**changes: Any) -> ClusterReport:
-    """Return the good report with other fields of the second node. `look` and `seen` change single values."""
+    """Return the good report with other fields of the second node. `look` and `seen` change single
+    values."""
     second = GOOD.nodes[1]
     changes["look"] = {**second.look, **changes.get("look", {})}
     changes["seen"] = replace(second.seen, **changes.get("seen", {}))
@@ -82,7 +92,9 @@ def with_second(**changes: Any) -> ClusterReport:
 
 def interface(**changes: Any) -> NodeNetwork:
     network = GOOD.nodes[1].network
-    return replace(network, interfaces=(network.interfaces[0], replace(network.interfaces[1], **changes)))
+    return replace(
+        network, interfaces=(network.interfaces[0], replace(network.interfaces[1], **changes))
+    )
 
 
 def stack(**versions: str) -> dict[str, Any]:
@@ -90,10 +102,25 @@ def stack(**versions: str) -> dict[str, Any]:
     return {"packages": (replace(STACK, versions={**STACK.versions, **named}),)}
 
 
-PROCESS = {"pid": 4242, "kind": "engine", "name": "VLLM::Worker", "uid": 1000, "age_s": 60, "run": False}
+PROCESS = {
+    "pid": 4242,
+    "kind": "engine",
+    "name": "VLLM::Worker",
+    "uid": 1000,
+    "age_s": 60,
+    "run": False,
+}
 FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
-    "unreached": (with_second(problem="no connection: refused"), Level.ERROR, "spark-02 cannot be reached"),
-    "unlooked": (with_second(look={}, unlooked="it has no python3"), Level.WARN, "it has no python3"),
+    "unreached": (
+        with_second(problem="no connection: refused"),
+        Level.ERROR,
+        "spark-02 cannot be reached",
+    ),
+    "unlooked": (
+        with_second(look={}, unlooked="it has no python3"),
+        Level.WARN,
+        "it has no python3",
+    ),
     "one-node": (replace(GOOD, nodes=GOOD.nodes[:1]), Level.ERROR, "at least two nodes"),
     "address-unknown": (
         with_second(place=NodePlace("spark-02", problem="`ip -j addr` failed")),
@@ -124,30 +151,55 @@ FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
         "on spark-02 the name spark-01 is 192.168.7.7",
     ),
     "connection": (
-        replace(GOOD, connections=(Connection("spark-01", "spark-02", "10.0.0.2", problem="no answer within 3 s"),)),
+        replace(
+            GOOD,
+            connections=(
+                Connection("spark-01", "spark-02", "10.0.0.2", problem="no answer within 3 s"),
+            ),
+        ),
         Level.ERROR,
         "spark-01 cannot connect to 10.0.0.2 of spark-02: no answer within 3 s",
     ),
     "interface-missing": (
-        with_second(network=replace(GOOD.nodes[1].network, interfaces=(Interface("eth0", ("10.0.0.2/24",), True),))),
+        with_second(
+            network=replace(
+                GOOD.nodes[1].network, interfaces=(Interface("eth0", ("10.0.0.2/24",), True),)
+            )
+        ),
         Level.ERROR,
         "spark-02 has no interface enp1s0f0np1",
     ),
-    "interface-down": (with_second(network=interface(up=False)), Level.ERROR, "enp1s0f0np1 of spark-02 is down"),
+    "interface-down": (
+        with_second(network=interface(up=False)),
+        Level.ERROR,
+        "enp1s0f0np1 of spark-02 is down",
+    ),
     "interface-slow": (
         with_second(network=interface(speed_mbit_s=1000)),
         Level.WARN,
         "runs at 1 Gbit/s",
     ),
-    "interface-speed": (with_second(network=interface(speed_mbit_s=100_000)), Level.WARN, "different speeds"),
-    "interface-mtu": (with_second(network=interface(mtu=1500)), Level.WARN, "different MTUs: spark-01 9000 bytes"),
+    "interface-speed": (
+        with_second(network=interface(speed_mbit_s=100_000)),
+        Level.WARN,
+        "different speeds",
+    ),
+    "interface-mtu": (
+        with_second(network=interface(mtu=1500)),
+        Level.WARN,
+        "different MTUs: spark-01 9000 bytes",
+    ),
     "rdma-missing": (
         with_second(network=replace(GOOD.nodes[1].network, rdma=())),
         Level.ERROR,
         "spark-02 has no RDMA device rocep1s0f0",
     ),
     "rdma-down": (
-        with_second(network=replace(GOOD.nodes[1].network, rdma=(RdmaDevice("rocep1s0f0", "enp1s0f0np1", False),))),
+        with_second(
+            network=replace(
+                GOOD.nodes[1].network, rdma=(RdmaDevice("rocep1s0f0", "enp1s0f0np1", False),)
+            )
+        ),
         Level.ERROR,
         "rocep1s0f0 of spark-02 is not active: NCCL would use sockets",
     ),
@@ -162,8 +214,16 @@ FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
         Level.ERROR,
         "different versions of vllm",
     ),
-    "engine-missing": (with_second(seen={"engines": ()}), Level.ERROR, "vllm was not found on spark-02"),
-    "unequal-torch": (with_second(seen=stack(torch="2.13.0")), Level.ERROR, "different versions of torch of vllm"),
+    "engine-missing": (
+        with_second(seen={"engines": ()}),
+        Level.ERROR,
+        "vllm was not found on spark-02",
+    ),
+    "unequal-torch": (
+        with_second(seen=stack(torch="2.13.0")),
+        Level.ERROR,
+        "different versions of torch of vllm",
+    ),
     "unequal-nccl": (
         with_second(seen=stack(nvidia_nccl_cu13="2.27.3")),
         Level.ERROR,
@@ -184,20 +244,33 @@ FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
         Level.ERROR,
         "was not found on spark-02: no model files were found; searched /hub",
     ),
-    "model-differs": (with_second(model=ModelBytes("ffff", "29 files, 140 GB")), Level.ERROR, "different files"),
-    "port-taken": (with_second(look={"taken": [8000, 29501]}), Level.ERROR, "listen on port 8000, port 29501"),
+    "model-differs": (
+        with_second(model=ModelBytes("ffff", "29 files, 140 GB")),
+        Level.ERROR,
+        "different files",
+    ),
+    "port-taken": (
+        with_second(look={"taken": [8000, 29501]}),
+        Level.ERROR,
+        "listen on port 8000, port 29501",
+    ),
     "clocks": (with_second(clock_ahead_s=-4.2), Level.WARN, "are 4.2 s apart"),
     "memory": (
         with_second(look={"memory": {"MemAvailable": 95 * GIB}}),
         Level.ERROR,
-        "spark-02 has 95.0 GiB of memory, which GPU and system share, free; the plan needs 90.0 GiB there and 8.0 GiB",
+        "spark-02 has 95.0 GiB of memory, which GPU and system share, free; the plan needs 90.0 "
+        "GiB there and 8.0 GiB",
     ),
     "swap": (
         with_second(look={"memory": {"MemAvailable": 110 * GIB, "SwapTotal": GIB}}),
         Level.HINT,
         "spark-02 has swap",
     ),
-    "left-engines": (with_second(look={"engines": [PROCESS]}), Level.WARN, "1 process of an engine still lives"),
+    "left-engines": (
+        with_second(look={"engines": [PROCESS]}),
+        Level.WARN,
+        "1 process of an engine still lives",
+    ),
     "left-ray": (
         with_second(look={"ray": [{**PROCESS, "kind": "ray", "name": "raylet", "run": True}]}),
         Level.WARN,
@@ -232,10 +305,14 @@ def test_a_fault_is_found_and_has_a_fix(code: str) -> None:
 def test_a_missing_model_is_copied_from_a_node_that_has_it_or_downloaded() -> None:
     missing = ModelBytes(None, "no model files were found")
     one = with_second(model=missing)
-    assert fired(one)["model-missing"].fix == f"workbench models copy {one.model} --from spark-01 --to spark-02"
+    assert fired(one)["model-missing"].fix == (
+        f"workbench models copy {one.model} --from spark-01 --to spark-02"
+    )
     both = replace(one, nodes=tuple(replace(node, model=missing) for node in one.nodes))
     fixes = {f.fix for f in cluster_checks.findings(both) if f.code == "cluster.model-missing"}
-    assert fixes == {f"workbench --host {name} models download {one.model}" for name in ("spark-01", "spark-02")}
+    assert fixes == {
+        f"workbench --host {name} models download {one.model}" for name in ("spark-01", "spark-02")
+    }
 
 
 def test_a_fault_is_told_once_and_alone() -> None:
@@ -254,21 +331,31 @@ def test_a_fault_is_told_once_and_alone() -> None:
 
 
 def test_memory_of_gpus_that_have_their_own() -> None:
-    gpus = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA H100", memory_total_bytes=80 * GIB) for i in range(2))
-    samples = tuple(GpuSample(i, f"GPU-{i}", memory_used_bytes=used * GIB) for i, used in enumerate((1, 30)))
+    gpus = tuple(
+        GpuInfo(i, f"GPU-{i}", "NVIDIA H100", memory_total_bytes=80 * GIB) for i in range(2)
+    )
+    samples = tuple(
+        GpuSample(i, f"GPU-{i}", memory_used_bytes=used * GIB) for i, used in enumerate((1, 30))
+    )
     report = replace(with_second(seen={"gpus": gpus, "samples": samples}), need_bytes=60 * GIB)
     assert (
-        "spark-02 has 50.0 GiB of memory on a GPU free; the plan needs 60.0 GiB there" in fired(report)["memory"].text
+        "spark-02 has 50.0 GiB of memory on a GPU free; the plan needs 60.0 GiB "
+        "there" in fired(report)["memory"].text
     )
     assert "memory" not in fired(replace(report, need_bytes=40 * GIB))
 
 
 def test_an_unknown_value_is_no_finding() -> None:
-    """A driver that reports nothing, an interface without a speed, and a node without a clock are not compared."""
+    """A driver that reports nothing, an interface without a speed, and a node without a clock are
+    not compared."""
     report = with_second(
         network=interface(speed_mbit_s=None, mtu=None),
         clock_ahead_s=None,
-        seen={"driver": DriverInfo(DriverStatus.NO_LIBRARY, source="nothing"), "gpus": (), "packages": ()},
+        seen={
+            "driver": DriverInfo(DriverStatus.NO_LIBRARY, source="nothing"),
+            "gpus": (),
+            "packages": (),
+        },
         look={"memory": {}, "names": {}, "memlock_bytes": None},
         model=None,
     )
@@ -277,5 +364,7 @@ def test_an_unknown_value_is_no_finding() -> None:
 
 def test_a_command_to_paste_runs_nothing_else() -> None:
     """Every user of a node can name a segment of shared memory."""
-    (found,) = fired(with_second(look={"segments": [{"name": "psm_1;touch $(id)", "bytes": 200 << 20}]})).values()
+    (found,) = fired(
+        with_second(look={"segments": [{"name": "psm_1;touch $(id)", "bytes": 200 << 20}]})
+    ).values()
     assert found.fix == "remove these segments on spark-02: rm '/dev/shm/psm_1;touch $(id)'"

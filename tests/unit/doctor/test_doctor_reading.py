@@ -1,4 +1,5 @@
-"""What `doctor` reads from a host: real processes, ports and Pythons, and answers from hosts that lie."""
+"""What `doctor` reads from a host: real processes, ports and Pythons, and answers from hosts that
+lie."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda c: st.lists(c) | st.dictionaries(st.text(), c),
 )
 
 
@@ -44,7 +46,10 @@ def ask(python: str, timeout_s: float = 10.0) -> EnginePackages:
 def test_the_values_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     toolkit = tmp_path / "cuda"
     (toolkit / "bin").mkdir(parents=True)
-    program(toolkit / "bin" / "nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n")
+    program(
+        toolkit / "bin" / "nvcc",
+        "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n",
+    )
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "not" / "yet"))
     worker = subprocess.Popen(["VLLM::EngineCore", "60"], executable="/bin/sleep")
@@ -56,7 +61,11 @@ def test_the_values_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         worker.kill()
         worker.wait()
     assert seen.ports == {port: os.getpid()}
-    assert (seen.nvcc, seen.nvcc_version, seen.cuda_home_missing) == (f"{toolkit}/bin/nvcc", "12.8", False)
+    assert (seen.nvcc, seen.nvcc_version, seen.cuda_home_missing) == (
+        f"{toolkit}/bin/nvcc",
+        "12.8",
+        False,
+    )
     assert seen.files_hard and seen.memory_available_kib and seen.memlock_kib is not None
     assert seen.disk_free_kib and seen.hub == f"{tmp_path}/not/yet/hub"
     mine = next(w for w in seen.workers if w.pid == worker.pid)
@@ -73,7 +82,9 @@ def test_a_toolkit_that_prints_without_end(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_the_packages_of_a_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.7.1+cu128'\ncuda: Optional[str] = '12.8'\n")
+    (tmp_path / "torch" / "version.py").write_text(
+        "__version__ = '2.7.1+cu128'\ncuda: Optional[str] = '12.8'\n"
+    )
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "torch-2.7.1+cu128.dist-info").mkdir()
     (tmp_path / "torch-2.7.1+cu128.dist-info" / "METADATA").write_text(
@@ -90,7 +101,10 @@ def test_the_packages_of_a_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (tmp_path / name).rename(tmp_path / "site" / name)
     found = ask(sys.executable)
     assert found.problem is None and found.python_version == sys.version.split()[0]
-    assert found.versions == {"pytest": importlib.metadata.version("pytest"), "torch": "2.7.1+cu128"}
+    assert found.versions == {
+        "pytest": importlib.metadata.version("pytest"),
+        "torch": "2.7.1+cu128",
+    }
     assert (found.needs, found.cuda) == ({"torch": {"nvidia-nccl-cu12": ("2.26.2",)}}, "12.8")
 
 
@@ -105,18 +119,24 @@ def test_the_packages_of_a_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 )
 def test_a_python_that_is_none(tmp_path: Path, text: str, problem: str) -> None:
     began = time.monotonic()
-    assert problem in (ask(program(tmp_path / "python3", f"#!/bin/sh\n{text}\n"), 0.5).problem or "")
+    assert problem in (
+        ask(program(tmp_path / "python3", f"#!/bin/sh\n{text}\n"), 0.5).problem or ""
+    )
     assert time.monotonic() - began < 10
 
 
 @settings(max_examples=30)
-@given(JSON | st.fixed_dictionaries({"packages": JSON, "needs": JSON, "cuda": JSON, "python": JSON}))
+@given(
+    JSON | st.fixed_dictionaries({"packages": JSON, "needs": JSON, "cuda": JSON, "python": JSON})
+)
 def test_any_answer_is_read(answer: object) -> None:
     found = engine_packages.parse("vllm", "python3", json.dumps(answer))
     assert all(isinstance(text, str) for text in found.versions.values())
 
 
-KEYS = st.sampled_from(["port", "worker", "idle", "files_hard", "own", "disk", "shared_memory", "stack", "nvcc"])
+KEYS = st.sampled_from(
+    ["port", "worker", "idle", "files_hard", "own", "disk", "shared_memory", "stack", "nvcc"]
+)
 
 
 @given(st.lists(st.tuples(KEYS, st.text() | st.from_regex(r"[0-9A-F ]{0,30}"))))
@@ -156,7 +176,16 @@ HOSTILE = {
     "never end": "trap '' TERM INT HUP; printf x; while :; do sleep 1; done",
     "leave a child": "(trap '' TERM HUP; while :; do sleep 1; done) & echo 1.2.3",
 }
-NAMES = ("nvidia-smi", "python3", "nvcc", "vllm", "llama-server", "df", "systemd-detect-virt", "sudo")
+NAMES = (
+    "nvidia-smi",
+    "python3",
+    "nvcc",
+    "vllm",
+    "llama-server",
+    "df",
+    "systemd-detect-virt",
+    "sudo",
+)
 
 
 def processes_in(directory: Path) -> list[str]:
@@ -171,20 +200,28 @@ def processes_in(directory: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.long if kind == "never end" else ()) for kind in HOSTILE]
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.long if kind == "never end" else ()) for kind in HOSTILE],
 )
 def test_a_host_whose_programs_are_hostile(tmp_path: Path, kind: str) -> None:
-    """The whole command: it ends, names what is broken, nothing of the output reaches the terminal, no process is
-    left, and it needs no more memory than 64 MiB of one program's output."""
+    """The whole command: it ends, names what is broken, nothing of the output reaches the terminal,
+    no process is left, and it needs no more memory than 64 MiB of one program's output."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    spared = ("python3", "systemd-detect-virt") if kind == "leave a child" else ()  # they are asked at each connection
+    # they are asked at each connection
+    spared = ("python3", "systemd-detect-virt") if kind == "leave a child" else ()
     for name in (name for name in NAMES if name not in spared):
         program(programs / name, f"#!/bin/sh\n{HOSTILE[kind]}\n")
-    env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    env = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
     argv = [sys.executable, "-m", "workbench", "doctor"]
     began = time.monotonic()
-    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         out, err = process.communicate(timeout=90)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert process.returncode == 0 and time.monotonic() - began < 45, err
@@ -192,5 +229,7 @@ def test_a_host_whose_programs_are_hostile(tmp_path: Path, kind: str) -> None:
     assert "vllm" in out and "llama" in out  # every engine is shown, or named in a finding
     assert usage.ru_maxrss < 500_000  # KiB
     if kind == "print without end":
-        assert "llama-server is on that host: it prints without end" in out and "does not print its version" in out
+        assert (
+            "llama-server is on that host: it prints without end"
+        ) in out and "does not print its version" in out
     eventually(lambda: processes_in(programs) == [], "the end of all programs", 20)

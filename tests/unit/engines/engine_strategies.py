@@ -1,4 +1,5 @@
-"""Hypothesis strategies for flag values, and parsers built from the catalogs to check argv independently."""
+"""Hypothesis strategies for flag values, and parsers built from the catalogs to check argv
+independently."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from workbench.model.flags import FlagCatalog, FlagKind, FlagSpec
 # argv cannot hold NUL, nor what cannot be encoded.
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
@@ -58,7 +63,8 @@ def settings_of(draw: st.DrawFn, catalog: FlagCatalog, without: tuple[str, ...])
 
 
 def argparse_of(catalog: FlagCatalog) -> argparse.ArgumentParser:
-    """Return an argparse parser with the catalog's flags, as vLLM, SGLang and TabbyAPI declare them."""
+    """Return an argparse parser with the catalog's flags, as vLLM, SGLang and TabbyAPI declare
+    them."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     parser.add_argument("command", nargs="*")
     for spec in catalog.flags.values():
@@ -66,7 +72,9 @@ def argparse_of(catalog: FlagCatalog) -> argparse.ArgumentParser:
         if spec.kind == FlagKind.BOOL and not spec.value_takes_bool_word:
             parser.add_argument(*names, dest=spec.name, action="store_const", const=True)
             if spec.negation:
-                parser.add_argument(spec.negation, dest=spec.name, action="store_const", const=False)
+                parser.add_argument(
+                    spec.negation, dest=spec.name, action="store_const", const=False
+                )
         elif spec.repeatable and not spec.nargs:
             parser.add_argument(*names, dest=spec.name, action="append")
         else:
@@ -87,7 +95,8 @@ def parse_like_argparse(catalog: FlagCatalog, argv: list[str]) -> dict[str, Any]
 
 
 def parse_like_llama(catalog: FlagCatalog, argv: list[str]) -> dict[str, Any]:
-    """Parse like llama-server: an option takes any next argument as its value, and "=" has no meaning."""
+    """Parse like llama-server: an option takes any next argument as its value, and "=" has no
+    meaning."""
     on = {f"--{s.name}": (s.name, True) for s in catalog.flags.values()}
     off = {s.negation: (s.name, False) for s in catalog.flags.values() if s.negation}
     found: dict[str, Any] = {}

@@ -1,4 +1,5 @@
-"""The original commands of the five write-ups, with exactly the findings that they should have on their hardware."""
+"""The original commands of the five write-ups, with exactly the findings that they should have on
+their hardware."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.engine_probe import InstalledEngine
 from workbench.session.plan_editor import PlanEditor, Surroundings
 
-QWEN_2B = ModelFacts("Qwen/Qwen3-VL-2B-Instruct", 2.1e9, "BF16", 4.3e9, 4.3e9, 114_688, 28, source="preset x")
+QWEN_2B = ModelFacts(
+    "Qwen/Qwen3-VL-2B-Instruct", 2.1e9, "BF16", 4.3e9, 4.3e9, 114_688, 28, source="preset x"
+)
 LLAMA_3B = ModelFacts(
     "meta-llama/Llama-3.2-3B-Instruct",
     3.2e9,
@@ -29,11 +32,29 @@ LLAMA_3B = ModelFacts(
     flags={"quantization": "fp8"},
     source="preset x",
 )
-QWEN_7B_AWQ = ModelFacts("Qwen/Qwen2.5-7B-Instruct-AWQ", 7.6e9, "AWQ", 4.5e9, 5.6e9, 57_344, 28, source="preset x")
-LLAMA_70B = ModelFacts(
-    "meta-llama/Llama-3.3-70B-Instruct", 70.6e9, "BF16", 139e9, 141e9, 327_680, 80, source="preset x"
+QWEN_7B_AWQ = ModelFacts(
+    "Qwen/Qwen2.5-7B-Instruct-AWQ", 7.6e9, "AWQ", 4.5e9, 5.6e9, 57_344, 28, source="preset x"
 )
-MISTRAL = ModelFacts("/m/Mistral-Large-Instruct-2411-AWQ", 123e9, "AWQ", 64.1e9, 65.6e9, 360_448, 88, source="preset x")
+LLAMA_70B = ModelFacts(
+    "meta-llama/Llama-3.3-70B-Instruct",
+    70.6e9,
+    "BF16",
+    139e9,
+    141e9,
+    327_680,
+    80,
+    source="preset x",
+)
+MISTRAL = ModelFacts(
+    "/m/Mistral-Large-Instruct-2411-AWQ",
+    123e9,
+    "AWQ",
+    64.1e9,
+    65.6e9,
+    360_448,
+    88,
+    source="preset x",
+)
 A100, TI, SPARK, PRO = (
     ("NVIDIA A100-PCIE-40GB", 40),
     ("NVIDIA GeForce RTX 5060 Ti", 16),
@@ -45,7 +66,8 @@ OPEN = {"host": "0.0.0.0", "port": 8004}
 
 @dataclass(frozen=True)
 class Case:
-    """A command of a document: its installed engine, hardware, model and options, and the codes of its findings."""
+    """A command of a document: its installed engine, hardware, model and options, and the codes of
+    its findings."""
 
     name: str
     engine: str
@@ -133,7 +155,12 @@ CASES: tuple[Case, ...] = (
     Case(
         "guide: speculative",
         *GUIDE,
-        {**OPEN, "data-parallel-size": 4, "speculative-model": "org/draft", "num-speculative-tokens": 5},
+        {
+            **OPEN,
+            "data-parallel-size": 4,
+            "speculative-model": "org/draft",
+            "num-speculative-tokens": 5,
+        },
         {
             "error flag.removed num-speculative-tokens",
             "error flag.removed speculative-model",
@@ -195,7 +222,13 @@ CASES: tuple[Case, ...] = (
     Case(
         "proposal: test of 921",
         *PROPOSAL,
-        {**OPEN, "quantization": "fp8", "kv-cache-dtype": "fp8", "max-model-len": 2048, "tensor-parallel-size": 2},
+        {
+            **OPEN,
+            "quantization": "fp8",
+            "kv-cache-dtype": "fp8",
+            "max-model-len": 2048,
+            "tensor-parallel-size": 2,
+        },
         {"info memory.estimate", "warn dp-before-tp"},
         executable=MODULE,
     ),
@@ -213,14 +246,29 @@ CASES: tuple[Case, ...] = (
     Case(
         "sparks: BF16 over two nodes",
         *SPARKS,
-        {**OPEN, "tensor-parallel-size": 2, "distributed-executor-backend": "ray", "gpu-memory-utilization": 0.9},
-        {"hint quant.first", "info flag.default gpu-memory-utilization", "info memory.estimate", "warn memory.unified"},
+        {
+            **OPEN,
+            "tensor-parallel-size": 2,
+            "distributed-executor-backend": "ray",
+            "gpu-memory-utilization": 0.9,
+        },
+        {
+            "hint quant.first",
+            "info flag.default gpu-memory-utilization",
+            "info memory.estimate",
+            "warn memory.unified",
+        },
         executable=(),
     ),
     Case(
         "sparks: pipeline",
         *SPARKS,
-        {**OPEN, "pipeline-parallel-size": 2, "distributed-executor-backend": "ray", "gpu-memory-utilization": 0.9},
+        {
+            **OPEN,
+            "pipeline-parallel-size": 2,
+            "distributed-executor-backend": "ray",
+            "gpu-memory-utilization": 0.9,
+        },
         {
             "hint pp.batch1",
             "hint quant.first",
@@ -275,7 +323,13 @@ CASES: tuple[Case, ...] = (
 
 def planned(case: Case) -> LaunchPlan:
     catalog = engines.get(case.engine).catalog(case.version)
-    plan = LaunchPlan(case.engine, case.facts.id, case.facts, executable=case.executable, engine_version=case.version)
+    plan = LaunchPlan(
+        case.engine,
+        case.facts.id,
+        case.facts,
+        executable=case.executable,
+        engine_version=case.version,
+    )
     for name, value in case.flags.items():
         plan = engines.set_flag(plan, catalog, name, value)
     plan = replace(plan, env=tuple(FlagSetting(name, value) for name, value in case.env.items()))
@@ -307,7 +361,8 @@ def findings(case: Case) -> tuple[Finding, ...]:
 def test_a_document_s_command_has_exactly_its_findings(case: Case) -> None:
     found = findings(case)
     assert {
-        f"{f.level} {f.code}" + (f" {f.flag}" if f.code.startswith(("flag.", "env.")) else "") for f in found
+        f"{f.level} {f.code}" + (f" {f.flag}" if f.code.startswith(("flag.", "env.")) else "")
+        for f in found
     } == case.expected | ALWAYS
     for finding in found:
         if finding.level in (Level.ERROR, Level.WARN):
@@ -315,7 +370,9 @@ def test_a_document_s_command_has_exactly_its_findings(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_each_fix_removes_its_finding_is_undone_in_one_step_and_is_the_printed_options(case: Case) -> None:
+def test_each_fix_removes_its_finding_is_undone_in_one_step_and_is_the_printed_options(
+    case: Case,
+) -> None:
     for finding in findings(case):
         editor = editor_of(case)
         if not finding.changes:
@@ -333,7 +390,10 @@ def test_each_fix_removes_its_finding_is_undone_in_one_step_and_is_the_printed_o
             option, assignment = shlex.split(change.text)
             options[option].append(assignment)
         editor.assign(options["--set"], options["--unset"], options["--env"])
-        assert (set(map(str, editor.plan.flags)), editor.plan.env) == (set(map(str, fixed.flags)), fixed.env), finding
+        assert (set(map(str, editor.plan.flags)), editor.plan.env) == (
+            set(map(str, fixed.flags)),
+            fixed.env,
+        ), finding
 
 
 def test_a_secret_in_a_fix_is_masked_and_still_applied() -> None:

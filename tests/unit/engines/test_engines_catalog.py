@@ -1,4 +1,5 @@
-"""The packaged catalogs are consistent, load fast, find flags by any spelling, and support searches as users type."""
+"""The packaged catalogs are consistent, load fast, find flags by any spelling, and support searches
+as users type."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def test_every_catalog_is_complete_and_consistent(name: str, version: str) -> No
         if spec.minimum is not None and spec.maximum is not None:
             assert spec.minimum < spec.maximum
         for alias in spec.aliases:
-            assert engines.lookup(catalog, alias).name == flag_name or alias.lstrip("-") in catalog.flags, alias
+            assert (
+                engines.lookup(catalog, alias).name == flag_name
+                or alias.lstrip("-") in catalog.flags
+            ), alias
 
 
 def test_every_engine_has_what_a_plan_needs() -> None:
@@ -99,7 +103,9 @@ def test_version_ranges(version: str, wanted: str | None, inside: bool) -> None:
 def test_patch_releases_share_flags_only_in_vllm() -> None:
     vllm, sglang, tabbyapi = map(engines.get, ("vllm", "sglang", "tabbyapi"))
     assert vllm.same_release("0.33.2", "0.33.0") and not vllm.same_release("0.32.0", "0.33.0")
-    assert sglang.same_release("0.5.23.post1", "0.5.23") and not sglang.same_release("0.5.15", "0.5.23")
+    assert sglang.same_release("0.5.23.post1", "0.5.23") and not sglang.same_release(
+        "0.5.15", "0.5.23"
+    )
     assert not vllm.same_release(None, "0.33.0") and not tabbyapi.same_release("e632af4", "x")
 
 
@@ -111,7 +117,8 @@ def test_flags_are_found_by_every_spelling() -> None:
     assert engines.lookup(new, "disable-prefix-caching")[::2] == ("enable-prefix-caching", True)
     assert engines.lookup(new, "no-enable-prefix-caching")[::2] == ("enable-prefix-caching", True)
     assert engines.lookup(old, "disable-prefix-caching").spec is None
-    assert engines.lookup(old, "disable-log-requests").spec is None  # refused by 0.32, taken again by 0.33
+    # refused by 0.32, taken again by 0.33
+    assert engines.lookup(old, "disable-log-requests").spec is None
     assert engines.lookup(new, "disable-log-requests")[::2] == ("enable-log-requests", True)
     assert engines.canonical_name(new, "device-memory-utilization") == "gpu-memory-utilization"
 
@@ -171,4 +178,6 @@ def test_nearest_name() -> None:
 
 
 def test_thousands_of_digits_are_not_a_version() -> None:
-    assert catalogs.version_key("9" * 6000) == () and catalogs.version_key("1." + "9" * 6000) == (1,)
+    assert catalogs.version_key("9" * 6000) == () and catalogs.version_key("1." + "9" * 6000) == (
+        1,
+    )

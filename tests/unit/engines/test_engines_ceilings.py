@@ -19,7 +19,11 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import KvLayers, ModelShape, WeightParts
 from workbench.model.plan import ModelFacts
 
-PRO, GB10, R3090 = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA GB10", "NVIDIA GeForce RTX 3090"
+PRO, GB10, R3090 = (
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition"),
+    "NVIDIA GB10",
+    "NVIDIA GeForce RTX 3090",
+)
 T5060, A100 = "NVIDIA GeForce RTX 5060 Ti", "NVIDIA A100-PCIE-40GB"
 
 
@@ -33,7 +37,13 @@ MISTRAL, LLAMA_70B = facts(64.09), facts(139.0)
 @pytest.mark.parametrize(
     ("model", "card", "sizes", "limit", "measured"),
     [
-        (MISTRAL, PRO, {}, 27.96, {22.0: 79, 22.7: 81, 25: 89, 28: 100, 30: 107, 45: 161, 60: 215, 90: 322}),
+        (
+            MISTRAL,
+            PRO,
+            {},
+            27.96,
+            {22.0: 79, 22.7: 81, 25: 89, 28: 100, 30: 107, 45: 161, 60: 215, 90: 322},
+        ),
         (MISTRAL, R3090, {"tp": 4}, 58.4, {37: 63}),
         (LLAMA_70B, GB10, {"tp": 2}, 3.93, {3.17: 81, 5: 127}),
         (LLAMA_70B, GB10, {"pp": 4}, 1.96, {6: 306, 10: 509}),
@@ -64,19 +74,29 @@ def test_ceilings_of_the_documents(
 
 def test_the_memory_clock_under_compute_lowers_the_ceiling() -> None:
     info = GpuInfo(0, "GPU-0", PRO, memory_max_mhz=14001, memory_bus_bits=512)
-    assert ceiling(MISTRAL, [info], memory_mhz=13365).tok_s_per_stream == pytest.approx(26.69, abs=0.01)
+    assert ceiling(MISTRAL, [info], memory_mhz=13365).tok_s_per_stream == pytest.approx(
+        26.69, abs=0.01
+    )
 
 
 @pytest.mark.parametrize(("streams", "limit"), [(4, 15.7), (8, 31.4), (16, 62.8), (32, 126)])
 def test_streams_share_the_weights(streams: int, limit: float) -> None:
-    assert ceiling(LLAMA_70B, [GB10] * 2, tp=2, load=Load(streams)).total_tok_s == pytest.approx(limit, rel=0.005)
+    assert ceiling(LLAMA_70B, [GB10] * 2, tp=2, load=Load(streams)).total_tok_s == pytest.approx(
+        limit, rel=0.005
+    )
 
 
 def test_replicas_serve_streams_and_stages_serve_groups_of_streams() -> None:
     small = facts(3.44)
-    assert ceiling(small, [A100] * 4, dp=4, load=Load(80)).total_tok_s == pytest.approx(80 * 452, rel=0.001)
-    assert ceiling(small, [A100] * 4, dp=4, load=Load(2)).total_tok_s == pytest.approx(2 * 452, rel=0.001)
-    assert ceiling(LLAMA_70B, [GB10] * 2, pp=2, load=Load(8)).total_tok_s == pytest.approx(8 * 1.964, rel=0.001)
+    assert ceiling(small, [A100] * 4, dp=4, load=Load(80)).total_tok_s == pytest.approx(
+        80 * 452, rel=0.001
+    )
+    assert ceiling(small, [A100] * 4, dp=4, load=Load(2)).total_tok_s == pytest.approx(
+        2 * 452, rel=0.001
+    )
+    assert ceiling(LLAMA_70B, [GB10] * 2, pp=2, load=Load(8)).total_tok_s == pytest.approx(
+        8 * 1.964, rel=0.001
+    )
 
 
 def test_the_context_costs_what_its_layers_keep() -> None:
@@ -87,7 +107,8 @@ def test_the_context_costs_what_its_layers_keep() -> None:
     latent = facts(10, shape=ModelShape(kv=(KvLayers(60, 1, 576),)))
     one, two = (ceiling(latent, [PRO] * n, tp=n, load=Load(context_tokens=10_000)) for n in (1, 2))
     assert two.gb_per_token and one.gb_per_token
-    assert two.gb_per_token - 10 == pytest.approx(2 * (one.gb_per_token - 10))  # each GPU has a copy
+    # each GPU has a copy
+    assert two.gb_per_token - 10 == pytest.approx(2 * (one.gb_per_token - 10))
 
 
 def test_more_streams_read_more_experts_until_computing_limits_them() -> None:
@@ -112,7 +133,9 @@ def test_more_streams_read_more_experts_until_computing_limits_them() -> None:
 def test_prefill_in_fp8_is_at_most_twice_as_fast_as_in_bf16(gpu: str, bf16_tflops: float) -> None:
     parts = WeightParts(dense=3e9, head=0.2e9)
     full, half = (
-        ceiling(facts(gb, quantization=quantization, shape=ModelShape(parts=parts)), [gpu]).prefill_tok_s
+        ceiling(
+            facts(gb, quantization=quantization, shape=ModelShape(parts=parts)), [gpu]
+        ).prefill_tok_s
         for gb, quantization in ((6.4, "bfloat16"), (3.6, "fp8"))
     )
     assert full == pytest.approx(bf16_tflops * 1e12 / (2 * parts.active)) and half is not None
@@ -121,12 +144,16 @@ def test_prefill_in_fp8_is_at_most_twice_as_fast_as_in_bf16(gpu: str, bf16_tflop
 
 def test_all_reduces_take_their_time() -> None:
     found = ceiling(replace(LLAMA_70B, layers=80), [GB10] * 2, tp=2)
-    assert found.all_reduce_ms == pytest.approx(161 * 0.041) and "161 all-reduces of 41 us" in found.all_reduce_basis
+    assert (
+        found.all_reduce_ms == pytest.approx(161 * 0.041)
+        and ("161 all-reduces of 41 us") in found.all_reduce_basis
+    )
     assert found.with_all_reduces_tok_s == pytest.approx(1 / (1 / 3.928 + 0.0066), rel=0.001)
     assert ceiling(replace(LLAMA_70B, layers=80), [GB10]).all_reduce_ms == 0
     pcie, sxm = ([f"NVIDIA A100-{form}-40GB"] * 4 for form in ("PCIE", "SXM4"))
     assert ceiling(replace(LLAMA_70B, layers=80), pcie, tp=4).all_reduce_ms == pytest.approx(1.61)
-    assert ceiling(replace(LLAMA_70B, layers=80), sxm, tp=4).all_reduce_ms == 0  # NVLink, nobody measured it
+    # NVLink, nobody measured it
+    assert ceiling(replace(LLAMA_70B, layers=80), sxm, tp=4).all_reduce_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -141,7 +168,10 @@ def test_all_reduces_take_their_time() -> None:
 )
 def test_drafts_raise_the_limit(flags: dict[str, Any], drafted: int) -> None:
     assert drafted_tokens(flags) == drafted
-    assert tokens_per_step(flags, 50.0) == 1 + drafted / 2 and tokens_per_step(flags, None) == 1 + drafted
+    assert (
+        tokens_per_step(flags, 50.0) == 1 + drafted / 2
+        and tokens_per_step(flags, None) == 1 + drafted
+    )
     found = ceiling(MISTRAL, [PRO], load=Load(tokens_per_step=1 + drafted))
     assert found.tok_s_per_stream == pytest.approx(27.96 * (1 + drafted), rel=0.001)
     assert ("speculation" in found.label) == (drafted > 0)
@@ -168,40 +198,67 @@ def test_each_reference_lies_where_it_says() -> None:
             assert limit.tok_s_per_stream == pytest.approx(one.limit_tok_s, rel=0.001)
 
 
-def result(model: str, card: str, count: int, tok_s: float, streams: int = 1, **conditions: Any) -> BenchResult:
+def result(
+    model: str, card: str, count: int, tok_s: float, streams: int = 1, **conditions: Any
+) -> BenchResult:
     gpus = tuple({"index": i, "name": card} for i in range(count))
     made = Conditions("h", "vllm", "1", model, gpus=gpus, **conditions)
-    unknown = {f.name: None for f in fields(BenchSummary) if f.default is MISSING and f.default_factory is MISSING}
-    summary = BenchSummary(**{**unknown, "output_tok_s": tok_s, "per_stream_tok_s": tok_s / streams})
+    unknown = {
+        f.name: None
+        for f in fields(BenchSummary)
+        if f.default is MISSING and f.default_factory is MISSING
+    }
+    summary = BenchSummary(
+        **{**unknown, "output_tok_s": tok_s, "per_stream_tok_s": tok_s / streams}
+    )
     return BenchResult(1, 0.0, BenchSpec("http://h", "m", concurrency=streams), made, summary)
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (result("/srv/Mistral-Large-Instruct-2411-AWQ", PRO, 1, 22.7), ["22.72", "22.7 is normal", "SGLang"]),
-        (result("meta-llama/Llama-3.3-70B-Instruct", GB10, 2, 3.17), ["3.17 tok/s per stream", "is normal"]),
-        (result("Qwen/Qwen3-VL-2B-Instruct", A100, 4, 412.0, 8), ["412.2 tok/s together", "412 is normal", "eager"]),
-        (result("nvidia/Llama-3.3-70B-Instruct-FP4", GB10, 1, 4.1, quantization="NVFP4"), ["4 to 4.2", "is normal"]),
+        (
+            result("/srv/Mistral-Large-Instruct-2411-AWQ", PRO, 1, 22.7),
+            ["22.72", "22.7 is normal", "SGLang"],
+        ),
+        (
+            result("meta-llama/Llama-3.3-70B-Instruct", GB10, 2, 3.17),
+            ["3.17 tok/s per stream", "is normal"],
+        ),
+        (
+            result("Qwen/Qwen3-VL-2B-Instruct", A100, 4, 412.0, 8),
+            ["412.2 tok/s together", "412 is normal", "eager"],
+        ),
+        (
+            result("nvidia/Llama-3.3-70B-Instruct-FP4", GB10, 1, 4.1, quantization="NVFP4"),
+            ["4 to 4.2", "is normal"],
+        ),
         (result("meta-llama/Llama-3.3-70B-Instruct", GB10, 2, 1.5), ["1.5 is 53% slower"]),
         (result("Qwen/Qwen3-VL-32B-Instruct-FP8", GB10, 1, 7.0), ["eugr", "7 is normal"]),
         (result("org/Another-40B", GB10, 1, 5.0), ["% of its limit"]),
     ],
 )
-def test_the_nearest_reference_says_whether_a_speed_is_normal(made: BenchResult, words: list[str]) -> None:
+def test_the_nearest_reference_says_whether_a_speed_is_normal(
+    made: BenchResult, words: list[str]
+) -> None:
     text = nearest_text(made) or ""
     assert [word for word in words if word not in text] == [], text
     assert ("reference", text) in judgements(made)
 
 
 def test_there_is_no_reference_for_an_unknown_gpu() -> None:
-    assert nearest_text(result("m", "NVIDIA X", 1, 1.0)) is None and nearest_text(result("m", "", 0, 1.0)) is None
+    assert (
+        nearest_text(result("m", "NVIDIA X", 1, 1.0)) is None
+        and nearest_text(result("m", "", 0, 1.0)) is None
+    )
 
 
 @given(
     model=st.text(max_size=20) | st.sampled_from([one.model for one in references()]),
     quantization=st.none() | st.text(max_size=6),
-    names=st.lists(st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()] + [""]), max_size=3),
+    names=st.lists(
+        st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()] + [""]), max_size=3
+    ),
     streams=st.integers(1, 100),
 )
 def test_any_setup_has_a_reference_of_its_gpu_or_none(

@@ -40,8 +40,12 @@ def lines(plan: LaunchPlan) -> list[str]:
 
 def test_vllm_by_nnodes_has_one_headless_rank_per_further_node() -> None:
     head, worker = lines(cluster.spread(plan_with(tensor_parallel_size=2), VLLM, PLACES))
-    assert "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501" in head and "--headless" not in head
-    assert worker.endswith("--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29501 --headless")
+    assert (
+        "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501"
+    ) in head and "--headless" not in head
+    assert worker.endswith(
+        "--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29501 --headless"
+    )
 
 
 def test_ports_that_the_plan_sets_stay() -> None:
@@ -51,18 +55,25 @@ def test_ports_that_the_plan_sets_stay() -> None:
 
 def test_vllm_spreads_replicas_by_their_first_rank() -> None:
     head, worker = lines(cluster.spread(plan_with(data_parallel_size=4), VLLM, PLACES))
-    assert "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 13345" in head
+    assert (
+        "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 "
+        "--data-parallel-rpc-port 13345"
+    ) in head
     assert "--data-parallel-start-rank 2" in worker and worker.endswith("--headless")
 
 
 def test_sglang_names_the_first_rank_and_its_port() -> None:
-    head, worker = lines(cluster.spread(plan_with("sglang", tensor_parallel_size=2), SGLANG, PLACES))
+    head, worker = lines(
+        cluster.spread(plan_with("sglang", tensor_parallel_size=2), SGLANG, PLACES)
+    )
     assert "--nnodes 2 --node-rank 0 --dist-init-addr 10.0.0.1:20000" in head
     assert "--node-rank 1" in worker
 
 
 def test_ray_runs_beside_one_server() -> None:
-    plan = cluster.spread(plan_with(tensor_parallel_size=2, distributed_executor_backend="ray"), VLLM, PLACES)
+    plan = cluster.spread(
+        plan_with(tensor_parallel_size=2, distributed_executor_backend="ray"), VLLM, PLACES
+    )
     server, head, worker = lines(plan)
     assert server.startswith("vllm serve m") and "--nnodes" not in server
     assert head == "ray start --head --port 6379 --node-ip-address 10.0.0.1 --block"
@@ -80,7 +91,10 @@ def test_each_node_has_the_environment_of_its_own_interfaces() -> None:
     plan = cluster.spread(plan_with(tensor_parallel_size=2), VLLM, PLACES)
     head, worker = (VLLM.command(plan, node).env for node in plan.nodes)
     assert (head["VLLM_HOST_IP"], worker["VLLM_HOST_IP"]) == ("10.0.0.1", "10.0.0.2")
-    assert (head["NCCL_SOCKET_IFNAME"], worker["NCCL_SOCKET_IFNAME"]) == ("enp1s0f1np1", "enp1s0f0np0")
+    assert (head["NCCL_SOCKET_IFNAME"], worker["NCCL_SOCKET_IFNAME"]) == (
+        "enp1s0f1np1",
+        "enp1s0f0np0",
+    )
     assert (head["NCCL_IB_HCA"], worker["NCCL_IB_HCA"]) == ("rocep1s0f1,roceP2p1s0f1", "rocep1s0f0")
     assert head["GLOO_SOCKET_IFNAME"] == "enp1s0f1np1" and head["NCCL_DEBUG"] == "INFO"
     assert plan.nodes[1].origins["VLLM_HOST_IP"] == "address of spark-02: hosts.toml"
@@ -89,7 +103,9 @@ def test_each_node_has_the_environment_of_its_own_interfaces() -> None:
 def test_a_value_of_the_plan_stays_and_is_reported() -> None:
     plan = plan_with(tensor_parallel_size=2).with_env("NCCL_SOCKET_IFNAME", "eth9", Origin.EDITED)
     spread = cluster.spread(plan, VLLM, PLACES)
-    assert all(VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] == "eth9" for node in spread.nodes)
+    assert all(
+        VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] == "eth9" for node in spread.nodes
+    )
     found = [f for f in cluster.findings(spread, VLLM, PLACES) if f.code == "cluster.environment"]
     assert [f.flag for f in found] == ["NCCL_SOCKET_IFNAME"] * 2
     assert found[1].text == (
@@ -99,7 +115,9 @@ def test_a_value_of_the_plan_stays_and_is_reported() -> None:
 
 
 def test_a_value_that_the_cluster_gave_to_the_head_does_not_bind_the_others() -> None:
-    plan = plan_with(tensor_parallel_size=2).with_env("NCCL_SOCKET_IFNAME", "enp1s0f1np1", Origin.PRESET)
+    plan = plan_with(tensor_parallel_size=2).with_env(
+        "NCCL_SOCKET_IFNAME", "enp1s0f1np1", Origin.PRESET
+    )
     spread = cluster.spread(plan, VLLM, PLACES)
     assert [VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] for node in spread.nodes] == [
         "enp1s0f1np1",
@@ -119,7 +137,9 @@ def test_a_plan_for_one_host_runs_on_the_head_alone(engine: str, level: str) -> 
 def test_unified_memory_without_a_reserve_is_a_risk() -> None:
     gb10 = GpuInfo(0, "u", "NVIDIA GB10", unified_memory=True)
     assert [f.code for f in cluster.no_reserve([gb10], None)] == ["cluster.no-reserve"]
-    assert not list(cluster.no_reserve([gb10], 8.0)) and not list(cluster.no_reserve([GpuInfo(0, "u", "A100")], None))
+    assert not list(cluster.no_reserve([gb10], 8.0)) and not list(
+        cluster.no_reserve([GpuInfo(0, "u", "A100")], None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +160,9 @@ def test_nodes_that_start_servers_in_different_ways_are_refused(
     head: dict[str, object], worker: dict[str, object], text: str
 ) -> None:
     entries = HostEntry("spark-01", **head), HostEntry("spark-02", **worker)  # type: ignore[arg-type]
-    places = tuple(replace(place, entry=entry) for place, entry in zip(PLACES, entries, strict=True))
+    places = tuple(
+        replace(place, entry=entry) for place, entry in zip(PLACES, entries, strict=True)
+    )
     plan = for_host(plan_with(tensor_parallel_size=2), entries[0], None)
 
     def errors(of: LaunchPlan) -> list[str]:
@@ -158,7 +180,9 @@ def test_rdma_that_no_node_has_is_reported() -> None:
     plan = plan_with(tensor_parallel_size=2).with_env("NCCL_NET", "IB", Origin.PRESET)
     places = (HEAD, NodePlace("spark-02", "10.0.0.2", "eth0", (), ORIGINS))
     (found,) = [
-        f for f in cluster.findings(cluster.spread(plan, VLLM, places), VLLM, places) if f.code != "cluster.environment"
+        f
+        for f in cluster.findings(cluster.spread(plan, VLLM, places), VLLM, places)
+        if f.code != "cluster.environment"
     ]
     assert found.text == "the plan sets NCCL_NET=IB, but spark-02 has no active RDMA device on eth0"
 
@@ -178,8 +202,12 @@ def test_shipped_presets_for_two_sparks_get_their_hosts_from_the_cluster() -> No
 
 
 def test_each_node_starts_the_program_of_its_own_host() -> None:
-    first = HostEntry("spark-01", engines={"vllm": "/opt/one/bin/vllm"}, env={"HF_HOME": "/one", "A": "1"})
-    second = HostEntry("spark-02", engines={"vllm": "'/opt/my two/bin/vllm'"}, env={"HF_HOME": "/two", "B": "2"})
+    first = HostEntry(
+        "spark-01", engines={"vllm": "/opt/one/bin/vllm"}, env={"HF_HOME": "/one", "A": "1"}
+    )
+    second = HostEntry(
+        "spark-02", engines={"vllm": "'/opt/my two/bin/vllm'"}, env={"HF_HOME": "/two", "B": "2"}
+    )
     bare = HostEntry("spark-03")
     places = tuple(
         replace(HEAD, host=entry.name, address=f"10.0.0.{at}", entry=entry)
@@ -188,13 +216,22 @@ def test_each_node_starts_the_program_of_its_own_host() -> None:
     plan = for_host(plan_with(tensor_parallel_size=3), first, ("/opt/one/bin/vllm", "hosts.toml"))
     spread = cluster.spread(plan, VLLM, places)
     commands = [VLLM.command(spread, node) for node in spread.nodes]
-    assert [command.argv[0] for command in commands] == ["/opt/one/bin/vllm", "/opt/my two/bin/vllm", "vllm"]
-    assert [command.env["HF_HOME"] for command in commands[:2]] == ["/one", "/two"] and commands[1].env["B"] == "2"
+    assert [command.argv[0] for command in commands] == [
+        "/opt/one/bin/vllm",
+        "/opt/my two/bin/vllm",
+        "vllm",
+    ]
+    assert [command.env["HF_HOME"] for command in commands[:2]] == ["/one", "/two"] and commands[
+        1
+    ].env["B"] == "2"
     assert spread.nodes[1].origins["HF_HOME"] == "spark-02 in hosts.toml"
-    given = replace(plan, executable=("/mine/vllm",), executable_from="given").with_env("HF_HOME", "/all")
+    given = replace(plan, executable=("/mine/vllm",), executable_from="given").with_env(
+        "HF_HOME", "/all"
+    )
     spread = cluster.spread(given, VLLM, places)
     commands = [VLLM.command(spread, node) for node in spread.nodes]
-    assert {command.argv[0] for command in commands} == {"/mine/vllm"}  # the user's own choice is for all nodes
+    # the user's own choice is for all nodes
+    assert {command.argv[0] for command in commands} == {"/mine/vllm"}
     assert {command.env["HF_HOME"] for command in commands} == {"/all"}
 
 
@@ -203,4 +240,7 @@ def test_ray_is_started_from_the_environment_of_each_node() -> None:
     plan = plan_with(tensor_parallel_size=2, distributed_executor_backend="ray")
     spread = cluster.spread(plan, VLLM, (HEAD, replace(WORKER, entry=entry)))
     programs = {(node.name, node.role): VLLM.command(spread, node).argv[0] for node in spread.nodes}
-    assert programs[("spark-02", "ray")] == "/opt/two/bin/ray" and programs[("spark-01", "ray")] == "ray"
+    assert (
+        programs[("spark-02", "ray")] == "/opt/two/bin/ray"
+        and programs[("spark-01", "ray")] == "ray"
+    )

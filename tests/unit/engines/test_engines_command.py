@@ -35,16 +35,34 @@ def test_vllm() -> None:
     assert argv(plan("vllm", flags=flags)) == [
         *("vllm", "serve", "org/model", "--host", "127.0.0.1", "--port", "8123"),
         *("--max-num-seqs", "512", "--gpu-memory-utilization", "0.9", "--enforce-eager"),
-        *("--speculative-config", '{"model":"a b","num_speculative_tokens":3}', "--served-model-name", "a", "b c"),
+        *(
+            "--speculative-config",
+            '{"model":"a b","num_speculative_tokens":3}',
+            "--served-model-name",
+            "a",
+            "b c",
+        ),
     ]
 
 
 @pytest.mark.parametrize(
-    ("version", "off"), [("0.33.0", "--disable-prefix-caching"), ("0.32.0", "--no-enable-prefix-caching"), (None, None)]
+    ("version", "off"),
+    [
+        ("0.33.0", "--disable-prefix-caching"),
+        ("0.32.0", "--no-enable-prefix-caching"),
+        (None, None),
+    ],
 )
 def test_vllm_negation_follows_the_version(version: str | None, off: str | None) -> None:
-    command = argv(plan("vllm", flags={"enable_prefix_caching": False, "enforce_eager": False}, engine_version=version))
-    assert command[-2:] == [off or "--no-enable-prefix-caching", "--no-enforce-eager"]  # a form that all versions take
+    command = argv(
+        plan(
+            "vllm",
+            flags={"enable_prefix_caching": False, "enforce_eager": False},
+            engine_version=version,
+        )
+    )
+    # a form that all versions take
+    assert command[-2:] == [off or "--no-enable-prefix-caching", "--no-enforce-eager"]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +70,10 @@ def test_vllm_negation_follows_the_version(version: str | None, off: str | None)
     [
         (("/opt/v/bin/vllm",), ["/opt/v/bin/vllm", "serve", "m"]),
         (("uv", "run", "vllm", "serve"), ["uv", "run", "vllm", "serve", "m"]),
-        (("docker", "run", "vllm/vllm-openai:v0.33.0"), ["docker", "run", "vllm/vllm-openai:v0.33.0", "m"]),
+        (
+            ("docker", "run", "vllm/vllm-openai:v0.33.0"),
+            ["docker", "run", "vllm/vllm-openai:v0.33.0", "m"],
+        ),
         (
             ("python", "-m", "vllm.entrypoints.openai.api_server"),
             ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"],
@@ -64,8 +85,21 @@ def test_vllm_executables(executable: tuple[str, ...], start: list[str]) -> None
 
 
 def test_sglang() -> None:
-    flags = {"tensor_parallel_size": 2, "lora_target_modules": ["q_proj", "v_proj"], "enable_metrics": True}
-    expected = ["--model-path", "org/model", "--host", "127.0.0.1", "--port", "30000", "--tensor-parallel-size", "2"]
+    flags = {
+        "tensor_parallel_size": 2,
+        "lora_target_modules": ["q_proj", "v_proj"],
+        "enable_metrics": True,
+    }
+    expected = [
+        "--model-path",
+        "org/model",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "30000",
+        "--tensor-parallel-size",
+        "2",
+    ]
     expected += ["--lora-target-modules", "q_proj", "v_proj", "--enable-metrics"]
     assert argv(plan("sglang", flags=flags)) == ["sglang", "serve", *expected]
     module = ("python", "-m", "sglang.launch_server")
@@ -80,8 +114,18 @@ def test_sglang() -> None:
         ("sglang", "0.5.4.post1", (), ["python", "-m", "sglang.launch_server", "--model-path"]),
         ("sglang", "0.5.5", (), ["sglang", "serve", "--model-path"]),
         ("sglang", None, (), ["sglang", "serve", "--model-path"]),
-        ("sglang", "0.5.2", ("/s/bin/python",), ["/s/bin/python", "-m", "sglang.launch_server", "--model-path"]),
-        ("sglang", "0.5.23", ("/s/bin/python3.12",), ["/s/bin/python3.12", "-m", "sglang.launch_server"]),
+        (
+            "sglang",
+            "0.5.2",
+            ("/s/bin/python",),
+            ["/s/bin/python", "-m", "sglang.launch_server", "--model-path"],
+        ),
+        (
+            "sglang",
+            "0.5.23",
+            ("/s/bin/python3.12",),
+            ["/s/bin/python3.12", "-m", "sglang.launch_server"],
+        ),
         ("vllm", "0.10.2", (), ["vllm", "serve", "org/model"]),
         (
             "vllm",
@@ -103,11 +147,27 @@ def test_a_sglang_switch_without_a_negation_is_omitted() -> None:
 
 
 def test_tabbyapi() -> None:
-    flags = {"disable_auth": True, "tensor_parallel": False, "gpu_split": [20, 24.5], "cache_mode": "Q8"}
-    command = engines.get("tabbyapi").command(plan("tabbyapi", "/m/Mistral-exl3/", flags=flags, workdir="/opt/tabby"))
+    flags = {
+        "disable_auth": True,
+        "tensor_parallel": False,
+        "gpu_split": [20, 24.5],
+        "cache_mode": "Q8",
+    }
+    command = engines.get("tabbyapi").command(
+        plan("tabbyapi", "/m/Mistral-exl3/", flags=flags, workdir="/opt/tabby")
+    )
     assert list(command.argv) == [
         *("python", "main.py", "--model-dir", "/m", "--model-name", "Mistral-exl3"),
-        *("--host", "127.0.0.1", "--port", "5000", "--disable-auth", "True", "--tensor-parallel", "False"),
+        *(
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "5000",
+            "--disable-auth",
+            "True",
+            "--tensor-parallel",
+            "False",
+        ),
         *("--gpu-split", "20", "24.5", "--cache-mode", "Q8"),
     ]
     assert command.workdir == "/opt/tabby" and command.files == {}
@@ -117,7 +177,10 @@ def test_tabbyapi() -> None:
 
 
 def test_tabbyapi_writes_a_file_for_settings_without_a_flag() -> None:
-    flags = {"template_vars_default": {"enable_thinking": False}, "loras": [{"name": "x", "scaling": 1.0}]}
+    flags = {
+        "template_vars_default": {"enable_thinking": False},
+        "loras": [{"name": "x", "scaling": 1.0}],
+    }
     command = engines.get("tabbyapi").command(plan("tabbyapi", "m", flags=flags))
     assert command.argv[-2:] == ("--config", "{run_dir}/config.yml")
     assert json.loads(command.files["config.yml"]) == {
@@ -189,7 +252,9 @@ def test_nodes_get_their_own_flags_and_environment() -> None:
     p = plan("vllm", flags={"nnodes": 2}, nodes=nodes)
     head, worker = (engines.get("vllm").command(p, n) for n in nodes)
     assert head.argv[-2:] == ("--node-rank", "0") and head.env == {}
-    assert worker.argv[-3:] == ("--node-rank", "1", "--headless") and worker.env == {"IP": "10.0.0.2"}
+    assert worker.argv[-3:] == ("--node-rank", "1", "--headless") and worker.env == {
+        "IP": "10.0.0.2"
+    }
     assert "--node-rank" not in engines.get("vllm").command(p).argv
 
 

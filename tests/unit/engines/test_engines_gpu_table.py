@@ -13,9 +13,13 @@ def test_names_and_ids_are_unique_and_every_row_has_a_source() -> None:
     assert all(t.sources for t in types)
 
 
-@pytest.mark.parametrize("gpu", [t for t in all_types() if t.memory_max_mhz and t.memory_bus_bits], ids=lambda t: t.id)
+@pytest.mark.parametrize(
+    "gpu", [t for t in all_types() if t.memory_max_mhz and t.memory_bus_bits], ids=lambda t: t.id
+)
 def test_the_nvml_formula_agrees_with_the_table(gpu) -> None:  # type: ignore[no-untyped-def]
-    assert memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits) == pytest.approx(gpu.bandwidth_gbs, rel=0.002)
+    assert memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits) == pytest.approx(
+        gpu.bandwidth_gbs, rel=0.002
+    )
 
 
 def test_power_ranges_are_ordered() -> None:

@@ -27,7 +27,11 @@ VLLM = "(APIServer pid=17) INFO 11-20 23:20:11 [some.py:1] "
             "reading the model's configuration (LlamaForCausalLM)",
         ),
         ("vllm", VLLM + "GPU KV cache size: 416,770 tokens", "KV cache of 416,770 tokens"),
-        ("vllm", "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  45%|████", "capturing CUDA graphs 45 %"),
+        (
+            "vllm",
+            "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  45%|████",
+            "capturing CUDA graphs 45 %",
+        ),
         ("vllm", VLLM + "POST /v1/chat/completions 200", None),
         (
             "sglang",
@@ -51,7 +55,9 @@ def test_phases(engine: str, line: str, phase: str | None) -> None:
 def test_moved_port() -> None:
     tabby = engines.get("tabbyapi")
     assert tabby.moved_port_log is not None
-    moved = tabby.moved_port_log.search("WARNING:  Port 5000 is currently in use. Switching to 5001.")
+    moved = tabby.moved_port_log.search(
+        "WARNING:  Port 5000 is currently in use. Switching to 5001."
+    )
     assert moved and moved.groupdict() == {"busy": "5000", "port": "5001"}
 
 
@@ -73,6 +79,12 @@ def test_metrics_name_known_quantities() -> None:
         engine = engines.get(name)
         assert set(engine.metrics) <= set(engines.METRICS)
         assert bool(engine.metrics) == (engine.metrics_path is not None)
-        assert all(re.fullmatch(r"[a-z]+:[a-z0-9_]+", n) for several in engine.metrics.values() for n in several)
+        assert all(
+            re.fullmatch(r"[a-z]+:[a-z0-9_]+", n)
+            for several in engine.metrics.values()
+            for n in several
+        )
         assert engine.metrics_flag is None or engine.metrics_flag in engine.catalog().flags
-    assert {"running", "waiting", "prompt_tokens", "generation_tokens"} <= {f.name for f in fields(EngineMetrics)}
+    assert {"running", "waiting", "prompt_tokens", "generation_tokens"} <= {
+        f.name for f in fields(EngineMetrics)
+    }

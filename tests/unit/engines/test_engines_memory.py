@@ -19,7 +19,9 @@ GIB = 2**30
 def estimate(
     engine: str, flags: dict[str, Any], facts: ModelFacts | None, gib: float = 24, count: int = 4
 ) -> MemoryFit | str:
-    cards = [GpuInfo(i, f"GPU-{i}", "NVIDIA X", memory_total_bytes=int(gib * GIB)) for i in range(count)]
+    cards = [
+        GpuInfo(i, f"GPU-{i}", "NVIDIA X", memory_total_bytes=int(gib * GIB)) for i in range(count)
+    ]
     settings = tuple(FlagSetting(n, v) for n, v in flags.items())
     return engines.fit(LaunchPlan(engine, "m", facts, flags=settings), cards)
 
@@ -38,7 +40,11 @@ def test_vllm_fills_its_share() -> None:
     room_gib = 20 * 0.9 - 8 - RESERVE_GIB
     assert got.kv_tokens == int(room_gib * GIB / 2**17)
     assert got.full_length_sequences == got.kv_tokens // 8192
-    assert (got.used_gib_per_gpu, got.available_gib_per_gpu, got.fits) == (pytest.approx(18), 20, True)
+    assert (got.used_gib_per_gpu, got.available_gib_per_gpu, got.fits) == (
+        pytest.approx(18),
+        20,
+        True,
+    )
     assert got.text.startswith("est. ") and f"{got.full_length_sequences} full-length" in got.text
 
 
@@ -55,9 +61,13 @@ def test_quantized_cache_holds_more() -> None:
     plain = fitted("vllm", {}, FACTS)
     fp8 = fitted("vllm", {"kv-cache-dtype": "fp8"}, FACTS)
     assert plain.kv_tokens and fp8.kv_tokens == pytest.approx(2 * plain.kv_tokens, abs=2)
-    tabby = [fitted("tabbyapi", {"cache-size": 65536, "cache-mode": m}, FACTS) for m in ("FP16", "Q8", "4,4")]
+    tabby = [
+        fitted("tabbyapi", {"cache-size": 65536, "cache-mode": m}, FACTS)
+        for m in ("FP16", "Q8", "4,4")
+    ]
     kv = [t.used_gib_per_gpu - t.weights_gib_per_gpu - RESERVE_GIB for t in tabby]
-    assert kv == [pytest.approx(8 / 4), pytest.approx(4 / 4), pytest.approx(2 / 4)]  # spread over four cards
+    # spread over four cards
+    assert kv == [pytest.approx(8 / 4), pytest.approx(4 / 4), pytest.approx(2 / 4)]
 
 
 def test_a_model_that_is_too_large_does_not_fit() -> None:
@@ -82,7 +92,9 @@ def test_the_estimate_names_sglangs_assumed_share() -> None:
 
 
 def test_the_smallest_gpu_decides() -> None:
-    cards = [GpuInfo(i, f"GPU-{i}", "x", memory_total_bytes=g * GIB) for i, g in enumerate((24, 16))]
+    cards = [
+        GpuInfo(i, f"GPU-{i}", "x", memory_total_bytes=g * GIB) for i, g in enumerate((24, 16))
+    ]
     got = engines.fit(LaunchPlan("vllm", "m", FACTS), cards)
     assert isinstance(got, MemoryFit) and got.available_gib_per_gpu == 16
 
@@ -110,8 +122,9 @@ def test_the_estimate_has_only_weights_if_the_cache_size_is_unknown() -> None:
 
 
 def test_the_estimate_agrees_with_real_engines() -> None:
-    """A model of 2 layers x 2 KV heads x 64 in bfloat16 needs 2*2*2*64*2 = 1024 bytes per token. vLLM 0.32 reported
-    1,048,576 tokens for 1 GiB of cache; SGLang 0.5.23 0.03 GB of keys and as much of values for 65,536 tokens."""
+    """A model of 2 layers x 2 KV heads x 64 in bfloat16 needs 2*2*2*64*2 = 1024 bytes per token.
+    vLLM 0.32 reported 1,048,576 tokens for 1 GiB of cache; SGLang 0.5.23 0.03 GB of keys and as
+    much of values for 65,536 tokens."""
     tiny = ModelFacts("tiny", weight_bytes=4.4e6, kv_bytes_per_token=1024)
     vllm = fitted("vllm", {"kv-cache-memory-bytes": "1G", "max-model-len": 2048}, tiny)
     assert (vllm.kv_tokens, vllm.full_length_sequences) == (1_048_576, 512)

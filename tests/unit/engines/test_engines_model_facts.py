@@ -42,18 +42,33 @@ def edited(plan: LaunchPlan, *sets: str) -> PlanEditor:
 
 def test_a_presets_sizes_are_valid_for_its_own_model() -> None:
     plan = edited(shipped("vllm-qwen3-vl-2b-dp4"), "max-num-seqs=8").effective
-    assert plan.model_facts is not None and plan.model_facts.weight_bytes and not plan.model_facts.missing
+    assert (
+        plan.model_facts is not None
+        and plan.model_facts.weight_bytes
+        and not plan.model_facts.missing
+    )
     limit = ceiling_of(plan, (A100,) * 4)
     assert limit is not None and limit.tok_s_per_stream
 
 
 @pytest.mark.parametrize(
-    "change", ["model=meta-llama/Llama-3.3-70B-Instruct", "quantization=fp8", "dtype=float32", "revision=abc"]
+    "change",
+    [
+        "model=meta-llama/Llama-3.3-70B-Instruct",
+        "quantization=fp8",
+        "dtype=float32",
+        "revision=abc",
+    ],
 )
 def test_sizes_are_not_used_for_another_model(change: str) -> None:
     editor = edited(shipped("vllm-qwen3-vl-2b-dp4"), change)
     facts = editor.effective.model_facts
-    assert facts is not None and facts.weight_bytes is None and facts.bytes_per_token is None and facts.missing
+    assert (
+        facts is not None
+        and facts.weight_bytes is None
+        and facts.bytes_per_token is None
+        and facts.missing
+    )
     limit = ceiling_of(editor.effective, (A100,) * 4)
     assert editor.view().memory is None and limit is not None
     assert limit.tok_s_per_stream is None and limit.reason == facts.missing
@@ -66,7 +81,11 @@ def test_sizes_are_not_used_for_another_model(change: str) -> None:
 def test_sizes_are_not_used_for_another_model_of_a_variable() -> None:
     other = shipped("vllm-llama-3.3-70b-2x-spark", model="Qwen/Qwen3-8B")
     facts = facts_of(other, {})
-    assert facts is not None and facts.weight_bytes is None and "Llama-3.3-70B-Instruct" in (facts.missing or "")
+    assert (
+        facts is not None
+        and facts.weight_bytes is None
+        and "Llama-3.3-70B-Instruct" in (facts.missing or "")
+    )
 
 
 def test_the_same_checkpoint_keeps_its_sizes_in_another_place_and_with_its_own_format() -> None:
@@ -79,7 +98,9 @@ def test_the_same_checkpoint_keeps_its_sizes_in_another_place_and_with_its_own_f
 
 def test_files_on_the_host_override_the_name() -> None:
     plan = shipped("vllm-llama-3.3-70b-2x-spark", model="/nvme/Llama-3.3-70B-Instruct")
-    other = ModelFacts(plan.model, weight_bytes=39.8e9, bytes_per_token=37.7e9, source="config.json")
+    other = ModelFacts(
+        plan.model, weight_bytes=39.8e9, bytes_per_token=37.7e9, source="config.json"
+    )
     assert facts_of(plan, {model_key(plan): other}) == other
     same = ModelFacts(plan.model, weight_bytes=141.2e9, source="config.json")
     assert facts_of(plan, {model_key(plan): same}) == plan.model_facts
@@ -96,14 +117,18 @@ def test_a_16_bit_checkpoint_that_is_quantized_at_load_has_other_sizes() -> None
 
 @pytest.mark.slow
 @given(
-    model=st.sampled_from(["Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-8B", "/m/x", "~/Qwen3-8B", "x.gguf"]),
+    model=st.sampled_from(
+        ["Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-8B", "/m/x", "~/Qwen3-8B", "x.gguf"]
+    ),
     quantization=st.sampled_from(["", "fp8", "awq", "bitsandbytes"]),
     read=st.booleans(),
 )
 def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, read: bool) -> None:
     base = shipped("vllm-qwen3-vl-2b-dp4")
     own = base.model_facts
-    plan = edited(base, f"model={model}", *([f"quantization={quantization}"] if quantization else [])).plan
+    plan = edited(
+        base, f"model={model}", *([f"quantization={quantization}"] if quantization else [])
+    ).plan
     found = ModelFacts(model, weight_bytes=1.0, bytes_per_token=1.0, source="config.json")
     facts = facts_of(plan, {model_key(plan): found} if read else {})
     assert facts is not None and own is not None
@@ -117,7 +142,11 @@ def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, 
 def test_a_dense_model_reads_all_but_its_embedding() -> None:
     facts = from_config("m", LLAMA_70B, 141_107_412_992, head=True, source="config.json")
     assert facts.bytes_per_token == pytest.approx(139.0e9, rel=0.001)
-    assert (facts.kv_bytes_per_token, facts.layers, facts.quantization) == (327680.0, 80, "bfloat16")
+    assert (facts.kv_bytes_per_token, facts.layers, facts.quantization) == (
+        327680.0,
+        80,
+        "bfloat16",
+    )
     tied = from_config("m", LLAMA_70B, 6_400_000_000, head=False, source="config.json")
     assert tied.bytes_per_token == 6_400_000_000
 
@@ -134,14 +163,25 @@ def test_a_dense_model_reads_all_but_its_embedding() -> None:
 )
 def test_unknown_sizes_have_a_reason(more: dict[str, Any], word: str) -> None:
     facts = from_config("m", {**LLAMA_70B, **more}, 10**10, head=True, source="config.json")
-    assert facts.bytes_per_token is None and word in (facts.missing or "") and facts.weight_bytes == 1e10
+    assert (
+        facts.bytes_per_token is None
+        and word in (facts.missing or "")
+        and facts.weight_bytes == 1e10
+    )
 
 
 @pytest.mark.parametrize(
-    "more", [{"layer_types": ["full_attention", "sliding_attention"]}, {"sliding_window": 4096}, {"layer_types": ["x"]}]
+    "more",
+    [
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        {"sliding_window": 4096},
+        {"layer_types": ["x"]},
+    ],
 )
 def test_the_cache_size_is_unknown_if_layers_differ(more: dict[str, Any]) -> None:
-    assert from_config("m", {**LLAMA_70B, **more}, 1, head=True, source="").kv_bytes_per_token is None
+    assert (
+        from_config("m", {**LLAMA_70B, **more}, 1, head=True, source="").kv_bytes_per_token is None
+    )
 
 
 def test_latent_attention_and_unused_windows() -> None:
@@ -153,12 +193,19 @@ def test_latent_attention_and_unused_windows() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
 
-@given(st.dictionaries(st.sampled_from([*LLAMA_70B, "layer_types", "text_config", "quantization_config"]), json_values))
+@given(
+    st.dictionaries(
+        st.sampled_from([*LLAMA_70B, "layer_types", "text_config", "quantization_config"]),
+        json_values,
+    )
+)
 @example({"num_hidden_layers": 1, "layer_types": 1})
 def test_any_configuration_can_be_read(config: dict[str, Any]) -> None:
     facts = from_config("m", config, 1000, head=True, source="config.json")

@@ -1,4 +1,5 @@
-"""Plans from presets and assignments, rows of the flag editor, and conversion of text to values and back."""
+"""Plans from presets and assignments, rows of the flag editor, and conversion of text to values and
+back."""
 
 from __future__ import annotations
 
@@ -29,8 +30,17 @@ def preset(**changes: Any) -> Preset:
             "executable": ["${venv}/bin/vllm"],
             "workdir": "${venv}",
         },
-        "model": {"id": "${models}/Llama", "parameters_b": 70.6, "weight_gb": 141.1, "kv_bytes_per_token": 327680},
-        "flags": {"max-num-seqs": 64, "chat-template": "${models}/t.jinja", "hf-overrides": {"path": ["${models}"]}},
+        "model": {
+            "id": "${models}/Llama",
+            "parameters_b": 70.6,
+            "weight_gb": 141.1,
+            "kv_bytes_per_token": 327680,
+        },
+        "flags": {
+            "max-num-seqs": 64,
+            "chat-template": "${models}/t.jinja",
+            "hf-overrides": {"path": ["${models}"]},
+        },
         "env": {"CACHE": "${venv}/cache", "PLAIN": "$HOME {x} $x"},
         "nodes": [
             {
@@ -42,7 +52,11 @@ def preset(**changes: Any) -> Preset:
         ],
         "variables": {
             "venv": {"description": "where vLLM is", "kind": "path", "default": "/opt/v"},
-            "models": {"description": "the model directory", "kind": "path", "example": "/srv/models"},
+            "models": {
+                "description": "the model directory",
+                "kind": "path",
+                "example": "/srv/models",
+            },
             "head": {"description": "the head node", "default": "spark-01"},
         },
         "provenance": {"document": "a test", "status": "untested"},
@@ -57,7 +71,10 @@ def test_plan_from_preset() -> None:
     assert plan.flag("chat-template") == "/srv/models/t.jinja" and plan.flag("hf-overrides") == {
         "path": ["/srv/models"]
     }
-    assert [(e.name, e.value) for e in plan.env] == [("CACHE", "/opt/v/cache"), ("PLAIN", "$HOME {x} $x")]
+    assert [(e.name, e.value) for e in plan.env] == [
+        ("CACHE", "/opt/v/cache"),
+        ("PLAIN", "$HOME {x} $x"),
+    ]
     assert {f.origin for f in (*plan.flags, *plan.env)} == {Origin.PRESET}
     assert plan.model_facts is not None
     assert (plan.model_facts.parameters, plan.model_facts.weight_bytes) == (70.6e9, 141.1e9)
@@ -112,14 +129,21 @@ def test_variables_are_replaced_once_and_execute_nothing() -> None:
 
 def assign(*sets: str, unsets: tuple[str, ...] = (), envs: tuple[str, ...] = ()) -> LaunchPlan:
     start = LaunchPlan(
-        "vllm", "m", flags=(FlagSetting("max-num-seqs", 64, Origin.PRESET),), env=(FlagSetting("A", "1"),)
+        "vllm",
+        "m",
+        flags=(FlagSetting("max-num-seqs", 64, Origin.PRESET),),
+        env=(FlagSetting("A", "1"),),
     )
     return engines.apply_assignments(start, CATALOG, sets, unsets, envs)
 
 
 def test_assignments() -> None:
     plan = assign(
-        "-tp=4", "max-model-len=32K", "enforce-eager", "no-enable-prefix-caching", "compilation-config.mode=3"
+        "-tp=4",
+        "max-model-len=32K",
+        "enforce-eager",
+        "no-enable-prefix-caching",
+        "compilation-config.mode=3",
     )
     assert plan.flag("tensor-parallel-size") == 4 and plan.flag("max-model-len") == 32768
     assert plan.flag("enforce-eager") is True and plan.flag("enable-prefix-caching") is False
@@ -198,10 +222,17 @@ def test_values_of_unknown_flags_are_parsed_without_loss(text: str, value: Any) 
 
 def test_rows() -> None:
     plan = assign("unknown-thing=1", envs=("VLLM_LOGGING_LEVEL=DEBUG",))
-    found = (Finding(Level.HINT, "x", "a hint", "max-num-seqs"), Finding(Level.ERROR, "y", "an error", "max-num-seqs"))
+    found = (
+        Finding(Level.HINT, "x", "a hint", "max-num-seqs"),
+        Finding(Level.ERROR, "y", "an error", "max-num-seqs"),
+    )
     changed = engines.rows(plan, CATALOG, found)
     assert [r.name for r in changed] == ["max-num-seqs", "unknown-thing", "A", "VLLM_LOGGING_LEVEL"]
-    assert (changed[0].finding, changed[0].level, changed[0].origin) == ("an error", "error", Origin.PRESET)
+    assert (changed[0].finding, changed[0].level, changed[0].origin) == (
+        "an error",
+        "error",
+        Origin.PRESET,
+    )
     assert changed[1].spec is None
     assert changed[3].is_env and changed[3].default == "INFO"
     everything = engines.rows(plan, CATALOG, found, view="all")
@@ -213,7 +244,9 @@ def test_rows() -> None:
 def test_a_repeatable_flag_keeps_the_values_of_two_assignments() -> None:
     plan = engines.plan_from_preset(preset(flags={}), {"models": "m"})
     catalog = engines.get("vllm").catalog()
-    twice = engines.apply_assignments(plan, catalog, ["middleware=a.b", "middleware=c.d", "port=1", "port=2"])
+    twice = engines.apply_assignments(
+        plan, catalog, ["middleware=a.b", "middleware=c.d", "port=1", "port=2"]
+    )
     assert twice.flag("middleware") == ["a.b", "c.d"] and twice.flag("port") == 2
     argv = engines.get("vllm").command(twice).argv
     assert [argv[i + 1] for i, word in enumerate(argv) if word == "--middleware"] == ["a.b", "c.d"]

@@ -1,4 +1,5 @@
-"""Properties of every plan: argv has all settings, text and values convert both ways, nothing crashes."""
+"""Properties of every plan: argv has all settings, text and values convert both ways, nothing
+crashes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_strategies import JSON_VALUES, TEXT, parse_like_argparse, parse_like_llama, settings_of, typed, values
+from engine_strategies import (
+    JSON_VALUES,
+    TEXT,
+    parse_like_argparse,
+    parse_like_llama,
+    settings_of,
+    typed,
+    values,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +30,16 @@ from workbench.model.plan import Command, LaunchPlan, ModelFacts
 
 SPECS = [s for e in engines.names() for s in engines.get(e).catalog().flags.values()]
 VERSIONS = [(e, v) for e in engines.names() for v in versions(e)]
-NOT_SETTINGS = ("host", "port", "model", "model-path", "hf-repo", "model-name", "model-dir", "config")
+NOT_SETTINGS = (
+    "host",
+    "port",
+    "model",
+    "model-path",
+    "hf-repo",
+    "model-name",
+    "model-dir",
+    "config",
+)
 ENV_NAMES = st.from_regex(r"[A-Z_]{1,8}", fullmatch=True)
 relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -40,7 +58,11 @@ def test_argv_has_every_setting_of_the_plan(name: str, version: str, data: st.Da
     launch = len(prefix)
     assert command.argv[:launch] == prefix
     words = list(command.argv[launch:])
-    parsed = parse_like_llama(catalog, words) if name == "llamacpp" else parse_like_argparse(catalog, words)
+    parsed = (
+        parse_like_llama(catalog, words)
+        if name == "llamacpp"
+        else parse_like_argparse(catalog, words)
+    )
     assert parsed.pop("host") in ("127.0.0.1", ["127.0.0.1"])
     assert int(parsed.pop("port")) == engine.default_port
     for model_flag in engine.model_flags:
@@ -48,7 +70,11 @@ def test_argv_has_every_setting_of_the_plan(name: str, version: str, data: st.Da
     in_file: dict[str, Any] = {}
     for text in command.files.values():
         assert parsed.pop("config") == "{run_dir}/config.yml"
-        in_file = {k.replace("_", "-"): v for section in json.loads(text).values() for k, v in section.items()}
+        in_file = {
+            k.replace("_", "-"): v
+            for section in json.loads(text).values()
+            for k, v in section.items()
+        }
     seen = in_file | {n: typed(catalog.flags[n], w, wanted[n]) for n, w in parsed.items()}
     unwritable = {n for n, v in wanted.items() if v is False and n not in parsed}
     assert all(not catalog.flags[n].negation for n in unwritable)
@@ -94,9 +120,18 @@ def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> 
     engine = engines.get(name)
     catalog = engine.catalog()
     names = st.sampled_from(sorted(catalog.flags)) | TEXT
-    anything = JSON_VALUES | st.integers() | st.floats() | st.sampled_from([10**400, "32k", "1.5", "auto", "${x}"])
+    anything = (
+        JSON_VALUES
+        | st.integers()
+        | st.floats()
+        | st.sampled_from([10**400, "32k", "1.5", "auto", "${x}"])
+    )
     flags = data.draw(st.dictionaries(names, anything, max_size=8))
-    env = data.draw(st.dictionaries(st.sampled_from(sorted(catalog.env)) if catalog.env else TEXT, TEXT, max_size=4))
+    env = data.draw(
+        st.dictionaries(
+            st.sampled_from(sorted(catalog.env)) if catalog.env else TEXT, TEXT, max_size=4
+        )
+    )
     kv_bytes = data.draw(st.none() | st.floats(1, 1e7))
     plan = LaunchPlan(
         name,
@@ -105,8 +140,13 @@ def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> 
         tuple(FlagSetting(n, v) for n, v in flags.items()),
         tuple(FlagSetting(n, v) for n, v in env.items()),
     )
-    gpus = [GpuInfo(i, f"GPU-{i}", "NVIDIA GeForce RTX 5060 Ti", memory_total_bytes=16 << 30) for i in range(2)]
-    found = engines.validate(plan, catalog, data.draw(st.none() | st.just(catalog.version) | TEXT), gpus)
+    gpus = [
+        GpuInfo(i, f"GPU-{i}", "NVIDIA GeForce RTX 5060 Ti", memory_total_bytes=16 << 30)
+        for i in range(2)
+    ]
+    found = engines.validate(
+        plan, catalog, data.draw(st.none() | st.just(catalog.version) | TEXT), gpus
+    )
     engines.fit(plan, gpus)
     assert len(engines.rows(plan, catalog, found)) == len(plan.flags) + len(plan.env)
     try:

@@ -54,7 +54,8 @@ def test_two_sparks_add_bandwidth_with_tensor_but_not_with_pipeline_parallelism(
     sparks = [GpuInfo(i, f"GPU-{i}", "NVIDIA GB10", unified_memory=True) for i in (0, 0)]
     assert ceiling(LLAMA_70B_BF16, sparks, tp=2).tok_s_per_stream == pytest.approx(3.93, abs=0.005)
     assert ceiling(LLAMA_70B_BF16, sparks, pp=2).tok_s_per_stream == pytest.approx(1.96, abs=0.005)
-    assert "nominal" in ceiling(LLAMA_70B_BF16, sparks, tp=2, memory_mhz=2000.0).label  # a GB10 tells no maximum
+    # a GB10 tells no maximum
+    assert "nominal" in ceiling(LLAMA_70B_BF16, sparks, tp=2, memory_mhz=2000.0).label
 
 
 def test_replicas_do_not_speed_up_one_stream() -> None:
@@ -74,9 +75,15 @@ def test_unequal_gpus_wait_for_the_slowest_of_their_group() -> None:
 
 
 def test_context_costs_bytes_and_streams_share_the_weights() -> None:
-    short, long = (ceiling(MISTRAL_AWQ, [PRO_6000], load=Load(context_tokens=n)) for n in (0, 32768))
+    short, long = (
+        ceiling(MISTRAL_AWQ, [PRO_6000], load=Load(context_tokens=n)) for n in (0, 32768)
+    )
     assert long.gb_per_token == pytest.approx(64.09 + 32768 * 360448 / 1e9)
-    assert short.tok_s_per_stream and long.tok_s_per_stream and long.tok_s_per_stream < short.tok_s_per_stream
+    assert (
+        short.tok_s_per_stream
+        and long.tok_s_per_stream
+        and long.tok_s_per_stream < short.tok_s_per_stream
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,11 @@ def test_a_missing_limit_has_a_reason(
     assert limit.tok_s_per_stream is None and limit.reason and word in limit.reason
 
 
-@given(st.lists(st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()]), min_size=4, max_size=4))
+@given(
+    st.lists(
+        st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()]), min_size=4, max_size=4
+    )
+)
 def test_tensor_parallel_is_never_below_pipeline_parallel(names: list[str]) -> None:
     """This is for equal numbers of GPUs; no limit exceeds the sum of the bandwidths."""
     model = ModelFacts("m", bytes_per_token=1e9)
@@ -106,7 +117,9 @@ def test_tensor_parallel_is_never_below_pipeline_parallel(names: list[str]) -> N
         limit = ceiling(model, names, tp=tp, pp=pp).tok_s_per_stream
         assert limit is not None and limit <= total * (1 + 1e-9)
     pipeline = ceiling(model, names, pp=4).tok_s_per_stream
-    assert pipeline is not None and pipeline <= max(gpu_table.find(n).bandwidth_gbs for n in names) * (1 + 1e-9)  # type: ignore[union-attr]
+    assert pipeline is not None and pipeline <= max(
+        gpu_table.find(n).bandwidth_gbs for n in names
+    ) * (1 + 1e-9)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

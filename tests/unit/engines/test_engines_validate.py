@@ -15,8 +15,12 @@ from workbench.model.plan import LaunchPlan, ModelFacts, Node
 NEWEST = {name: engines.get(name).catalog().version for name in engines.names()}
 
 
-def gpus(count: int, name: str = "NVIDIA GeForce RTX 5060 Ti", gib: int = 16, **kw: Any) -> tuple[GpuInfo, ...]:
-    return tuple(GpuInfo(i, f"GPU-{i}", name, memory_total_bytes=gib << 30, **kw) for i in range(count))
+def gpus(
+    count: int, name: str = "NVIDIA GeForce RTX 5060 Ti", gib: int = 16, **kw: Any
+) -> tuple[GpuInfo, ...]:
+    return tuple(
+        GpuInfo(i, f"GPU-{i}", name, memory_total_bytes=gib << 30, **kw) for i in range(count)
+    )
 
 
 def check_all(
@@ -70,7 +74,12 @@ SOUND: dict[str, dict[str, Any]] = {
         "attention-backend": "triton",
         "enable-metrics": True,
     },
-    "tabbyapi": {"max-seq-len": 8192, "cache-size": 8192, "cache-mode": "4,4", "disable-auth": True},
+    "tabbyapi": {
+        "max-seq-len": 8192,
+        "cache-size": 8192,
+        "cache-mode": "4,4",
+        "disable-auth": True,
+    },
     "llamacpp": {"ctx-size": 8192, "n-gpu-layers": "all", "flash-attn": "on", "metrics": True},
 }
 
@@ -118,12 +127,15 @@ def test_an_error_is_a_plan_that_the_engine_rejects(
     assert fix is None or fix in (finding.fix or "")
 
 
-@pytest.mark.parametrize("flags", [{"brand-new": 1}, {"scheduling-policy": "brand-new"}, {"speculative-model": "m"}])
+@pytest.mark.parametrize(
+    "flags", [{"brand-new": 1}, {"scheduling-policy": "brand-new"}, {"speculative-model": "m"}]
+)
 def test_flags_that_another_version_may_have_are_warnings(flags: dict[str, Any]) -> None:
     for installed in (None, "0.40.0", "0.8.2"):
         found = [f for f in check(flags=flags, installed=installed) if f.flag in flags]
         assert [f.level for f in found] == [Level.WARN]
-    assert check(flags={"dtype": "float8"}, installed=None)[0].level == Level.ERROR  # no version has taken it
+    # no version has taken it
+    assert check(flags={"dtype": "float8"}, installed=None)[0].level == Level.ERROR
 
 
 def test_disable_log_requests_by_version() -> None:
@@ -166,7 +178,10 @@ def test_rules_report_nothing_without_a_cause() -> None:
     assert "bind.open" not in {
         f.code for f in check("tabbyapi", {"host": "0.0.0.0"})
     }  # it has keys unless told otherwise
-    assert only(check("tabbyapi", {"host": "0.0.0.0", "disable-auth": True}), "bind.open").level == Level.WARN
+    assert (
+        only(check("tabbyapi", {"host": "0.0.0.0", "disable-auth": True}), "bind.open").level
+        == Level.WARN
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +206,14 @@ def test_variables(engine: str, env: dict[str, str], code: str, fix: str | None)
 
 def test_variables_that_are_fine() -> None:
     assert (
-        check(env={"VLLM_LOG_STATS_INTERVAL": "2", "HF_HOME": "/x", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "INFO"})
+        check(
+            env={
+                "VLLM_LOG_STATS_INTERVAL": "2",
+                "HF_HOME": "/x",
+                "CUDA_VISIBLE_DEVICES": "0",
+                "NCCL_DEBUG": "INFO",
+            }
+        )
         == ()
     )
     old = check(env={"VLLM_ATTENTION_BACKEND": "FLASHINFER"}, installed="0.14.0")
@@ -238,14 +260,19 @@ def test_custom_all_reduce_on_cards_without_nvlink() -> None:
 def test_unified_memory() -> None:
     spark = gpus(1, "NVIDIA GB10", 121, unified_memory=True)
     assert only(check(cards=spark), "memory.unified").level == Level.WARN  # the default is 0.92
-    assert "memory.unified" not in {f.code for f in check(flags={"gpu-memory-utilization": 0.8}, cards=spark)}
+    assert "memory.unified" not in {
+        f.code for f in check(flags={"gpu-memory-utilization": 0.8}, cards=spark)
+    }
     assert "memory.unified" not in {f.code for f in check(cards=gpus(1))}
 
 
 def test_versions() -> None:
     assert only(check(installed="0.34.1"), "version.catalog").level == Level.INFO
     assert check(installed="0.33.1") == ()
-    assert only(check(installed="0.34.0", engine_versions=">=0.14,<0.34"), "version.range").level == Level.WARN
+    assert (
+        only(check(installed="0.34.0", engine_versions=">=0.14,<0.34"), "version.range").level
+        == Level.WARN
+    )
     assert "version.range" not in {f.code for f in check(engine_versions=">=0.14,<0.34")}
 
 
@@ -256,7 +283,10 @@ def test_metrics_switched_off() -> None:
 
 def test_tabbyapi_needs_its_directory() -> None:
     assert only(check("tabbyapi", workdir=None), "workdir.missing").level == Level.ERROR
-    assert check("tabbyapi", workdir=None, executable=("/opt/t/venv/bin/python", "/opt/t/main.py")) == ()
+    assert (
+        check("tabbyapi", workdir=None, executable=("/opt/t/venv/bin/python", "/opt/t/main.py"))
+        == ()
+    )
     assert only(check("tabbyapi", {"backend": "exllamav2"}), "flag.removed").flag == "backend"
 
 
@@ -269,20 +299,26 @@ def test_model_variables_and_nodes() -> None:
 
 
 def test_the_same_flag_twice() -> None:
-    plan = LaunchPlan("vllm", "m", flags=(FlagSetting("max-num-seqs", 1), FlagSetting("max-num-seqs", 2)))
+    plan = LaunchPlan(
+        "vllm", "m", flags=(FlagSetting("max-num-seqs", 1), FlagSetting("max-num-seqs", 2))
+    )
     found = engines.validate(plan, engines.get("vllm").catalog(), "0.33.0")
     assert only(found, "flag.repeated").level == Level.WARN
 
 
 def test_a_key_in_a_preset() -> None:
-    plan = LaunchPlan("vllm", "m", env=(FlagSetting("VLLM_API_KEY", "abc", Origin.PRESET),), preset_id="x")
+    plan = LaunchPlan(
+        "vllm", "m", env=(FlagSetting("VLLM_API_KEY", "abc", Origin.PRESET),), preset_id="x"
+    )
     found = engines.validate(plan, engines.get("vllm").catalog(), "0.33.0")
     assert only(found, "secret.preset").level == Level.HINT
     assert all("abc" not in f.text + (f.fix or "") for f in found)
 
 
 def test_findings_are_sorted_by_severity_without_duplicates() -> None:
-    found = check(flags={"enforce-eager": True, "host": "0.0.0.0", "max-num-seqs": "x"}, cards=gpus(4))
+    found = check(
+        flags={"enforce-eager": True, "host": "0.0.0.0", "max-num-seqs": "x"}, cards=gpus(4)
+    )
     order = list(Level)
     assert [order.index(f.level) for f in found] == sorted(order.index(f.level) for f in found)
     assert len(set(found)) == len(found)

@@ -1,4 +1,5 @@
-"""The table of what fits: quantizations, numbers of GPUs, context lengths, and the memory that is free now."""
+"""The table of what fits: quantizations, numbers of GPUs, context lengths, and the memory that is
+free now."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def cards(count: int, gib: int = 24, name: str = "NVIDIA GeForce RTX 3090") -> l
     return [GpuInfo(i, f"GPU-{i}", name, memory_total_bytes=gib * GIB) for i in range(count)]
 
 
-def table(engine: str, gpus: list[GpuInfo], used: dict[int, int] | None = None, **flags: Any) -> list[FitRow]:
+def table(
+    engine: str, gpus: list[GpuInfo], used: dict[int, int] | None = None, **flags: Any
+) -> list[FitRow]:
     settings = tuple(FlagSetting(n.replace("_", "-"), v) for n, v in flags.items())
     (group,) = groups_of(gpus, used or {})
     return list(fit_rows(LaunchPlan(engine, "llama", FACTS, flags=settings), group, CONTEXTS))
@@ -42,7 +45,14 @@ def table(engine: str, gpus: list[GpuInfo], used: dict[int, int] | None = None, 
 def test_a_70b_model_on_four_cards_of_24_gib() -> None:
     rows = {(row.weights, len(row.gpus)): row for row in table("vllm", cards(4))}
     assert [key for key, row in rows.items() if not row.fits] == [("BF16", 4)]
-    fitting = [("FP8", 4), ("NVFP4", 4), ("MXFP4", 2), ("MXFP4", 4), ("AWQ, GPTQ", 2), ("AWQ, GPTQ", 4)]
+    fitting = [
+        ("FP8", 4),
+        ("NVFP4", 4),
+        ("MXFP4", 2),
+        ("MXFP4", 4),
+        ("AWQ, GPTQ", 2),
+        ("AWQ, GPTQ", 4),
+    ]
     assert [key for key, row in rows.items() if row.fits] == fitting
     awq = rows["AWQ, GPTQ", 4]
     assert awq.weights_gib == pytest.approx(39.76e9 / GIB / 4, rel=0.01)
@@ -57,14 +67,18 @@ def test_a_70b_model_on_four_cards_of_24_gib() -> None:
 def test_the_memory_in_use_counts() -> None:
     quiet = {(r.weights, len(r.gpus)): r for r in table("vllm", cards(4))}
     busy = {(r.weights, len(r.gpus)): r for r in table("vllm", cards(4), {2: 20 * GIB})}
-    assert quiet["AWQ, GPTQ", 4].fits and not any(row.fits for (_, count), row in busy.items() if count == 4)
+    assert quiet["AWQ, GPTQ", 4].fits and not any(
+        row.fits for (_, count), row in busy.items() if count == 4
+    )
     (group,) = groups_of(cards(4), {0: 20 * GIB})
-    assert [gpu.index for gpu in group.gpus] == [1, 2, 3, 0]  # those with the most free memory first
+    # those with the most free memory first
+    assert [gpu.index for gpu in group.gpus] == [1, 2, 3, 0]
 
 
 def test_a_smaller_cache_type_holds_more_sequences() -> None:
     plain, small = (
-        {row.weights: row for row in table("vllm", cards(1, 96), kv_cache_dtype=kind)} for kind in ("auto", "fp8")
+        {row.weights: row for row in table("vllm", cards(1, 96), kv_cache_dtype=kind)}
+        for kind in ("auto", "fp8")
     )
     wide, narrow = small["FP8"].sequences[4096], plain["FP8"].sequences[4096]
     assert wide and narrow and wide == pytest.approx(2 * narrow, abs=1)
@@ -76,7 +90,8 @@ def test_llamacpp_has_its_own_quantizations_and_one_sequence() -> None:
     assert list(found) == ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS"]
     assert all(n in (0, 1) for row in rows for n in row.sequences.values())
     q4 = next(row for row in rows if row.weights == "Q4_K_M")
-    assert q4.weights_gib * len(q4.gpus) == pytest.approx(43.1e9 / GIB, rel=0.02)  # llama.cpp's own table: 43.1 GB
+    # llama.cpp's own table: 43.1 GB
+    assert q4.weights_gib * len(q4.gpus) == pytest.approx(43.1e9 / GIB, rel=0.02)
 
 
 def test_a_preset_without_a_shape_tells_other_quantizations_from_its_sizes() -> None:
@@ -86,11 +101,17 @@ def test_a_preset_without_a_shape_tells_other_quantizations_from_its_sizes() -> 
     assert not rows["BF16"].fits and rows["FP8"].fits
     assert rows["NVFP4"].limit_tok_s == pytest.approx(936 / 40.61, rel=0.002)
     moe = ModelFacts("m", 120e9, "MXFP4", 5e9, 65e9, 1e4, 36)
-    assert [row.weights for row in fit_rows(LaunchPlan("vllm", "m", moe), group, CONTEXTS)] == ["MXFP4"]
+    assert [row.weights for row in fit_rows(LaunchPlan("vllm", "m", moe), group, CONTEXTS)] == [
+        "MXFP4"
+    ]
 
 
 def test_unequal_cards_are_groups_of_their_own() -> None:
-    mixed = [*cards(2), GpuInfo(2, "GPU-2", "NVIDIA L4", memory_total_bytes=24 * GIB), GpuInfo(3, "GPU-3", "NVIDIA X")]
+    mixed = [
+        *cards(2),
+        GpuInfo(2, "GPU-2", "NVIDIA L4", memory_total_bytes=24 * GIB),
+        GpuInfo(3, "GPU-3", "NVIDIA X"),
+    ]
     assert [[gpu.index for gpu in group.gpus] for group in groups_of(mixed, {})] == [[0, 1], [2]]
 
 
@@ -104,14 +125,20 @@ def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:
     lines = list(table_lines(report))
     assert all(len(line) <= 78 for line in lines), lines
     assert "GPU0-7  NVIDIA GeForce RTX 3090, 24.0 GiB, 23.6 GiB free now" in lines
-    unknown = report_of(LaunchPlan("vllm", "m", ModelFacts("m", missing="its files were not found")), None)
-    assert "its files were not found" in "\n".join(table_lines(unknown)) and unknown.as_json()["missing"]
+    unknown = report_of(
+        LaunchPlan("vllm", "m", ModelFacts("m", missing="its files were not found")), None
+    )
+    assert (
+        "its files were not found" in "\n".join(table_lines(unknown))
+        and unknown.as_json()["missing"]
+    )
 
 
 def test_a_model_that_finds_no_memory_free_has_a_next_step() -> None:
     plan = LaunchPlan("vllm", "llama", FACTS)
     full, empty = (
-        "\n".join(table_lines(report_of(plan, telemetry(cards(1, gib), used)))) for gib, used in ((96, 94), (8, 0))
+        "\n".join(table_lines(report_of(plan, telemetry(cards(1, gib), used))))
+        for gib, used in ((96, 94), (8, 0))
     )
     assert "next: 94.0 GiB are in use. Stop what uses them" in full
     assert "does not fit" in empty and "next" not in empty
@@ -132,7 +159,9 @@ def test_memory_shared_with_the_cpu_is_free_as_far_as_the_system_says() -> None:
     gib=st.integers(1, 200),
     used=st.dictionaries(st.integers(0, 7), st.integers(0, 300 * GIB), max_size=3),
 )
-def test_longer_sequences_never_fit_more_often(engine: str, count: int, gib: int, used: dict[int, int]) -> None:
+def test_longer_sequences_never_fit_more_often(
+    engine: str, count: int, gib: int, used: dict[int, int]
+) -> None:
     for row in table(engine, cards(count, gib), used):
         found = [n for length, n in sorted(row.sequences.items()) if n is not None]
         assert found == sorted(found, reverse=True) and all(n >= 0 for n in found)

@@ -11,7 +11,9 @@ from workbench.engines.catalog_files import DIRECTORY
 from workbench.engines.flag_groups import group_names, place_among_most_used
 from workbench.model.flags import FlagSpec
 
-CATALOGS = [(engine, version) for engine in registry.names() for version in catalog.versions(engine)]
+CATALOGS = [
+    (engine, version) for engine in registry.names() for version in catalog.versions(engine)
+]
 # vLLM 0.33.0 was published without descriptions of these, and no documentation of it was found.
 NOT_DESCRIBED = {"monokernel", "reasoning-effort-map", "sleep-mode-backend", "watchdog-config"}
 
@@ -29,7 +31,11 @@ def test_each_flag_has_a_group_and_a_sentence(engine: str, version: str) -> None
 
 @pytest.mark.parametrize(("engine", "version"), CATALOGS)
 def test_a_flag_without_documentation_says_so(engine: str, version: str) -> None:
-    silent = {flag.name for flag in flags(engine, version) if flag.help == f"No description in {engine} {version}."}
+    silent = {
+        flag.name
+        for flag in flags(engine, version)
+        if flag.help == f"No description in {engine} {version}."
+    }
     assert silent == (NOT_DESCRIBED if (engine, version) == ("vllm", "0.33.0") else set())
 
 
@@ -40,12 +46,16 @@ def test_the_data_names_only_flags_that_exist(engine: str) -> None:
     table = json.loads((DIRECTORY / "groups.json").read_text())[engine]
     assert set(texts) <= known
     assert set(table["most used"]) <= known
-    assert {group for group, _ in table["patterns"]} | set(table["own"].values()) <= set(group_names())
+    assert {group for group, _ in table["patterns"]} | set(table["own"].values()) <= set(
+        group_names()
+    )
 
 
 @pytest.mark.parametrize("engine", registry.names())
 def test_the_most_used_flags_are_few(engine: str) -> None:
-    assert 10 <= sum(flag.most_used > 0 for flag in flags(engine, catalog.versions(engine)[-1])) <= 20
+    assert (
+        10 <= sum(flag.most_used > 0 for flag in flags(engine, catalog.versions(engine)[-1])) <= 20
+    )
 
 
 @pytest.mark.parametrize(

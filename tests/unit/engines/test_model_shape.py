@@ -1,5 +1,5 @@
-"""Shapes of models from config.json and GGUF headers: bytes per token of published models, the KV cache that real
-vLLM logged, and files that are not what they should be.
+"""Shapes of models from config.json and GGUF headers: bytes per token of published models, the KV
+cache that real vLLM logged, and files that are not what they should be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from workbench.model.plan import LaunchPlan, ModelFacts
 GIB = 2**30
 
 
-def config(layers: int, hidden: int, wide: int, heads: int, kv: int, vocabulary: int, **more: Any) -> dict[str, Any]:
+def config(
+    layers: int, hidden: int, wide: int, heads: int, kv: int, vocabulary: int, **more: Any
+) -> dict[str, Any]:
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -45,12 +47,26 @@ LLAMA_70B = config(80, 8192, 28672, 64, 8, 128256)
 LLAMA_8B = config(32, 4096, 14336, 32, 8, 128256)
 LLAMA_3B = config(28, 3072, 8192, 24, 8, 128256, tie_word_embeddings=True)
 QWEN_7B = config(28, 3584, 18944, 28, 4, 152064)
-QWEN_VL_2B = {"text_config": config(28, 2048, 6144, 16, 8, 151936, head_dim=128), "tie_word_embeddings": True}
+QWEN_VL_2B = {
+    "text_config": config(28, 2048, 6144, 16, 8, 151936, head_dim=128),
+    "tie_word_embeddings": True,
+}
 QWEN_VL_32B = {"text_config": config(64, 5120, 25600, 64, 8, 151936, head_dim=128)}
-GPT_OSS_20B = config(24, 2880, 2880, 64, 8, 201088, head_dim=64, num_local_experts=32, num_experts_per_tok=4)
+GPT_OSS_20B = config(
+    24, 2880, 2880, 64, 8, 201088, head_dim=64, num_local_experts=32, num_experts_per_tok=4
+)
 GPT_OSS_120B = {**GPT_OSS_20B, "num_hidden_layers": 36, "num_local_experts": 128}
 QWEN_235B = config(
-    94, 4096, 12288, 64, 4, 151936, head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=1536
+    94,
+    4096,
+    12288,
+    64,
+    4,
+    151936,
+    head_dim=128,
+    num_experts=128,
+    num_experts_per_tok=8,
+    moe_intermediate_size=1536,
 )
 
 
@@ -93,13 +109,21 @@ def test_weights_in_memory() -> None:
     assert held_bytes(parts, 16) == pytest.approx(141.1e9, rel=0.001)
     moe = shape_of(QWEN_235B).parts
     assert (
-        moe is not None and moe.total == pytest.approx(235e9, rel=0.01) and moe.active == pytest.approx(22e9, rel=0.02)
+        moe is not None
+        and moe.total == pytest.approx(235e9, rel=0.01)
+        and moe.active == pytest.approx(22e9, rel=0.02)
     )
 
 
 SLIDING = [*(["sliding_attention"] * 2 + ["full_attention"]) * 2, "sliding_attention"]
-TINY = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048, "max_position_embeddings": 8192}
-LOGGED = {  # tokens that vLLM 0.32.0 logged for 1 GiB of cache, on the CPU, for models of 8,192 tokens
+TINY = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "vocab_size": 2048,
+    "max_position_embeddings": 8192,
+}
+# tokens that vLLM 0.32.0 logged for 1 GiB of cache, on the CPU, for models of 8,192 tokens
+LOGGED = {
     "gqa": (config(4, 256, 512, 8, 2, 2048), {}, 1_048_576),
     "mla": (config(3, 256, 512, 4, 4, 2048, kv_lora_rank=512, qk_rope_head_dim=64), {}, 310_688),
     "sliding": (
@@ -115,7 +139,12 @@ LOGGED = {  # tokens that vLLM 0.32.0 logged for 1 GiB of cache, on the CPU, for
 def test_the_cache_is_as_large_as_vllm_logged(name: str) -> None:
     document, flags, logged = LOGGED[name]
     facts = ModelFacts("tiny", weight_bytes=1e7, shape=shape_of(document))
-    given = {"kv-cache-memory-bytes": "1G", "max-model-len": 8192, "max-num-batched-tokens": 1024, **flags}
+    given = {
+        "kv-cache-memory-bytes": "1G",
+        "max-model-len": 8192,
+        "max-num-batched-tokens": 1024,
+        **flags,
+    }
     given |= {"async-scheduling": False, "block-size": 16 if name == "mla" else 128}  # the CPU's
     settings = tuple(FlagSetting(n, v) for n, v in given.items())
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
@@ -127,7 +156,8 @@ def test_latent_attention_is_copied_to_each_gpu_and_heads_are_not() -> None:
     latent, grouped = (KvLayers(61, 1, 576),), (KvLayers(80, 8, 256),)
     assert sequence_bytes(latent, 4096, tp=8) == sequence_bytes(latent, 4096)
     assert sequence_bytes(grouped, 4096, tp=4) == sequence_bytes(grouped, 4096) / 4
-    assert sequence_bytes(grouped, 4096, tp=16) == sequence_bytes(grouped, 4096, tp=8)  # a head is not divided
+    # a head is not divided
+    assert sequence_bytes(grouped, 4096, tp=16) == sequence_bytes(grouped, 4096, tp=8)
     assert sequence_bytes(grouped, 4096, pp=2) == sequence_bytes(grouped, 4096) / 2
 
 
@@ -135,9 +165,17 @@ def test_engines_keep_windows_in_different_ways() -> None:
     kv = (KvLayers(10, 8, 128), KvLayers(50, 8, 128, window=1024))
     layer = 8 * 128 * 2
     assert sequence_bytes(kv, 32768) == 60 * 32768 * layer
-    assert sequence_bytes(kv, 32768, rule=KvRule("share")) == pytest.approx((10 + 0.8 * 50) * 32768 * layer)
-    assert sequence_bytes(kv, 32768, rule=KvRule("window", in_flight=512)) == (10 * 32768 + 50 * 1536) * layer
-    assert sequence_bytes(kv, 32768, rule=KvRule("blocks", in_flight=1008)) == (10 * 32768 + 50 * 2048) * layer
+    assert sequence_bytes(kv, 32768, rule=KvRule("share")) == pytest.approx(
+        (10 + 0.8 * 50) * 32768 * layer
+    )
+    assert (
+        sequence_bytes(kv, 32768, rule=KvRule("window", in_flight=512))
+        == (10 * 32768 + 50 * 1536) * layer
+    )
+    assert (
+        sequence_bytes(kv, 32768, rule=KvRule("blocks", in_flight=1008))
+        == (10 * 32768 + 50 * 2048) * layer
+    )
     assert read_bytes(kv, 32768) == (10 * 32768 + 50 * 1024) * layer
 
 
@@ -220,7 +258,9 @@ def test_names_of_quantizations(word: str | None, name: str | None) -> None:
     assert name_of(word) == name
 
 
-def gguf_header(metadata: dict[str, tuple[int, bytes]], tensors: list[tuple[str, tuple[int, ...], int]]) -> bytes:
+def gguf_header(
+    metadata: dict[str, tuple[int, bytes]], tensors: list[tuple[str, tuple[int, ...], int]]
+) -> bytes:
     def text(word: str) -> bytes:
         return len(word.encode()).to_bytes(8, "little") + word.encode()
 
@@ -229,7 +269,11 @@ def gguf_header(metadata: dict[str, tuple[int, bytes]], tensors: list[tuple[str,
     for name, (kind, value) in metadata.items():
         out += text(name) + kind.to_bytes(4, "little") + value
     for name, shape, kind in tensors:
-        out += text(name) + len(shape).to_bytes(4, "little") + b"".join(n.to_bytes(8, "little") for n in shape)
+        out += (
+            text(name)
+            + len(shape).to_bytes(4, "little")
+            + b"".join(n.to_bytes(8, "little") for n in shape)
+        )
         out += kind.to_bytes(4, "little") + bytes(8)
     return out
 
@@ -294,21 +338,47 @@ HOSTILE = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
-    | st.sampled_from([2**63, 10**400, -1, 0, 1, 2, 64, float("nan"), float("inf"), "full_attention", "8"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "0"]), inner, max_size=2),
+    | st.sampled_from(
+        [2**63, 10**400, -1, 0, 1, 2, 64, float("nan"), float("inf"), "full_attention", "8"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["a", "0"]), inner, max_size=2)
+    ),
     max_leaves=5,
 )
 KEYS = sorted(
-    {*GPT_OSS_20B, *QWEN_235B, "text_config", "layer_types", "sliding_window", "sliding_window_pattern"}
-    | {"kv_lora_rank", "qk_rope_head_dim", "first_k_dense_replace", "mlp_only_layers", "full_attention_interval"}
-    | {"quantization_config", "torch_dtype", "vision_config", "tie_word_embeddings", "max_window_layers"}
+    {
+        *GPT_OSS_20B,
+        *QWEN_235B,
+        "text_config",
+        "layer_types",
+        "sliding_window",
+        "sliding_window_pattern",
+    }
+    | {
+        "kv_lora_rank",
+        "qk_rope_head_dim",
+        "first_k_dense_replace",
+        "mlp_only_layers",
+        "full_attention_interval",
+    }
+    | {
+        "quantization_config",
+        "torch_dtype",
+        "vision_config",
+        "tie_word_embeddings",
+        "max_window_layers",
+    }
 )
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=12), st.booleans())
 def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bool) -> None:
     document = {**(LLAMA_8B if known else {}), **changed}
-    facts = from_config("m", document, 10**10, head=True, source="", tensors=[Tensor("a", 10)] if known else ())
+    facts = from_config(
+        "m", document, 10**10, head=True, source="", tensors=[Tensor("a", 10)] if known else ()
+    )
     assert facts.weight_bytes == 1e10
     assert facts.bytes_per_token is None or facts.bytes_per_token >= 0
     assert facts.kv_bytes_per_token is None or facts.kv_bytes_per_token > 0
@@ -319,7 +389,12 @@ def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bo
 
 
 @given(
-    st.dictionaries(st.text(max_size=4), HOSTILE | st.fixed_dictionaries({"data_offsets": HOSTILE, "dtype": HOSTILE}))
+    st.dictionaries(
+        st.text(max_size=4),
+        HOSTILE | st.fixed_dictionaries({"data_offsets": HOSTILE, "dtype": HOSTILE}),
+    )
 )
-def test_a_hostile_safetensors_header_gives_no_tensors_or_sound_ones(document: dict[str, Any]) -> None:
+def test_a_hostile_safetensors_header_gives_no_tensors_or_sound_ones(
+    document: dict[str, Any],
+) -> None:
     assert all(t.bytes > 0 for t in safetensors(json.dumps(document)))

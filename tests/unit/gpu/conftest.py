@@ -22,7 +22,10 @@ def build(directory: Path, *flags: str) -> Path:
     if compiler is None:
         pytest.skip("no C compiler to build the simulated NVML library")
     library = directory / "libnvml_stub.so"
-    subprocess.run([compiler, "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *flags, "-o", library, SOURCE], check=True)
+    subprocess.run(
+        [compiler, "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *flags, "-o", library, SOURCE],
+        check=True,
+    )
     return library
 
 

@@ -1,4 +1,5 @@
-"""The simulated library's script, and the agent as a child process whose lines are read with a deadline."""
+"""The simulated library's script, and the agent as a child process whose lines are read with a
+deadline."""
 
 from __future__ import annotations
 
@@ -48,14 +49,25 @@ class Driver:
         self.write()
 
     def calls(self, name: str) -> int:
-        return sum(line.startswith(name) for line in self.log.read_text().splitlines()) if self.log.exists() else 0
+        return (
+            sum(line.startswith(name) for line in self.log.read_text().splitlines())
+            if self.log.exists()
+            else 0
+        )
 
 
 class Child:
     """Reads the agent's lines with a deadline."""
 
     def __init__(self, local: bool = True, python: str = sys.executable, **options: float) -> None:
-        options = {"interval_s": 0.05, "hung_s": 0.2, "slow_s": 0.3, "info_s": 0.4, "retry_s": 0.1, **options}
+        options = {
+            "interval_s": 0.05,
+            "hung_s": 0.2,
+            "slow_s": 0.3,
+            "info_s": 0.4,
+            "retry_s": 0.1,
+            **options,
+        }
         self.process = subprocess.Popen(
             remote_programs.AGENT.argv(python, local, options),
             stdin=subprocess.PIPE,
@@ -89,7 +101,9 @@ class Child:
     def wait_for(self, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         return next(d for d in self.documents() if holds(d))
 
-    def sample(self, holds: Callable[[dict[str, Any]], Any] = lambda d: d["gpus"]) -> dict[str, Any]:
+    def sample(
+        self, holds: Callable[[dict[str, Any]], Any] = lambda d: d["gpus"]
+    ) -> dict[str, Any]:
         return self.wait_for(lambda d: "t" in d and holds(d))
 
     def driver(self, status: str) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Where settings are tested: a fake nvidia-smi whose state the simulated library reads, and the journal on disk."""
+"""Where settings are tested: a fake nvidia-smi whose state the simulated library reads, and the
+journal on disk."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Bench:
         self.smi, self.driver, self.path, self.host = smi, driver, journal_path, Box()
         self.reading: Telemetry | None = None  # for the limits, which do not change
 
-    async def set(self, settings: GpuSettings, gpu: str = "0", dry_run: bool = False) -> SettingsReport:
+    async def set(
+        self, settings: GpuSettings, gpu: str = "0", dry_run: bool = False
+    ) -> SettingsReport:
         return await apply.apply(self.host, await self.commands(settings, gpu), dry_run=dry_run)
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:

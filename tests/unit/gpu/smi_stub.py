@@ -1,7 +1,8 @@
-"""A fake nvidia-smi: its GPU's state is the simulated NVML library's script, so that what it sets can be read back.
+"""A fake nvidia-smi: its GPU's state is the simulated NVML library's script, so that what it sets
+can be read back.
 
-Its behaviour is a word in the file `mode`: ok, no-effect, warn, refuse, hang, lost, old. It notes each call in `calls`,
-and for the first setter what the journal held at that moment.
+Its behaviour is a word in the file `mode`: ok, no-effect, warn, refuse, hang, lost, old. It notes
+each call in `calls`, and for the first setter what the journal held at that moment.
 """
 
 from __future__ import annotations
@@ -72,7 +73,11 @@ class Smi:
         here.mkdir(exist_ok=True)
         self.here = here
         program = here / "nvidia-smi"
-        program.write_text(TEXT.format(python=sys.executable, here=str(here), script=str(script), journal=str(journal)))
+        program.write_text(
+            TEXT.format(
+                python=sys.executable, here=str(here), script=str(script), journal=str(journal)
+            )
+        )
         program.chmod(0o755)
         self.mode("ok")
 

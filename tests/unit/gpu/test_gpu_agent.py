@@ -20,7 +20,9 @@ from workbench.hosts.python_programs import ASKED, MISSING
 PACKAGE = Path(remote_programs.__file__).parents[1]
 
 
-def test_dear_calls_are_rare_and_fields_come_in_one_call(agent: Callable[..., Child], driver: Driver) -> None:
+def test_dear_calls_are_rare_and_fields_come_in_one_call(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
     driver.set("gpus * 1")
     child = agent(slow_s=60, info_s=60)
     for _ in range(12):
@@ -30,10 +32,13 @@ def test_dear_calls_are_rare_and_fields_come_in_one_call(agent: Callable[..., Ch
     assert driver.calls("nvmlDeviceGetComputeRunningProcesses") == 1
     assert driver.calls("nvmlDeviceGetFanSpeed") == 1
     assert driver.calls("nvmlInit") == 1 and driver.calls("nvmlDeviceGetHandleBy") == 1
-    assert abs(driver.calls("nvmlDeviceGetFieldValues") - ticks) <= 2  # and one for the slowdown threshold
+    # and one for the slowdown threshold
+    assert abs(driver.calls("nvmlDeviceGetFieldValues") - ticks) <= 2
 
 
-def test_a_refused_call_is_not_repeated_at_every_tick(agent: Callable[..., Child], driver: Driver) -> None:
+def test_a_refused_call_is_not_repeated_at_every_tick(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
     driver.set("gpus * 1", "nvmlDeviceGetPowerManagementLimit * !3")
     child = agent(info_s=60)
     for _ in range(10):
@@ -71,14 +76,20 @@ def test_a_hung_call_is_named_while_it_hangs_and_forgotten_when_it_returns(
     child.sample()
     driver.set("hang * nvmlDeviceGetUtilizationRates")
     hung = child.wait_for(lambda d: "hung" in d)
-    assert hung["hung"] == "nvmlDeviceGetUtilizationRates" and hung["for_s"] >= 0.2 and hung["gpu"] == 0
+    assert (
+        hung["hung"] == "nvmlDeviceGetUtilizationRates"
+        and hung["for_s"] >= 0.2
+        and hung["gpu"] == 0
+    )
     assert child.wait_for(lambda d: "hung" in d)["for_s"] > hung["for_s"]
     driver.clear()
     assert child.sample()["gpus"][0]["gpu_util_pct"] == 97
 
 
 @pytest.mark.parametrize("how", ["end of file", "quit"])
-def test_it_ends_at_once_even_while_the_driver_hangs(agent: Callable[..., Child], driver: Driver, how: str) -> None:
+def test_it_ends_at_once_even_while_the_driver_hangs(
+    agent: Callable[..., Child], driver: Driver, how: str
+) -> None:
     driver.set("hang * nvmlInitWithFlags")
     child = agent()
     assert child.wait_for(lambda d: d.get("hung") == "nvmlInitWithFlags")["gpu"] is None
@@ -88,7 +99,9 @@ def test_it_ends_at_once_even_while_the_driver_hangs(agent: Callable[..., Child]
     assert child.close() == 0
 
 
-def test_the_worker_ends_when_its_reader_is_gone(agent: Callable[..., Child], driver: Driver) -> None:
+def test_the_worker_ends_when_its_reader_is_gone(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
     child = agent()
     child.sample()
     assert child.process.stdout is not None
@@ -150,7 +163,8 @@ def test_it_is_small(agent: Callable[..., Child], driver: Driver) -> None:
 
 
 def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Driver) -> None:
-    """Isolated and without site, its python3 finds nothing installed: the source in the frame is all there is."""
+    """Isolated and without site, its python3 finds nothing installed: the source in the frame is
+    all there is."""
     here, there = agent(), agent(local=False)
     assert there.infos() == here.infos()
     assert there.sample()["gpus"][0]["sm_mhz"] == 2790
@@ -161,7 +175,9 @@ def test_with_the_kept_part_of_pynvml_it_reads_the_same_in_less_memory(
     agent: Callable[..., Child], driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def anonymous_kib(child: Child) -> int:
-        return int(Path(f"/proc/{child.process.pid}/status").read_text().split("RssAnon:")[1].split()[0])
+        return int(
+            Path(f"/proc/{child.process.pid}/status").read_text().split("RssAnon:")[1].split()[0]
+        )
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     whole = agent()
@@ -185,7 +201,10 @@ def test_the_agent_runs_on_python_3_8(name: str) -> None:
     """As far as the grammar tells; and none of the arguments that later versions added."""
     tree = ast.parse((PACKAGE / f"{name.replace('.', '/')}.py").read_text(), feature_version=(3, 8))
     keywords = {
-        (getattr(n.func, "id", ""), k.arg) for n in ast.walk(tree) if isinstance(n, ast.Call) for k in n.keywords
+        (getattr(n.func, "id", ""), k.arg)
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call)
+        for k in n.keywords
     }
     assert ("zip", "strict") not in keywords
     methods = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}

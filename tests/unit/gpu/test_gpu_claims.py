@@ -1,4 +1,5 @@
-"""What another Workbench's claim means for a change of ours: random users in a random order, one setting, one truth."""
+"""What another Workbench's claim means for a change of ours: random users in a random order, one
+setting, one truth."""
 
 from __future__ import annotations
 
@@ -17,11 +18,20 @@ POWER, LOCK = "power_limit_w", "gpu_clocks"
 
 
 def entry(**changes: Any) -> dict[str, Any]:
-    made = {"gpu_uuid": UUID, "setting": POWER, "before": 300.0, "now": 250.0, "since_unix_s": 1.0, "state": "applied"}
+    made = {
+        "gpu_uuid": UUID,
+        "setting": POWER,
+        "before": 300.0,
+        "now": 250.0,
+        "since_unix_s": 1.0,
+        "state": "applied",
+    }
     return {**made, **changes}
 
 
-def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str = POWER) -> SettingClaim:
+def claim(
+    now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str = POWER
+) -> SettingClaim:
     return SettingClaim("bob", UUID, 0, setting, before, now, at)
 
 
@@ -36,9 +46,20 @@ HALF = "performance=0-2 powersave=3"
         pytest.param(entry(), 300.0, [], DONE, 300.0, id="it is back already"),
         pytest.param(entry(), 200.0, [], ASK, 200.0, id="someone else's"),
         pytest.param(entry(), None, [], RESTORE, 300.0, id="it cannot be asked"),
-        pytest.param(entry(state="pending"), 400.0, [], RESTORE, 300.0, id="killed while it changed"),
-        pytest.param(CORES, HALF, [], RESTORE, "performance", id="its revert was killed between two cores"),
-        pytest.param(CORES, "ondemand=0 powersave=1", [], ASK, "ondemand=0 powersave=1", id="a core of someone else's"),
+        pytest.param(
+            entry(state="pending"), 400.0, [], RESTORE, 300.0, id="killed while it changed"
+        ),
+        pytest.param(
+            CORES, HALF, [], RESTORE, "performance", id="its revert was killed between two cores"
+        ),
+        pytest.param(
+            CORES,
+            "ondemand=0 powersave=1",
+            [],
+            ASK,
+            "ondemand=0 powersave=1",
+            id="a core of someone else's",
+        ),
         pytest.param(
             {**CORES, "before": HALF},
             "powersave=0-2 performance=3",
@@ -48,9 +69,21 @@ HALF = "performance=0-2 powersave=3"
             id="a core neither has so",
         ),
         pytest.param(entry(), 200.0, [claim()], LEAVE, 200.0, id="another Workbench's"),
-        pytest.param(entry(), 250.0, [claim(250.0)], LEAVE, 250.0, id="another's later claim of the same limit"),
         pytest.param(
-            entry(set_unix_s=3.0, over=[250.0]), 250.0, [claim(250.0)], DONE, 250.0, id="another's earlier claim of it"
+            entry(),
+            250.0,
+            [claim(250.0)],
+            LEAVE,
+            250.0,
+            id="another's later claim of the same limit",
+        ),
+        pytest.param(
+            entry(set_unix_s=3.0, over=[250.0]),
+            250.0,
+            [claim(250.0)],
+            DONE,
+            250.0,
+            id="another's earlier claim of it",
         ),
         pytest.param(
             entry(setting="persistence", before=False, now=True),
@@ -60,14 +93,49 @@ HALF = "performance=0-2 powersave=3"
             True,
             id="another's later claim of the same mode",
         ),
-        pytest.param(entry(set_unix_s=3.0, over=[200.0]), 250.0, [claim()], RESTORE, 200.0, id="theirs lies under it"),
-        pytest.param(entry(set_unix_s=3.0, over=[200.0]), 250.0, [], RESTORE, 300.0, id="theirs lay under it"),
-        pytest.param(entry(set_unix_s=3.0, over=[200.0]), 250.0, [claim(190.0)], RESTORE, 300.0, id="theirs moved"),
         pytest.param(
-            entry(setting=LOCK, before="unknown", now="1,2"), None, [], RESTORE, "unknown", id="a lock of ours"
+            entry(set_unix_s=3.0, over=[200.0]),
+            250.0,
+            [claim()],
+            RESTORE,
+            200.0,
+            id="theirs lies under it",
         ),
-        pytest.param(entry(), 200.0, [claim(before=250.0)], ASK, 200.0, id="another's, who was not told of ours"),
-        pytest.param(entry(), 250.0, [claim(250.0, before=150.0)], ASK, 250.0, id="the same limit, another way back"),
+        pytest.param(
+            entry(set_unix_s=3.0, over=[200.0]), 250.0, [], RESTORE, 300.0, id="theirs lay under it"
+        ),
+        pytest.param(
+            entry(set_unix_s=3.0, over=[200.0]),
+            250.0,
+            [claim(190.0)],
+            RESTORE,
+            300.0,
+            id="theirs moved",
+        ),
+        pytest.param(
+            entry(setting=LOCK, before="unknown", now="1,2"),
+            None,
+            [],
+            RESTORE,
+            "unknown",
+            id="a lock of ours",
+        ),
+        pytest.param(
+            entry(),
+            200.0,
+            [claim(before=250.0)],
+            ASK,
+            200.0,
+            id="another's, who was not told of ours",
+        ),
+        pytest.param(
+            entry(),
+            250.0,
+            [claim(250.0, before=150.0)],
+            ASK,
+            250.0,
+            id="the same limit, another way back",
+        ),
         pytest.param(
             entry(setting="persistence", before=False, now=True),
             True,
@@ -76,10 +144,29 @@ HALF = "performance=0-2 powersave=3"
             True,
             id="the same mode, another way back",
         ),
-        pytest.param(entry(before_known="claim"), 250.0, [], ASK, 250.0, id="only another told what was before"),
-        pytest.param(entry(before_known="default"), 250.0, [], RESTORE, 300.0, id="they told the driver's default"),
         pytest.param(
-            entry(before_known="claim", set_unix_s=3.0, over=[200.0]), 250.0, [claim()], RESTORE, 200.0, id="read then"
+            entry(before_known="claim"),
+            250.0,
+            [],
+            ASK,
+            250.0,
+            id="only another told what was before",
+        ),
+        pytest.param(
+            entry(before_known="default"),
+            250.0,
+            [],
+            RESTORE,
+            300.0,
+            id="they told the driver's default",
+        ),
+        pytest.param(
+            entry(before_known="claim", set_unix_s=3.0, over=[200.0]),
+            250.0,
+            [claim()],
+            RESTORE,
+            200.0,
+            id="read then",
         ),
         pytest.param(
             entry(setting=LOCK, before="unknown", now="1,2"),
@@ -91,13 +178,17 @@ HALF = "performance=0-2 powersave=3"
         ),
     ],
 )
-def test_the_way_back(ours: dict[str, Any], live: Any, others: list[SettingClaim], do: str, value: Any) -> None:
+def test_the_way_back(
+    ours: dict[str, Any], live: Any, others: list[SettingClaim], do: str, value: Any
+) -> None:
     way = claims.decide_revert(ours, live, others)
     assert (way.do, way.value) == (do, value)
 
 
 def test_what_is_said_of_a_value_that_is_not_ours() -> None:
-    assert claims.drift(entry(now=400.0), 200.0) == "set to 400 W by Workbench, now 200 W: changed by someone else"
+    assert claims.drift(entry(now=400.0), 200.0) == (
+        "set to 400 W by Workbench, now 200 W: changed by someone else"
+    )
     assert "set by bob with Workbench" in (claims.drift(entry(), 200.0, [claim()]) or "")
     assert (claims.drift(CORES, HALF) or "").endswith(": a change or a revert was interrupted")
     assert claims.drift(entry(), 250.0) is None and claims.drift(entry(), None) is None
@@ -110,13 +201,17 @@ def test_what_is_said_of_a_value_that_is_not_ours() -> None:
 def test_a_revert_names_who_still_uses_the_value() -> None:
     """Two users set the same limit, as one preset does."""
     later = claims.decide_revert(entry(), 250.0, [claim(250.0)])
-    assert "it is 250 W, set by bob with Workbench" in later.why and later.why.endswith("its revert sets 300 W")
+    assert "it is 250 W, set by bob with Workbench" in later.why and later.why.endswith(
+        "its revert sets 300 W"
+    )
     earlier = claims.decide_revert(entry(set_unix_s=3.0, over=[250.0]), 250.0, [claim(250.0)])
     assert earlier.why.startswith("left alone: it is 250 W, set by bob with Workbench")
 
 
 @pytest.mark.parametrize("setting", [POWER, LOCK])
-def test_a_claim_of_a_user_who_may_not_set_the_value_counts_only_where_the_value_shows_it(setting: str) -> None:
+def test_a_claim_of_a_user_who_may_not_set_the_value_counts_only_where_the_value_shows_it(
+    setting: str,
+) -> None:
     forged, other = claim(250.0, setting=setting), claim(True, setting="persistence")
     keys = [forged.key, other.key]
     assert claims.credible([forged, other], keys, lambda one: False) == (other,)
@@ -125,14 +220,23 @@ def test_a_claim_of_a_user_who_may_not_set_the_value_counts_only_where_the_value
 
 
 def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
-    told = {"gpu_index": 0, "boot_id": "b", "before": 300.0, "now": 1.0, "energy_j": "x", "watch": {"heartbeat_s": 1}}
+    told = {
+        "gpu_index": 0,
+        "boot_id": "b",
+        "before": 300.0,
+        "now": 1.0,
+        "energy_j": "x",
+        "watch": {"heartbeat_s": 1},
+    }
     told["owner"] = {"pid": 7}
     found = [
         {"uid": 7, "user": "b\x1bob", "journal": "j", "entries": [entry(**told)]},
         {"uid": 7, "user": "ada", "journal": "mine", "entries": [entry(changing=True)]},
     ]
     others, own = claims.from_register(found, 7, "mine")
-    assert [(c.by, c.now, c.energy_j) for c in others] == [("bob (another state directory)", 1.0, None)]
+    assert [(c.by, c.now, c.energy_j) for c in others] == [
+        ("bob (another state directory)", 1.0, None)
+    ]
     assert own == (entry(),)
 
 
@@ -199,7 +303,8 @@ def test_whatever_the_order_the_original_is_back_after_all_reverts(
             gpu.set(user, VALUES[setting][value])
         held = {e["now"] for e in gpu.entries.values()}
         assert gpu.live in held | {ORIGINAL[setting]}  # no value is there that nobody knows of
-        for name, one in gpu.entries.items():  # and nobody is told that an own value holds which does not
+        # and nobody is told that an own value holds which does not
+        for name, one in gpu.entries.items():
             told = claims.drift(one, gpu.told(), gpu.others(name))
             assert told is not None or one["now"] == gpu.live
     for user in last:

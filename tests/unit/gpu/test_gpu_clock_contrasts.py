@@ -20,7 +20,13 @@ from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import Alteration, InForce
 
 
-def seen(lock_of: str | None, mhz: int, reasons: tuple[str, ...] = (), load: str = "load", **fields: object) -> Clock:
+def seen(
+    lock_of: str | None,
+    mhz: int,
+    reasons: tuple[str, ...] = (),
+    load: str = "load",
+    **fields: object,
+) -> Clock:
     """As a run with that lock leaves it."""
     altered = [] if lock_of is None else [lock(lock_of)]
     found = clocks_of(altered, moments(sm_mhz=mhz, event_reasons=reasons), told(), load)
@@ -29,7 +35,10 @@ def seen(lock_of: str | None, mhz: int, reasons: tuple[str, ...] = (), load: str
 
 def judged(asked: str, mhz: int, *known: Clock, reasons: tuple[str, ...] = ()) -> Proof:
     (proof,) = judge_all(
-        [lock(asked)], moments(sm_mhz=mhz, event_reasons=reasons), told(), ContrastEvidence(known, load="load")
+        [lock(asked)],
+        moments(sm_mhz=mhz, event_reasons=reasons),
+        told(),
+        ContrastEvidence(known, load="load"),
     )
     return proof
 
@@ -48,11 +57,16 @@ def test_inside_the_range_that_the_card_would_choose_a_lock_proves_nothing(asked
     assert "the clock was 2790 MHz without the lock too" in proof.text
 
 
-def test_another_lock_that_the_clock_followed_shows_it_and_one_that_it_ignored_shows_the_opposite() -> None:
+def test_another_lock_that_the_clock_followed_shows_it_and_one_that_it_ignored_shows_the_opposite() -> (
+    None
+):
     followed = judged("180,3090", 2790, seen("2000,2000", 2000))
     assert followed.in_force is InForce.YES and "2000 MHz with a lock of 2000 MHz" in followed.text
     ignored = judged("180,3090", 2790, seen("2000,2000", 2790))
-    assert ignored.in_force is InForce.NO_EFFECT and "2790 MHz with a lock of 2000 MHz too" in ignored.text
+    assert (
+        ignored.in_force is InForce.NO_EFFECT
+        and ("2790 MHz with a lock of 2000 MHz too") in ignored.text
+    )
     assert ignored.short == "lock 180-3090 ▲ no effect"
 
 
@@ -73,24 +87,37 @@ def test_what_differs_in_more_than_the_lock_shows_nothing(other: Clock) -> None:
 
 def test_what_power_explains_is_no_contrast() -> None:
     capped = ("SW power cap",)
-    assert judged("2000,2600", 2400, seen(None, 2790), reasons=capped).in_force is InForce.CONSISTENT
-    assert judged("2700,3000", 2790, seen(None, 2500, reasons=capped)).in_force is InForce.CONSISTENT
+    assert (
+        judged("2000,2600", 2400, seen(None, 2790), reasons=capped).in_force is InForce.CONSISTENT
+    )
+    assert (
+        judged("2700,3000", 2790, seen(None, 2500, reasons=capped)).in_force is InForce.CONSISTENT
+    )
     assert judged("1500,1500", 1500, seen(None, 2187, reasons=capped)).in_force is InForce.YES
 
 
 def test_a_clock_that_heat_held_down_is_not_kept() -> None:
-    hot = clocks_of([], moments(sm_mhz=2100, event_reasons=("SW thermal slowdown",)), told(), "load")
+    hot = clocks_of(
+        [], moments(sm_mhz=2100, event_reasons=("SW thermal slowdown",)), told(), "load"
+    )
     changed = [m for w in (300.0, 220.0) for m in moments(10, limit_w=w)]
     assert hot == () and clocks_of([], changed, told(), "load") == ()
 
 
-@given(st.integers(200, 3000), st.integers(0, 900), st.lists(st.tuples(st.integers(200, 3000), st.integers(0, 900))))
+@given(
+    st.integers(200, 3000),
+    st.integers(0, 900),
+    st.lists(st.tuples(st.integers(200, 3000), st.integers(0, 900))),
+)
 def test_no_order_of_locks_on_a_card_that_ignores_them_reads_in_force(
     low: int, width: int, before: list[tuple[int, int]]
 ) -> None:
     """The pass-through card: 2790 MHz whatever is asked for, a step of 15 more or less."""
     known = [seen(None, 2790)] + [seen(f"{a},{a + b}", 2790 + (a % 3 - 1) * 15) for a, b in before]
-    assert judged(f"{low},{low + width}", 2790, *known).in_force in (InForce.CONSISTENT, InForce.NO_EFFECT)
+    assert judged(f"{low},{low + width}", 2790, *known).in_force in (
+        InForce.CONSISTENT,
+        InForce.NO_EFFECT,
+    )
 
 
 def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
@@ -98,7 +125,8 @@ def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
     known = ContrastEvidence(load="load").with_shown([one])
     (proof,) = judge_all([one], moments(), told(), known)
     assert proof.in_force is InForce.YES and "as a contrast showed before" in proof.text
-    again = replace(one, set_unix_s=5.0)  # as the journal has it: what was there before stays since then
+    # as the journal has it: what was there before stays since then
+    again = replace(one, set_unix_s=5.0)
     assert judge_all([again], moments(), told(), known)[0].in_force is InForce.CONSISTENT
 
 
@@ -108,12 +136,15 @@ def test_clocks_are_kept_on_the_host_for_a_day() -> None:
         empty = await proof_files.read_clocks(host)
         old = seen(None, 2500, load="older", unix_s=time.time() - proof_files.KEPT_S - 1)
         known = (
-            ContrastEvidence().with_clocks([old, seen(None, 2600), seen(None, 2790)]).with_shown([lock("2400,2400")])
+            ContrastEvidence()
+            .with_clocks([old, seen(None, 2600), seen(None, 2790)])
+            .with_shown([lock("2400,2400")])
         )
         await proof_files.write_clocks(host, known)
         kept = await proof_files.read_clocks(host)
         await host.write_file(
-            f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}", b'{"clocks": [7, {"mhz": "x"}], "shown": 3}'
+            f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}",
+            b'{"clocks": [7, {"mhz": "x"}], "shown": 3}',
         )
         return empty, kept, await proof_files.read_clocks(host)
 
@@ -124,7 +155,9 @@ def test_clocks_are_kept_on_the_host_for_a_day() -> None:
 
 def capped(mhz: int, *shares: tuple[str, int]) -> list[Moment]:
     """Twenty readings, so many of which name that limiter, and the rest none."""
-    held = [m for reason, count in shares for m in moments(count, sm_mhz=mhz, event_reasons=(reason,))]
+    held = [
+        m for reason, count in shares for m in moments(count, sm_mhz=mhz, event_reasons=(reason,))
+    ]
     return [*held, *moments(20 - len(held), sm_mhz=mhz)]
 
 
@@ -140,7 +173,9 @@ POWER, HEAT = "SW power cap", "SW thermal slowdown"
     ],
     ids=["two limiters", "now and then", "not given"],
 )
-def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(disturbed: list[Moment]) -> None:
+def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(
+    disturbed: list[Moment],
+) -> None:
     known = ContrastEvidence(clocks_of([lock("2000,2800")], disturbed, told(), "load"), load="load")
     (proof,) = judge_all([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
     assert proof.in_force is InForce.CONSISTENT and "in force" not in proof.text
@@ -148,7 +183,9 @@ def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(disturbed: 
 
 def test_the_text_does_not_say_too_of_another_clock() -> None:
     proof = judged("2700,3000", 2790, seen(None, 2500, reasons=(POWER,)))
-    assert proof.text.endswith("the clock was 2500 MHz without the lock, and power may explain that")
+    assert proof.text.endswith(
+        "the clock was 2500 MHz without the lock, and power may explain that"
+    )
 
 
 def test_a_power_limit_neither_hides_nor_explains_the_memory_clock() -> None:
@@ -171,17 +208,27 @@ def test_a_lock_that_raised_the_clock_but_not_so_far_is_capped() -> None:
         assert judged("3000,3090", 2865, other).in_force is InForce.NO_EFFECT
 
 
-@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10), st.integers(0, 3), st.booleans()), min_size=2))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10), st.integers(0, 10), st.integers(0, 3), st.booleans()),
+        min_size=2,
+    )
+)
 def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
     runs: list[tuple[int, int, int, bool]],
 ) -> None:
-    """Whatever power and heat do to the clock of a pass-through card, and whether its driver tells of it."""
+    """Whatever power and heat do to the clock of a pass-through card, and whether its driver tells
+    of it."""
     locks, known = [None, "2500,3000", "2790,2790", "180,3090"], ContrastEvidence(load="load")
     for power, heat, which, tells in runs:
-        low = moments(power, sm_mhz=2400, event_reasons=(POWER,)) + moments(heat, sm_mhz=2200, event_reasons=(HEAT,))
+        low = moments(power, sm_mhz=2400, event_reasons=(POWER,)) + moments(
+            heat, sm_mhz=2200, event_reasons=(HEAT,)
+        )
         run = [*low, *moments(20 - len(low), sm_mhz=2790)]
         if not tells:
-            run = [m._replace(gpus=tuple(r._replace(event_reasons=None) for r in m.gpus)) for m in run]
+            run = [
+                m._replace(gpus=tuple(r._replace(event_reasons=None) for r in m.gpus)) for m in run
+            ]
         altered = [lock(asked)] if (asked := locks[which]) else []
         for proof in judge_all(altered, run, told(), known):
             assert proof.in_force is not InForce.YES, proof.text
@@ -197,7 +244,10 @@ def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_sho
     one = lock("2500,3000")
     known = ContrastEvidence((seen("1500,1500", 1500),), load="load").with_shown([one])
     assert (
-        judge_all([one], moments(), told(), replace(known, others=others("2000,2900", -1.0)))[0].in_force is InForce.YES
+        judge_all([one], moments(), told(), replace(known, others=others("2000,2900", -1.0)))[
+            0
+        ].in_force
+        is InForce.YES
     )
     (proof,) = judge_all([one], moments(), told(), replace(known, others=others("2000,2900", 1.0)))
     assert proof.in_force is InForce.CHANGED and proof.short == "lock ▲ changed"

@@ -1,4 +1,5 @@
-"""Apply, read back, journal and revert, with a fake nvidia-smi whose state the simulated NVML library reads."""
+"""Apply, read back, journal and revert, with a fake nvidia-smi whose state the simulated NVML
+library reads."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
         )
         report = await bench.set(wanted)
         assert report.ok and report.journal == str(bench.path) and not report.dry_run
-        assert [(o.command.setting, o.before, o.requested, o.read_back, o.in_force) for o in report.outcomes] == [
+        assert [
+            (o.command.setting, o.before, o.requested, o.read_back, o.in_force)
+            for o in report.outcomes
+        ] == [
             ("persistence", False, True, True, InForce.YES),
             ("power_limit_w", 580.0, 450.0, 450.0, InForce.YES),
             ("gpu_clocks", "unknown", ClockRange(1000, 2000), None, InForce.NOT_CHECKED),
@@ -50,7 +54,12 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
             "power_limit_w",
             "persistence",
         ]
-        assert bench.smi.setters == ["--reset-gpu-clocks", "--reset-memory-clocks", "-pl 580", "-pm 0"]
+        assert bench.smi.setters == [
+            "--reset-gpu-clocks",
+            "--reset-memory-clocks",
+            "-pl 580",
+            "-pm 0",
+        ]
         assert "is unknown" in back.outcomes[0].message and back.outcomes[2].read_back == 580.0
         assert await alterations.alterations(bench.host) == () and bench.entries() == []
         again = await revert.revert(bench.host)
@@ -68,15 +77,25 @@ def test_the_previous_values_are_on_disk_before_the_first_change(bench: Bench) -
             ("gpu_clocks", "unknown", "pending"),
         ]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        assert seen[0]["gpu_uuid"] == UUID and seen[0]["boot_id"] == boot and seen[0]["driver"] == "580.95.05"
-        assert seen[0]["owner"]["pid"] == os.getpid() and seen[0]["who"] and seen[0]["energy_j"] == 5000.0
+        assert (
+            seen[0]["gpu_uuid"] == UUID
+            and seen[0]["boot_id"] == boot
+            and seen[0]["driver"] == "580.95.05"
+        )
+        assert (
+            seen[0]["owner"]["pid"] == os.getpid()
+            and seen[0]["who"]
+            and seen[0]["energy_j"] == 5000.0
+        )
         assert oct(bench.path.stat().st_mode & 0o777) == "0o600"
 
     run(work)
 
 
 @pytest.mark.slow
-def test_a_second_change_keeps_the_first_value_and_a_way_back_to_it_is_no_alteration(bench: Bench) -> None:
+def test_a_second_change_keeps_the_first_value_and_a_way_back_to_it_is_no_alteration(
+    bench: Bench,
+) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         second = await bench.set(GpuSettings(power_limit_w=400.0))
@@ -93,12 +112,18 @@ def test_what_a_lock_was_before_is_known_after_our_own(bench: Bench) -> None:
     async def work() -> None:
         first = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
         second = await bench.set(GpuSettings(gpu_clocks=ClockRange(500, 1500)))
-        assert (first.outcomes[0].before, second.outcomes[0].before) == ("unknown", ClockRange(1000, 2000))
+        assert (first.outcomes[0].before, second.outcomes[0].before) == (
+            "unknown",
+            ClockRange(1000, 2000),
+        )
         assert bench.brief() == [("gpu_clocks", "unknown", "500,1500", "applied")]
         reset = await bench.set(GpuSettings(gpu_clocks=DEFAULT))
         assert reset.ok and bench.entries() == []
         third = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
-        assert third.outcomes[0].before == "default" and bench.entries()[0]["before_known"] == "default"
+        assert (
+            third.outcomes[0].before == "default"
+            and bench.entries()[0]["before_known"] == "default"
+        )
 
     run(work)
 
@@ -106,7 +131,9 @@ def test_what_a_lock_was_before_is_known_after_our_own(bench: Bench) -> None:
 def test_dry_run_changes_and_writes_nothing(bench: Bench) -> None:
     async def work() -> None:
         report = await bench.set(GpuSettings(power_limit_w=450.0), "all", dry_run=True)
-        assert report.dry_run and report.ok and [o.before for o in report.outcomes] == [600.0, 600.0]
+        assert (
+            report.dry_run and report.ok and [o.before for o in report.outcomes] == [600.0, 600.0]
+        )
         assert bench.smi.setters == [] and not bench.path.exists()
         assert (await apply.apply(bench.host, ())).outcomes == ()
 
@@ -120,7 +147,9 @@ def test_success_that_changes_nothing_is_a_failure(bench: Bench) -> None:
     async def work() -> None:
         report = await bench.set(GpuSettings(power_limit_w=450.0))
         (outcome,) = report.outcomes
-        assert not report.ok and outcome.in_force is InForce.NO_EFFECT and outcome.read_back == 600.0
+        assert (
+            not report.ok and outcome.in_force is InForce.NO_EFFECT and outcome.read_back == 600.0
+        )
         assert "reported success, but the driver reports 600 W, not 450 W" in outcome.message
         assert bench.entries() == []  # nothing to give back
 
@@ -131,25 +160,36 @@ def test_success_that_changes_nothing_is_a_failure(bench: Bench) -> None:
     ("mode", "words"),
     [("warn", "Treating as warning"), ("refuse", "does not have permission"), ("lost", "")],
 )
-def test_a_refusal_stops_the_rest_and_tells_the_command(bench: Bench, mode: str, words: str) -> None:
+def test_a_refusal_stops_the_rest_and_tells_the_command(
+    bench: Bench, mode: str, words: str
+) -> None:
     bench.smi.mode(mode)
 
     async def work() -> None:
-        report = await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
+        report = await bench.set(
+            GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))
+        )
         assert not report.ok
         first, second = report.outcomes
         if mode == "lost":  # between the two
             assert first.read_back is None and not second.ok and "GPU is lost" in second.message
             assert not first.ok and "its rollback failed as well" in first.message
             lock, back = report.rolled_back  # it may have been lost after the lock was made
-            assert not lock.ok and f"By hand: sudo nvidia-smi -i {UUID} --reset-gpu-clocks" in lock.message
+            assert (
+                not lock.ok
+                and (f"By hand: sudo nvidia-smi -i {UUID} --reset-gpu-clocks") in lock.message
+            )
             assert not back.ok and f"By hand: sudo nvidia-smi -i {UUID} -pl 600" in back.message
             assert bench.brief() == [
                 ("power_limit_w", 600.0, 450.0, "pending"),
                 ("gpu_clocks", "unknown", "1000,2000", "pending"),
             ]
             return
-        assert not first.ok and words in first.message and f"sudo nvidia-smi -i {UUID} -pl 450" in first.message
+        assert (
+            not first.ok
+            and words in first.message
+            and (f"sudo nvidia-smi -i {UUID} -pl 450") in first.message
+        )
         assert not second.ok and "not run" in second.message
         assert len(bench.smi.setters) == 1 and bench.entries() == []
 
@@ -162,7 +202,8 @@ def test_a_plan_that_fails_leaves_the_one_before_as_it_was(bench: Bench) -> None
         await bench.set(GpuSettings(power_limit_w=450.0))
         bench.smi.mode("refuse")
         report = await bench.set(GpuSettings(power_limit_w=300.0, gpu_clocks=ClockRange(1, 2)))
-        assert not report.ok and report.rolled_back == ()  # the first of the two was refused already
+        # the first of the two was refused already
+        assert not report.ok and report.rolled_back == ()
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "applied")]
 
     run(work)
@@ -170,24 +211,35 @@ def test_a_plan_that_fails_leaves_the_one_before_as_it_was(bench: Bench) -> None
 
 @pytest.mark.slow
 def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
-    """To what it was before this plan, which is another plan's value here; the journal is as after that one."""
+    """To what it was before this plan, which is another plan's value here; the journal is as after
+    that one."""
 
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         program = bench.smi.here / "nvidia-smi"
         program.write_text(
-            program.read_text().replace('if mode == "hang"', 'if "--lock-gpu" in line: sys.exit(8)\nif mode == "hang"')
+            program.read_text().replace(
+                'if mode == "hang"', 'if "--lock-gpu" in line: sys.exit(8)\nif mode == "hang"'
+            )
         )
         wanted = GpuSettings(
-            power_limit_w=300.0, gpu_clocks=ClockRange(1000, 2000), memory_clocks=ClockRange(14001, 14001)
+            power_limit_w=300.0,
+            gpu_clocks=ClockRange(1000, 2000),
+            memory_clocks=ClockRange(14001, 14001),
         )
         report = await bench.set(wanted)
         power, sm, memory = report.outcomes
         assert not report.ok and [power.ok, sm.ok, memory.ok] == [False, False, False]
-        assert power.message.startswith("done, but a later command of the plan failed: it was rolled back")
+        assert power.message.startswith(
+            "done, but a later command of the plan failed: it was rolled back"
+        )
         assert "nvidia-smi ended with 8" in sm.message and "not run" in memory.message
         (back,) = report.rolled_back
-        assert back.ok and (back.command.setting, back.before, back.requested) == ("power_limit_w", 300.0, 450.0)
+        assert back.ok and (back.command.setting, back.before, back.requested) == (
+            "power_limit_w",
+            300.0,
+            450.0,
+        )
         assert back.read_back == 450.0 and back.in_force is InForce.YES
         assert bench.smi.setters[-1] == "-pl 450"
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "applied")]
@@ -212,15 +264,22 @@ def test_a_setting_that_does_nothing_takes_its_plan_back_with_it(bench: Bench) -
     program = bench.smi.here / "nvidia-smi"
     program.write_text(
         program.read_text().replace(
-            'elif change[0] == "-pm":', 'elif change[0] == "-pm" and calls == 1:\n    pass\nelif change[0] == "-pm":'
+            'elif change[0] == "-pm":',
+            'elif change[0] == "-pm" and calls == 1:\n    pass\nelif change[0] == "-pm":',
         )
     )
 
     async def work() -> None:
         report = await bench.set(GpuSettings(persistence=True, power_limit_w=450.0))
         first, second = report.outcomes
-        assert first.in_force is InForce.NO_EFFECT and not second.ok and "rolled back" in second.message
-        assert [(o.command.setting, o.ok, o.read_back) for o in report.rolled_back] == [("power_limit_w", True, 600.0)]
+        assert (
+            first.in_force is InForce.NO_EFFECT
+            and not second.ok
+            and "rolled back" in second.message
+        )
+        assert [(o.command.setting, o.ok, o.read_back) for o in report.rolled_back] == [
+            ("power_limit_w", True, 600.0)
+        ]
         assert bench.entries() == []
 
     run(work)
@@ -240,10 +299,16 @@ def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: B
     async def work() -> None:
         commands = await bench.commands(GpuSettings(power_limit_w=450.0))
         with pytest.raises(
-            SettingsError, match=r"no guard could be started \(python3 is not there\); nothing was changed"
+            SettingsError,
+            match=r"no guard could be started \(python3 is not there\); nothing was "
+            r"changed",
         ):
             await apply.apply(bench.host, commands, guard=broken)
-        assert bench.smi.setters == [] and bench.entries() == [] and not Path(f"{bench.path}.lock").is_symlink()
+        assert (
+            bench.smi.setters == []
+            and bench.entries() == []
+            and not Path(f"{bench.path}.lock").is_symlink()
+        )
         report = await apply.apply(bench.host, commands, guard=guard)
         assert report.ok and report.guard == GuardView(True, pid=7)
         assert seen == [([("power_limit_w", 600.0, 450.0, "pending")], [], True)]
@@ -252,20 +317,25 @@ def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: B
 
 
 @pytest.mark.slow
-def test_a_hanging_nvidia_smi_may_have_done_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_nvidia_smi_may_have_done_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running, "COMMAND_S", 0.3)
     bench.smi.mode("hang")
 
     async def work() -> None:
         report = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
         assert "did not end within" in report.outcomes[0].message
-        assert not report.rolled_back[0].ok  # it may have been done, and giving it back hangs as well
+        # it may have been done, and giving it back hangs as well
+        assert not report.rolled_back[0].ok
         assert bench.brief() == [("gpu_clocks", "unknown", "1000,2000", "pending")]
         await bench.set(GpuSettings(memory_clocks=ClockRange(14001, 14001)))
         calls = len(bench.smi.setters)
         told = [o.message for o in (await revert.revert(bench.host)).outcomes]
         assert len(bench.smi.setters) == calls + 1  # it is not waited for twice
-        assert "did not end within" in told[0] and "not tried: nvidia-smi does not answer" in told[1]
+        assert (
+            "did not end within" in told[0] and ("not tried: nvidia-smi does not answer") in told[1]
+        )
         bench.smi.mode("ok")
         assert (await revert.revert(bench.host)).ok and bench.entries() == []
 
@@ -275,12 +345,18 @@ def test_a_hanging_nvidia_smi_may_have_done_it(bench: Bench, monkeypatch: pytest
 def test_a_lower_limit_elsewhere_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.driver.set("nvmlDeviceGetPersistenceMode * 0")
     program = bench.smi.here / "nvidia-smi"
-    program.write_text(program.read_text().replace("index, float(change[1]) * 1000)", "index, 300000)"))
+    program.write_text(
+        program.read_text().replace("index, float(change[1]) * 1000)", "index, 300000)")
+    )
 
     async def work() -> None:
         report = await bench.set(GpuSettings(power_limit_w=450.0))
         (outcome,) = report.outcomes
-        assert outcome.ok and outcome.in_force is InForce.CAPPED and "enforces 300 W" in outcome.message
+        assert (
+            outcome.ok
+            and outcome.in_force is InForce.CAPPED
+            and ("enforces 300 W") in outcome.message
+        )
         assert "persistence mode is off" in outcome.message
 
     run(work)
@@ -298,7 +374,10 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
         assert len(bench.entries()) == 2
         bench.smi.mode("no-effect")
         silent = await revert.revert(bench.host)
-        assert silent.outcomes[1].in_force is InForce.NO_EFFECT and bench.entries()[0]["setting"] == "power_limit_w"
+        assert (
+            silent.outcomes[1].in_force is InForce.NO_EFFECT
+            and bench.entries()[0]["setting"] == "power_limit_w"
+        )
         bench.smi.mode("ok")
         assert (await revert.revert(bench.host)).ok and bench.entries() == []
 

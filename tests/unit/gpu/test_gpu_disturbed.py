@@ -15,7 +15,9 @@ from workbench.model.setting_records import Alteration
 from workbench.model.settings import ClockRange
 
 
-def reading(limit_w: float | None = 300.0, *pids: int, kind: str = "compute", **fields: object) -> Telemetry:
+def reading(
+    limit_w: float | None = 300.0, *pids: int, kind: str = "compute", **fields: object
+) -> Telemetry:
     programs = tuple(GpuProcess(pid, 1, f"p{pid}", kind) for pid in pids)
     whole = told()
     given = {"power_limit_w": limit_w, "processes": programs, **fields}
@@ -23,7 +25,9 @@ def reading(limit_w: float | None = 300.0, *pids: int, kind: str = "compute", **
     return replace(whole, gpus=(sample,))
 
 
-def watched(*readings: Telemetry, gpus: tuple[int, ...] = (0,), ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
+def watched(
+    *readings: Telemetry, gpus: tuple[int, ...] = (0,), ours: frozenset[int] = frozenset()
+) -> tuple[str, ...]:
     watch = DisturbanceWatch(gpus)
     for one in readings:
         watch.see(one)
@@ -31,7 +35,9 @@ def watched(*readings: Telemetry, gpus: tuple[int, ...] = (0,), ours: frozenset[
 
 
 def test_a_limit_that_changes_in_the_middle_is_named_also_when_it_is_back_at_the_end() -> None:
-    assert watched(reading(), reading(220.0)) == ("settings changed during the run: GPU0 power limit 300 -> 220 W",)
+    assert watched(reading(), reading(220.0)) == (
+        "settings changed during the run: GPU0 power limit 300 -> 220 W",
+    )
     assert watched(reading(), reading(220.0), reading()) == (
         "settings changed during the run: GPU0 power limit 300 -> 220 -> 300 W",
     )
@@ -61,13 +67,17 @@ def test_programs_that_were_there_all_the_time_are_named_beside_the_servers() ->
     for _ in range(3):
         watch.see(reading(300.0, 1, 7, 8))
     (said,) = watch.programs_beside(frozenset([1]))
-    assert said == "other programs used the GPU during the whole run: p7 (7) on GPU0, p8 (8) on GPU0"
+    assert said == (
+        "other programs used the GPU during the whole run: p7 (7) on GPU0, p8 (8) on GPU0"
+    )
     assert watch.programs_beside(frozenset([1, 7, 8])) == ()
     assert watch.programs_beside(frozenset([99])) == (), "a container's own numbers tell nothing"
 
 
 @given(st.lists(st.sampled_from([200.0, 300.0, 300.00004, None]), max_size=12))
-def test_a_limit_is_named_where_and_only_where_it_was_not_the_same(limits: list[float | None]) -> None:
+def test_a_limit_is_named_where_and_only_where_it_was_not_the_same(
+    limits: list[float | None],
+) -> None:
     known = {f"{w:g}" for w in limits if w is not None}
     assert bool(watched(*map(reading, limits))) == (len(known) > 1)
 

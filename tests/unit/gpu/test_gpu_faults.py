@@ -1,4 +1,5 @@
-"""Plans and their undoing on simulated drivers that fail in the ways of real ones; the CPUs' governors."""
+"""Plans and their undoing on simulated drivers that fail in the ways of real ones; the CPUs'
+governors."""
 
 from __future__ import annotations
 
@@ -25,17 +26,20 @@ from workbench.sim.simulated_host import SimulatedHost
 
 
 class Bench:
-    """A simulated host whose driver can be made to fail, and whose settings are looked up behind its back. `driver` is
-    the driver of another user's bench, to share it."""
+    """A simulated host whose driver can be made to fail, and whose settings are looked up behind
+    its back. `driver` is the driver of another user's bench, to share it."""
 
-    def __init__(self, directory: Path, profile: str = "four-pcie", driver: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, profile: str = "four-pcie", driver: str | None = None
+    ) -> None:
         self.directory, self.profile = directory, profile
         self.host = SimulatedHost(LocalHost(), profile, str(directory), driver)
         self.reading: Telemetry | None = None
         self.state = SimState(self.host.driver_state, profiles.get(profile))
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
-        self.reading = self.reading or await read_once(self.host)  # for the limits, which do not change
+        # for the limits, which do not change
+        self.reading = self.reading or await read_once(self.host)
         cores = await current_values.cores_on(self.host)
         return plan.plan({gpu: settings}, self.reading, await rights.rights_on(self.host), cores)
 
@@ -47,19 +51,29 @@ class Bench:
         return json.loads((self.directory / "gpu" / "journal.json").read_text())
 
     def brief(self) -> list[tuple[Any, ...]]:
-        return [(e["gpu_index"], e["setting"], e["before"], e["now"], e["state"]) for e in self.journal["entries"]]
+        return [
+            (e["gpu_index"], e["setting"], e["before"], e["now"], e["state"])
+            for e in self.journal["entries"]
+        ]
 
     def power(self) -> list[float | None]:
-        return [s.limit_w for s in SimState(self.host.driver_state, profiles.get(self.profile)).settings()]
+        return [
+            s.limit_w
+            for s in SimState(self.host.driver_state, profiles.get(self.profile)).settings()
+        ]
 
     def cores(self) -> list[Path]:
-        return sorted(Path(self.host.driver_state).glob("sys/devices/system/cpu/*/cpufreq/scaling_governor"))
+        return sorted(
+            Path(self.host.driver_state).glob("sys/devices/system/cpu/*/cpufreq/scaling_governor")
+        )
 
     def governors(self) -> list[str]:
         return [path.read_text().strip() for path in self.cores()]
 
     def idle_states(self) -> list[Path]:
-        return sorted(Path(self.host.driver_state).glob("sys/devices/system/cpu/*/cpuidle/*/disable"))
+        return sorted(
+            Path(self.host.driver_state).glob("sys/devices/system/cpu/*/cpuidle/*/disable")
+        )
 
     def disabled(self) -> str:
         """Return the 4 x 4 idle states as they are: "1" for one that is off."""
@@ -82,7 +96,9 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 @pytest.mark.slow
 def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> None:
     async def work() -> None:
-        commands = await bench.commands(GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(1005, 1005)), "all")
+        commands = await bench.commands(
+            GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(1005, 1005)), "all"
+        )
         bench.state.set_faults(lost_after={"limit_w": 2})
         report = await apply.apply(bench.host, commands)
         assert not report.ok and not any(o.ok for o in report.outcomes)
@@ -110,10 +126,16 @@ def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> 
     [
         ({"no_permission": True}, "Insufficient Permissions", True),
         ({"codes": {"nvmlDeviceSetPowerManagementLimit": 3}}, "Treating as warning", True),
-        ({"ignored": ["limit_w"]}, "reported success, but the driver reports 250 W, not 200 W", True),
+        (
+            {"ignored": ["limit_w"]},
+            "reported success, but the driver reports 250 W, not 200 W",
+            True,
+        ),
     ],
 )
-def test_setters_that_do_not_do_it(bench: Bench, faults: dict[str, Any], words: str, unchanged: bool) -> None:
+def test_setters_that_do_not_do_it(
+    bench: Bench, faults: dict[str, Any], words: str, unchanged: bool
+) -> None:
     async def work() -> None:
         commands = await bench.commands(GpuSettings(power_limit_w=200.0))
         bench.state.set_faults(**faults)
@@ -127,10 +149,19 @@ def test_setters_that_do_not_do_it(bench: Bench, faults: dict[str, Any], words: 
 def test_a_lock_refused_after_a_limit_gives_the_limit_back(bench: Bench) -> None:
     async def work() -> None:
         bench.state.set_faults(codes={"nvmlDeviceSetMemoryLockedClocks": 4})
-        wanted = GpuSettings(power_limit_w=200.0, memory_clocks=ClockRange(1215, 1215), governor="powersave")
+        wanted = GpuSettings(
+            power_limit_w=200.0, memory_clocks=ClockRange(1215, 1215), governor="powersave"
+        )
         report = await bench.set(wanted)
-        assert [(o.command.setting, o.ok) for o in report.rolled_back] == [("power_limit_w", True), ("governor", True)]
-        assert bench.power() == [None] * 4 and set(bench.governors()) == {"performance"} and bench.brief() == []
+        assert [(o.command.setting, o.ok) for o in report.rolled_back] == [
+            ("power_limit_w", True),
+            ("governor", True),
+        ]
+        assert (
+            bench.power() == [None] * 4
+            and set(bench.governors()) == {"performance"}
+            and bench.brief() == []
+        )
 
     run(work)
 
@@ -155,7 +186,9 @@ def test_governors_are_set_read_back_and_given_back(bench: Bench) -> None:
         with pytest.raises(InputError):
             await revert.revert(bench.host, 9)
         assert (await revert.revert(bench.host, 0)).outcomes == ()  # the host's is no GPU's
-        assert (await revert.revert(bench.host, "host")).ok and set(bench.governors()) == {"performance"}
+        assert (await revert.revert(bench.host, "host")).ok and set(bench.governors()) == {
+            "performance"
+        }
         assert bench.brief() == []
 
     run(work)
@@ -180,12 +213,16 @@ def test_a_core_that_will_not_keeps_the_others_as_they_were(bench: Bench) -> Non
         commands = await bench.commands(GpuSettings(governor="powersave"), "all")
         stubborn = bench.cores()[2]
         stubborn.unlink()
-        stubborn.symlink_to("/proc/sys/kernel/ostype")  # tells something and takes no write, root's neither
+        # tells something and takes no write, root's neither
+        stubborn.symlink_to("/proc/sys/kernel/ostype")
         report = await apply.apply(bench.host, commands)
         assert not report.ok and "tee" in report.outcomes[0].message
         assert "By hand: echo powersave | sudo tee" in report.outcomes[0].message
         assert all(o.ok for o in report.rolled_back) and len(report.rolled_back) == 2
-        assert bench.governors() == ["performance", "performance", "Linux", "performance"] and bench.brief() == []
+        assert (
+            bench.governors() == ["performance", "performance", "Linux", "performance"]
+            and bench.brief() == []
+        )
 
     run(work)
 
@@ -197,7 +234,10 @@ def test_a_guest_has_no_governor(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="the CPU governor cannot be set: no cpufreq"):
             await bench.set(GpuSettings(governor="performance"), "all")
         reading = await read_once(bench.host)
-        assert reading.host.cpu_governor is None and "no cpufreq" in reading.host.absent["cpu_governor"]
+        assert (
+            reading.host.cpu_governor is None
+            and "no cpufreq" in reading.host.absent["cpu_governor"]
+        )
 
     run(work)
 
@@ -214,8 +254,15 @@ def test_c_states_are_set_read_back_and_given_back_as_they_were(bench: Bench) ->
         bench.idle_states()[6].write_text("1\n")  # off already: state 2 of core 1
         (outcome,) = (await bench.set(OFF, "all")).outcomes
         before = "off:2=1 on=0,2-3"
-        assert (outcome.ok, outcome.before, outcome.read_back, outcome.in_force) == (True, before, "off", InForce.YES)
-        assert bench.disabled() == "1" * 16 and bench.brief() == [(-1, "c_states", before, "off", "applied")]
+        assert (outcome.ok, outcome.before, outcome.read_back, outcome.in_force) == (
+            True,
+            before,
+            "off",
+            InForce.YES,
+        )
+        assert bench.disabled() == "1" * 16 and bench.brief() == [
+            (-1, "c_states", before, "off", "applied")
+        ]
         assert (await read_once(bench.host)).host.cpu_c_states == "off"
         back = await revert.revert(bench.host, "host")
         assert back.ok and bench.disabled() == "0000001000000000" and bench.brief() == []
@@ -228,11 +275,17 @@ def test_c_states_of_someone_else_stay_until_the_user_decides(bench: Bench) -> N
     async def work() -> None:
         await bench.set(OFF, "all")
         for path in bench.idle_states():
-            path.write_text("1\n" if "state3" in str(path) else "0\n")  # as `cpupower idle-set -E -d 3`
+            # as `cpupower idle-set -E -d 3`
+            path.write_text("1\n" if "state3" in str(path) else "0\n")
         (left,) = (await revert.revert(bench.host)).outcomes
-        assert left.foreign and "set to off by Workbench, now off:3: changed by someone else" in left.message
+        assert (
+            left.foreign
+            and ("set to off by Workbench, now off:3: changed by someone else") in left.message
+        )
         assert bench.disabled() == "0001" * 4 and len(bench.brief()) == 1
-        assert (await revert.revert(bench.host, foreign="original")).ok and bench.disabled() == "0" * 16
+        assert (
+            await revert.revert(bench.host, foreign="original")
+        ).ok and bench.disabled() == "0" * 16
 
     run(work)
 
@@ -240,15 +293,22 @@ def test_c_states_of_someone_else_stay_until_the_user_decides(bench: Bench) -> N
 @pytest.mark.slow
 def test_c_states_that_cannot_be_written_take_the_others_back(bench: Bench) -> None:
     async def work() -> None:
-        commands = await bench.commands(GpuSettings(governor="powersave", c_states="off", power_limit_w=200.0))
+        commands = await bench.commands(
+            GpuSettings(governor="powersave", c_states="off", power_limit_w=200.0)
+        )
         stubborn = bench.idle_states()[9]
         stubborn.unlink()
-        stubborn.symlink_to("/sys/devices/system/cpu/cpu0/topology/core_id")  # is 0 and takes no write, root's neither
+        # is 0 and takes no write, root's neither
+        stubborn.symlink_to("/sys/devices/system/cpu/cpu0/topology/core_id")
         report = await apply.apply(bench.host, commands)
         assert not report.ok and all(o.ok for o in report.rolled_back)
         failed = next(o for o in report.outcomes if o.command.setting == "c_states")
         assert "By hand: echo 1 | sudo tee" in failed.message
-        assert set(bench.governors()) == {"performance"} and bench.power() == [None] * 4 and bench.brief() == []
+        assert (
+            set(bench.governors()) == {"performance"}
+            and bench.power() == [None] * 4
+            and bench.brief() == []
+        )
         stubborn.unlink()
         stubborn.write_text("0\n")
         assert bench.disabled() == "0" * 16
@@ -263,24 +323,37 @@ def test_c_states_that_cannot_be_read_are_not_changed(bench: Bench) -> None:
         for path in bench.idle_states():
             path.unlink()
             path.symlink_to("/proc/self/mem")  # opens, and every read fails
-        with pytest.raises(InputError, match="CPU C-states cannot be set: no cpuidle that can be read here"):
+        with pytest.raises(
+            InputError, match="CPU C-states cannot be set: no cpuidle that can be read here"
+        ):
             await bench.set(OFF, "all")
         reading = await read_once(bench.host)
-        assert reading.host.cpu_c_states is None and "no cpuidle" in reading.host.absent["cpu_c_states"]
+        assert (
+            reading.host.cpu_c_states is None
+            and "no cpuidle" in reading.host.absent["cpu_c_states"]
+        )
 
     run(work)
 
 
 @pytest.mark.slow
-def test_two_users_of_the_c_states_restore_what_was_before_both(bench: Bench, tmp_path: Path) -> None:
+def test_two_users_of_the_c_states_restore_what_was_before_both(
+    bench: Bench, tmp_path: Path
+) -> None:
     async def work() -> None:
         other = Bench(tmp_path / "other", driver=bench.host.driver_state)
         await bench.commands(OFF, "all")  # makes the host
         bench.idle_states()[6].write_text("1\n")
         assert (await bench.set(OFF, "all")).ok and (await other.set(OFF, "all")).ok
-        assert other.brief()[0][2:4] == ("off:2=1 on=0,2-3", "off")  # not "off": that is the first user's
+        # not "off": that is the first user's
+        assert other.brief()[0][2:4] == ("off:2=1 on=0,2-3", "off")
         (left,) = (await revert.revert(bench.host)).outcomes
-        assert left.ok and "left alone" in left.message and bench.disabled() == "1" * 16 and bench.brief() == []
+        assert (
+            left.ok
+            and "left alone" in left.message
+            and bench.disabled() == "1" * 16
+            and bench.brief() == []
+        )
         back = await revert.revert(other.host, foreign="original")
         assert back.ok and bench.disabled() == "0000001000000000" and other.brief() == []
 
@@ -293,7 +366,9 @@ def test_two_users_of_the_c_states_restore_what_was_before_both(bench: Bench, tm
 def test_supported_clocks_are_read_once_and_checked(bench: Bench) -> None:
     async def work() -> None:
         info = (await read_once(bench.host)).infos[0]
-        assert info.supported_memory_mhz and info.supported_sm_mhz == tuple(sorted(info.supported_sm_mhz))
+        assert info.supported_memory_mhz and info.supported_sm_mhz == tuple(
+            sorted(info.supported_sm_mhz)
+        )
         assert info.supported_sm_mhz[-1] == info.sm_max_mhz
         with pytest.raises(InputError, match="no memory clock of 1000 MHz; nearest"):
             await bench.commands(GpuSettings(memory_clocks=ClockRange(1000, 1000)))
@@ -346,9 +421,13 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
         assert [r.why_lost for r in (await alterations.records(bench.host, before))[0]] == [None], (
             "a reading of before it"
         )
-        assert [r.why_lost for r in (await alterations.records(bench.host, energy))[0]] == ["the driver was reloaded"]
+        assert [r.why_lost for r in (await alterations.records(bench.host, energy))[0]] == [
+            "the driver was reloaded"
+        ]
         await alterations.forget_lost(bench.host, energy)
-        assert bench.brief() == [] and bench.journal["log"][-1]["what"] == "gone: the driver was reloaded"
+        assert bench.brief() == [] and bench.journal["log"][-1]["what"] == (
+            "gone: the driver was reloaded"
+        )
 
     run(work)
 
@@ -356,7 +435,8 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
 def test_the_state_of_an_owner() -> None:
     here = owner_facts()
     assert state_of(here) == THIS
-    assert state_of({**here, "pid": os.getppid(), "start": "0"}) == DEAD  # another process has its number now
+    # another process has its number now
+    assert state_of({**here, "pid": os.getppid(), "start": "0"}) == DEAD
     assert state_of({**here, "pid": 2**22, "start": "1"}) == DEAD
     assert state_of({**here, "boot_id": "another"}) == DEAD
     assert state_of({**here, "machine": "far"}) == ELSEWHERE and state_of({}) == ELSEWHERE
@@ -406,7 +486,8 @@ def test_a_journal_that_is_lost_is_made_anew_from_the_register(bench: Bench, dam
         assert not aside.exists() if damage == "deleted" else aside.read_text() == text
         _, log = await alterations.records(bench.host)
         assert (
-            "recovered from the host's register" in log[0]["what"] and await alterations.alterations(bench.host) == ()
+            "recovered from the host's register" in log[0]["what"]
+            and await alterations.alterations(bench.host) == ()
         )
 
     run(work)

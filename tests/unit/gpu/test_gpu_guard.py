@@ -1,4 +1,5 @@
-"""The guard process: when it gives settings back, when it leaves them alone, and what becomes of it."""
+"""The guard process: when it gives settings back, when it leaves them alone, and what becomes of
+it."""
 
 from __future__ import annotations
 
@@ -48,13 +49,20 @@ def box(tmp_path: Path) -> Iterator[GuardedHost]:
 
 
 def log_lines(box: GuardedHost, what: str) -> list[dict[str, Any]]:
-    return [line for line in json.loads(box.journal.read_text())["log"] if line["what"].startswith(what)]
+    return [
+        line for line in json.loads(box.journal.read_text())["log"] if line["what"].startswith(what)
+    ]
 
 
 @pytest.mark.slow
 def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
     report = run(box.change(heartbeat_s=1.0))
-    assert report.ok and report.guard is not None and report.guard.running and report.guard.heartbeat_s == 1.0
+    assert (
+        report.ok
+        and report.guard is not None
+        and report.guard.running
+        and report.guard.heartbeat_s == 1.0
+    )
     assert box.in_force() == ON
     assert box.given_back(1.0 + WITHIN_S) > 0.2
     box.ended()
@@ -86,7 +94,11 @@ def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
 @pytest.mark.slow
 def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     report = run(box.change(trial_s=1.2))
-    assert report.guard is not None and report.guard.trial_left_s is not None and report.guard.trial_left_s <= 2.2
+    assert (
+        report.guard is not None
+        and report.guard.trial_left_s is not None
+        and report.guard.trial_left_s <= 2.2
+    )
     box.given_back(1.2 + WITHIN_S)
     box.ended()
     with pytest.raises(SettingsError, match="no trial of GPU settings runs") as late:
@@ -112,7 +124,11 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
 
     run(work())
     assert box.in_force()[0] == 400.0
-    eventually(lambda: box.in_force()[0] == 500.0 and box.altered == [("power_limit_w", 500.0)], "the trial's end", 6)
+    eventually(
+        lambda: box.in_force()[0] == 500.0 and box.altered == [("power_limit_w", 500.0)],
+        "the trial's end",
+        6,
+    )
     assert alive(box.pid)
     run(revert.revert(box.host))
     assert box.in_force() == OFF and box.altered == []
@@ -120,7 +136,9 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
 
 
 @pytest.mark.slow
-def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp_path: Path) -> None:
+def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(
+    tmp_path: Path,
+) -> None:
     with guarded(tmp_path / "host", "four-pcie") as box:
         for gpu in range(2):
             box.sim.change_setting(gpu, limit_w=200.0)  # by hand, before Workbench
@@ -134,7 +152,10 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp
         eventually(lambda: box.in_force(1)[0] == 200.0, "GPU1's limit to be reverted", WITHIN_S)
         eventually(lambda: len(box.altered) == 3, "the journal")
         why = f"GPU1 reached {limit:.0f} °C, its limit is {limit:g} °C"
-        assert why in box.log and run(box.look()).view.temperature_limits_c[box.profile.uuid(0)] == limit
+        assert (
+            why in box.log
+            and run(box.look()).view.temperature_limits_c[box.profile.uuid(0)] == limit
+        )
         box.stays(0.6, lambda: box.in_force(1)[1] == (600, 1200))
         note = f"GPU1 GPU clocks kept, because a revert could make the GPU hotter: {why}"
         assert run(box.look()).view.note == note and "GPU1 GPU clocks kept" in "\n".join(
@@ -142,7 +163,9 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp
         )
         assert box.in_force(0) == (230.0, (600, 1200)) and alive(box.pid)
         box.sim.set_faults(celsius={"1": limit - 20})
-        eventually(lambda: run(box.look()).view.note is None, "the note to end with its cause", WITHIN_S)
+        eventually(
+            lambda: run(box.look()).view.note is None, "the note to end with its cause", WITHIN_S
+        )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +174,8 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp
         ("power_limit_w", 600.0, 450.0, True),
         ("power_limit_w", 450.0, 600.0, False),
         ("gpu_clocks", "1000,2000", "default", False),
-        ("gpu_clocks", "2900,3090", "default", True),  # a floor, without a ceiling that the default has not
+        # a floor, without a ceiling that the default has not
+        ("gpu_clocks", "2900,3090", "default", True),
         ("gpu_clocks", "2900,3000", "unknown", False),
         ("gpu_clocks", "default", "1000,2000", True),
         ("gpu_clocks", "1000,2000", "500,1500", True),
@@ -175,7 +199,9 @@ def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: Guard
     box.stays(0.6, lambda: box.in_force()[0] == 450.0)
     assert run(box.look()).view.temperature_limits_c == {box.profile.uuid(0): 85.0}
     box.sim.set_faults(celsius={"0": 85})
-    eventually(lambda: box.in_force()[0] == 400.0 and not box.altered, "the limit of before", WITHIN_S)
+    eventually(
+        lambda: box.in_force()[0] == 400.0 and not box.altered, "the limit of before", WITHIN_S
+    )
 
 
 @pytest.mark.slow
@@ -202,7 +228,11 @@ def test_a_failed_revert_is_tried_again(box: GuardedHost) -> None:
     eventually(lambda: "trying again" in box.log, "the first attempt", 0.5 + WITHIN_S)
     assert box.in_force() == ON and len(box.altered) == 2
     view = run(box.look()).view
-    assert view.running and view.problem is not None and "By hand: sudo nvidia-smi -i" in view.problem
+    assert (
+        view.running
+        and view.problem is not None
+        and ("By hand: sudo nvidia-smi -i") in view.problem
+    )
     box.sim.set_faults(no_permission=None)
     box.given_back(10)
     box.ended()
@@ -213,10 +243,16 @@ def test_a_failed_revert_is_tried_again(box: GuardedHost) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "newer", "gone"])
-def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(box: GuardedHost, damage: str) -> None:
+def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(
+    box: GuardedHost, damage: str
+) -> None:
     run(box.change(heartbeat_s=1.0))
     whole = box.journal.read_text()
-    text = {"truncated": whole[: len(whole) // 2], "newer": whole.replace('"version": 1', '"version": 7'), "gone": ""}
+    text = {
+        "truncated": whole[: len(whole) // 2],
+        "newer": whole.replace('"version": 1', '"version": 7'),
+        "gone": "",
+    }
     if damage == "gone":
         box.journal.unlink()
     else:
@@ -231,7 +267,8 @@ def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(box: 
 def test_a_lock_is_respected_while_its_owner_lives_and_broken_when_silent(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=0.6))
     link = Path(f"{box.journal}.lock")
-    other = owners.owner_token().replace(f":{os.getpid()}:", ":1:")  # init lives, with another start time: set below
+    # init lives, with another start time: set below
+    other = owners.owner_token().replace(f":{os.getpid()}:", ":1:")
     start = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
     link.symlink_to(":".join([*other.split(":")[:2], start, *other.split(":")[3:]]))
     box.stays(1.5, lambda: box.in_force() == ON)
@@ -239,7 +276,8 @@ def test_a_lock_is_respected_while_its_owner_lives_and_broken_when_silent(box: G
     box.given_back(WITHIN_S)
 
     run(box.change(heartbeat_s=0.6))
-    link.symlink_to(owners.owner_token())  # we: alive, but silent, as a process that is stopped in the middle of a plan
+    # we: alive, but silent, as a process that is stopped in the middle of a plan
+    link.symlink_to(owners.owner_token())
     box.given_back(0.6 + WITHIN_S)
     eventually(lambda: not link.is_symlink(), "the lock to be let go")
 
@@ -248,22 +286,33 @@ def test_a_lock_is_respected_while_its_owner_lives_and_broken_when_silent(box: G
 def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.5))
     words = Path(f"/proc/{box.pid}/stat").read_text().rpartition(") ")[2].split()
-    assert int(words[1]) != os.getpid() and int(words[3]) != os.getsid(0) and os.getsid(box.pid) != os.getpid()
+    assert (
+        int(words[1]) != os.getpid()
+        and int(words[3]) != os.getsid(0)
+        and os.getsid(box.pid) != os.getpid()
+    )
     assert os.readlink(f"/proc/{box.pid}/fd/0") == "/dev/null"
     os.kill(box.pid, signal.SIGHUP)
     box.given_back(1.5 + WITHIN_S)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("terms", "left"), [({"heartbeat_s": 60.0}, OFF), ({"trial_s": 60.0}, OFF), ({}, ON)])
-def test_told_to_end_it_gives_back_what_waits(box: GuardedHost, terms: dict[str, float], left: object) -> None:
-    """SIGTERM: a logout that ends all. What was to stay until `gpu revert` stays, and the next start says so."""
+@pytest.mark.parametrize(
+    ("terms", "left"), [({"heartbeat_s": 60.0}, OFF), ({"trial_s": 60.0}, OFF), ({}, ON)]
+)
+def test_told_to_end_it_gives_back_what_waits(
+    box: GuardedHost, terms: dict[str, float], left: object
+) -> None:
+    """SIGTERM: a logout that ends all. What was to stay until `gpu revert` stays, and the next
+    start says so."""
     run(box.change(**terms))
     os.kill(box.pid, signal.SIGTERM)
     box.ended()
     assert box.in_force() == left and bool(run(alterations.alterations(box.host))) == (left == ON)
     view = run(box.look()).view
-    assert not view.running and (left == ON or (view.did or "").endswith("the guard was asked to end"))
+    assert not view.running and (
+        left == ON or (view.did or "").endswith("the guard was asked to end")
+    )
 
 
 @pytest.mark.slow
@@ -272,15 +321,23 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     pid, deadline = box.pid, next(iter(box.state["trials"].values()))
     box.kill_guard()
     view = run(box.look()).view
-    assert not view.running and view.problem == f"the guard (process {pid}) was killed: nothing guards the settings"
+    assert not view.running and view.problem == (
+        f"the guard (process {pid}) was killed: nothing guards the settings"
+    )
     assert run(alterations.alterations(box.host)), "the next start reports"
 
     async def again() -> None:
         async with journal.locked(box.host):
-            assert (await client.start(box.host, client.GuardTerms(await rights.rights_on(box.host)), **FAST)).running
+            assert (
+                await client.start(
+                    box.host, client.GuardTerms(await rights.rights_on(box.host)), **FAST
+                )
+            ).running
 
     run(again())
-    assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, "the trial does not begin anew"
+    assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, (
+        "the trial does not begin anew"
+    )
     box.given_back(2.5 + WITHIN_S)
 
 
@@ -311,7 +368,11 @@ def test_without_python3_a_change_is_made_and_told_as_unguarded(tmp_path: Path) 
     with guarded(tmp_path / "host", inner=Bare()) as box:
         report = run(box.change(needed=False))
         assert report.ok and box.in_force() == ON
-        assert report.guard is not None and not report.guard.running and report.guard.problem == NO_PYTHON
+        assert (
+            report.guard is not None
+            and not report.guard.running
+            and report.guard.problem == NO_PYTHON
+        )
 
 
 @pytest.mark.slow
@@ -321,7 +382,10 @@ def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
 
     with guarded(tmp_path / "host", inner=Far()) as box:
         run(box.change(WANTED, trial_s=1.0))
-        assert str(Path(client.__file__).parent).encode() not in Path(f"/proc/{box.pid}/cmdline").read_bytes()
+        assert (
+            str(Path(client.__file__).parent).encode()
+            not in Path(f"/proc/{box.pid}/cmdline").read_bytes()
+        )
         box.given_back(1.0 + WITHIN_S)
 
 
@@ -332,30 +396,45 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
 
         mine = await rights.rights_on(box.host)
         cores = await current_values.cores_on(box.host)
-        commands = plan.plan({"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, cores)
+        commands = plan.plan(
+            {"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, cores
+        )
         terms = GuardTerms(mine, None, 1.0)
         report = await apply.apply(
-            box.host, commands, rights=mine, guard=lambda: start(box.host, terms, **FAST), watch=terms.watch
+            box.host,
+            commands,
+            rights=mine,
+            guard=lambda: start(box.host, terms, **FAST),
+            watch=terms.watch,
         )
         assert report.ok
 
     def governors() -> set[str]:
-        files = Path(box.host.driver_state).glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
+        files = Path(box.host.driver_state).glob(
+            "sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+        )
         return {file.read_text().strip() for file in files}
 
     run(change())
     assert governors() == {"powersave"}
-    eventually(lambda: governors() == {"performance"} and box.altered == [], "the governor of before", 1.0 + WITHIN_S)
+    eventually(
+        lambda: governors() == {"performance"} and box.altered == [],
+        "the governor of before",
+        1.0 + WITHIN_S,
+    )
 
 
 DEEP = "[" * 10_000 + "]" * 10_000
 ODD = {
     "deep": DEEP,
     "deep inside": f'{{"running": true, "limits_c": {DEEP}}}',
-    "NaN": '{"running": true, "pid": NaN, "since_unix_s": NaN, "did": "x", "did_unix_s": NaN, "limits_c": {"g": NaN},'
+    "NaN": '{"running": true, "pid": NaN, "since_unix_s": NaN, "did": "x", "did_unix_s": NaN, '
+    '"limits_c": {"g": NaN},'
     ' "trials": {"a": NaN}, "trials_until_unix_s": {"a": NaN}, "heartbeats": {"a": NaN}}',
-    "huge": '{"running": true, "pid": N, "since_unix_s": N, "did": "x", "did_unix_s": N, "limits_c": {"g": N},'
-    ' "trials": {"a": N}, "trials_until_unix_s": {"a": N}, "heartbeats": {"a": N}}'.replace("N", "1" + "0" * 400),
+    "huge": '{"running": true, "pid": N, "since_unix_s": N, "did": "x", "did_unix_s": N, '
+    '"limits_c": {"g": N},'
+    ' "trials": {"a": N}, "trials_until_unix_s": {"a": N}, "heartbeats": {"a": '
+    "N}}".replace("N", "1" + "0" * 400),
     "too huge": f'{{"pid": 1{"0" * 5000}}}',
 }
 
@@ -371,7 +450,9 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
         run(proof_files.read_clocks(box.host)) == clock_contrasts.ContrastEvidence()
         and run(proof_files.kept_findings(box.host, [one])) == ()
     )
-    assert all(isinstance(line, str) for line in guard_lines(run(box.look()).view, last_action=True))
+    assert all(
+        isinstance(line, str) for line in guard_lines(run(box.look()).view, last_action=True)
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""The guard on a full disk, after a restart of the host, beside what it does not understand; and what it leaves."""
+"""The guard on a full disk, after a restart of the host, beside what it does not understand; and
+what it leaves."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def small(tmp_path: Path) -> Iterator[GuardedHost]:
     disk = tmp_path / "host" / "gpu"
     disk.mkdir(parents=True)
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", disk], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", disk],
+        check=False,
+        capture_output=True,
     ).returncode:
         pytest.skip("no disk can be mounted here")
     try:
@@ -52,14 +55,17 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
         while True:
             file.write(b"x" * 1024)
     eventually(lambda: small.in_force() == OFF, "the settings of before", 1.0 + WITHIN_S)
-    eventually(lambda: "reverted GPU0" in small.log, "what was read back")  # within a page that the log had already
+    # within a page that the log had already
+    eventually(lambda: "reverted GPU0" in small.log, "what was read back")
     assert small.journal.read_text() == before and alive(small.pid)
     small.sim.change_setting(0, limit_w=321.0)  # by somebody else, who wrote nothing down
     assert [path.name for path in small.gpu.glob(".new*")] == []
     ballast.unlink()
     eventually(lambda: small.altered == [], "the journal to be brought up to date", 20)
     small.ended()
-    assert small.in_force()[0] == 321.0, "what is reverted is not set again, however often the journal is tried"
+    assert small.in_force()[0] == 321.0, (
+        "what is reverted is not set again, however often the journal is tried"
+    )
     assert run(small.look()).view.problem is None
 
 
@@ -67,11 +73,13 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
 def test_a_gpu_that_cannot_be_given_back_does_not_hold_up_another(tmp_path: Path) -> None:
     """It is tried again more and more seldom; another one is not made to wait for that."""
     with guarded(tmp_path / "host", "four-pcie") as box:
-        box.sim.change_setting(1, limit_w=180.0)  # by hand, before Workbench: heat reverts what was raised
+        # by hand, before Workbench: heat reverts what was raised
+        box.sim.change_setting(1, limit_w=180.0)
         run(box.change(GpuSettings(power_limit_w=200.0), "1"))
         run(box.change(GpuSettings(power_limit_w=200.0), "0", trial_s=1.0))
         box.sim.set_faults(lost=[0])
-        eventually(lambda: box.log.count("reverting: GPU0") == 3, "three attempts", 20)  # the next one in 4 s
+        # the next one in 4 s
+        eventually(lambda: box.log.count("reverting: GPU0") == 3, "three attempts", 20)
         box.sim.set_faults(lost=[0], celsius={"1": 99})
         eventually(lambda: box.in_force(1)[0] == 180.0, "the other one", 3)
         assert len(box.altered) >= 1, "GPU 0's"
@@ -103,16 +111,26 @@ def test_a_flood_of_heartbeats_and_a_fifo_hold_up_no_look(box: GuardedHost) -> N
             return await box.beat()
 
     seen = run(looked())
-    assert seen.view.heartbeat_age_s is not None and seen.view.heartbeat_age_s < 10 and seen.seen_act == "1.0"
+    assert (
+        seen.view.heartbeat_age_s is not None
+        and seen.view.heartbeat_age_s < 10
+        and seen.seen_act == "1.0"
+    )
 
 
 @pytest.mark.slow
 def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.0))
-    text = box.journal.read_text().replace(Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "a-boot-before")
+    text = box.journal.read_text().replace(
+        Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "a-boot-before"
+    )
     box.journal.write_text(text)
     box.ended()
-    assert box.in_force() == ON and box.journal.read_text() == text and "nothing is left to watch" in box.log
+    assert (
+        box.in_force() == ON
+        and box.journal.read_text() == text
+        and ("nothing is left to watch") in box.log
+    )
     assert run(alterations.alterations(box.host)) == ()
 
 
@@ -123,7 +141,10 @@ def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     files.prepare()
     monkeypatch.setattr(guard_files, "LOG_BYTES", 20_000)
     for turn in range(1200):
-        files.log(f"GPU{turn} power_limit_w: FAILED: a reason of some length that is written down each time")
+        files.log(
+            f"GPU{turn} power_limit_w: FAILED: a reason of some length that is written down "
+            "each time"
+        )
     logs = sorted((tmp_path / "gpu" / "guard").glob("log*"))
     assert [path.name for path in logs] == ["log", "log.1"]
     assert sum(path.stat().st_size for path in logs) < 2 * guard_files.LOG_BYTES + 1000

@@ -30,10 +30,12 @@ case $* in *query*) cat "{calls}$2" 2>/dev/null || echo 450.00 ;; *-pl*) echo "$
 
 
 class Served:
-    """The person's state directory, and what only root can touch: programs, and a note of how they were called."""
+    """The person's state directory, and what only root can touch: programs, and a note of how they
+    were called."""
 
     def __init__(self, roots: Path) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="workbench-person-"))  # nobody may enter it: pytest's are root's
+        # nobody may enter it: pytest's are root's
+        self.home = Path(tempfile.mkdtemp(prefix="workbench-person-"))
         self.gpu = self.home / "gpu"
         self.gpu.mkdir(mode=0o700)
         self.roots, self.calls_file = roots, roots / "calls"
@@ -75,8 +77,19 @@ class Served:
 
     def start(self, uid: str = str(NOBODY), **orders: Any) -> dict[str, Any]:
         tee = shutil.which("tee") or ""
-        given = {"root": str(self.gpu), "nvidia_smi": str(self.smi), "tee": tee, "options": {"tick_s": 0.05}, **orders}
-        env = {**os.environ, "WORKBENCH_SIM_SYSFS": str(self.home), "LD_LIBRARY_PATH": str(self.home), "SUDO_UID": uid}
+        given = {
+            "root": str(self.gpu),
+            "nvidia_smi": str(self.smi),
+            "tee": tee,
+            "options": {"tick_s": 0.05},
+            **orders,
+        }
+        env = {
+            **os.environ,
+            "WORKBENCH_SIM_SYSFS": str(self.home),
+            "LD_LIBRARY_PATH": str(self.home),
+            "SUDO_UID": uid,
+        }
         done = subprocess.run(
             remote_programs.GUARD.argv(sys.executable, False, given),
             input=remote_programs.GUARD.frame(False),
@@ -119,29 +132,44 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def test_commands_are_roots_and_files_the_persons(served: Served) -> None:
     served.write(served.entry())
     pid = served.start()["pid"]
-    words = {line.partition(":")[0]: line.split()[1:] for line in Path(f"/proc/{pid}/status").read_text().splitlines()}
+    words = {
+        line.partition(":")[0]: line.split()[1:]
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    }
     assert words["Uid"] == ["0", str(NOBODY), "0", str(NOBODY)] and words["Gid"][1] == str(NOBODY)
-    environment = dict(e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in e)
+    environment = dict(
+        e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in e
+    )
     eventually(lambda: served.altered() == [], "the settings of before")
     assert served.calls[1] == f"0 / -i {UUID} -pl 600"
     eventually(lambda: not alive(pid), "its end")
     made = [served.journal, *(served.gpu / "guard").rglob("*")]
-    assert {path.stat().st_uid for path in made} == {NOBODY} and all(p.stat().st_mode & 0o077 == 0 for p in made)
-    assert "WORKBENCH_SIM_SYSFS" in environment  # of its start: it has put it aside, or /sys would be the person's
+    assert {path.stat().st_uid for path in made} == {NOBODY} and all(
+        p.stat().st_mode & 0o077 == 0 for p in made
+    )
+    # of its start: it has put it aside, or /sys would be the person's
+    assert "WORKBENCH_SIM_SYSFS" in environment
 
 
 def test_the_governor_is_written_where_cores_have_theirs(served: Served) -> None:
     core = served.home / "devices/system/cpu/cpu0/cpufreq"
     core.mkdir(parents=True)
-    (core / "scaling_governor").symlink_to(served.roots / "target")  # what WORKBENCH_SIM_SYSFS would lead to
+    # what WORKBENCH_SIM_SYSFS would lead to
+    (core / "scaling_governor").symlink_to(served.roots / "target")
     served.give()
-    served.write(served.entry(gpu_uuid="host", gpu_index=-1, setting="governor", before="powersave", now="performance"))
+    served.write(
+        served.entry(
+            gpu_uuid="host", gpu_index=-1, setting="governor", before="powersave", now="performance"
+        )
+    )
     served.start()
     eventually(lambda: "FAILED" in served.log or "reverted" in served.log, "an attempt")
     assert not (served.roots / "target").exists() and str(served.home) not in served.log
 
 
-@pytest.mark.parametrize("name", ["guard", "guard/log", "guard/pid", "guard/lock", "guard/beats", "guard/state.json"])
+@pytest.mark.parametrize(
+    "name", ["guard", "guard/log", "guard/pid", "guard/lock", "guard/beats", "guard/state.json"]
+)
 def test_no_link_leads_root_elsewhere(served: Served, name: str) -> None:
     secret = served.roots / "secret"
     secret.mkdir(mode=0o700)
@@ -165,7 +193,8 @@ def test_no_link_leads_root_elsewhere(served: Served, name: str) -> None:
 
 @pytest.mark.slow
 def test_a_directory_that_is_exchanged_is_not_followed(served: Served) -> None:
-    """Above it all is the person's, also where the state is root's (`sudo workbench` with the person's HOME)."""
+    """Above it all is the person's, also where the state is root's (`sudo workbench` with the
+    person's HOME)."""
     os.chown(served.gpu, 0, 0)
     served.write(served.entry(watch={"trial": "a", "trial_s": 1.5}))
     served.start(uid="0")
@@ -176,15 +205,23 @@ def test_a_directory_that_is_exchanged_is_not_followed(served: Served) -> None:
     (served.gpu / "guard").symlink_to(elsewhere)
     served.write(served.entry(before=300.0, watch={"heartbeat_s": 0.1}))
     served.give()
-    eventually(lambda: json.loads((served.home / "aside/journal.json").read_text())["entries"] == [], "the true one")
+    eventually(
+        lambda: json.loads((served.home / "aside/journal.json").read_text())["entries"] == [],
+        "the true one",
+    )
     assert [c for c in served.calls if "query" not in c] == [f"0 / -i {UUID} -pl 600"]
     assert list(elsewhere.iterdir()) == [] and [e["before"] for e in served.altered()] == [300.0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"before": "600; touch /pwned"}, {"gpu_uuid": "--help"}], ids=["watts", "uuid"])
-def test_nothing_is_done_by_what_no_workbench_writes(served: Served, changes: dict[str, Any]) -> None:
-    """Not by it, and by what the journal said before it was forged. What that is: test_gpu_journal_forged.py."""
+@pytest.mark.parametrize(
+    "changes", [{"before": "600; touch /pwned"}, {"gpu_uuid": "--help"}], ids=["watts", "uuid"]
+)
+def test_nothing_is_done_by_what_no_workbench_writes(
+    served: Served, changes: dict[str, Any]
+) -> None:
+    """Not by it, and by what the journal said before it was forged. What that is:
+    test_gpu_journal_forged.py."""
     served.write(served.entry(watch={"trial": "a", "trial_s": 1.0}))
     served.start()
     served.write(served.entry(**changes))
@@ -203,7 +240,11 @@ def test_programs_are_those_of_its_start(served: Served) -> None:
     evil.write_text(f"#!/bin/sh\ntouch {served.roots}/pwned\n")
     evil.chmod(0o755)
     served.give()
-    served.write(served.entry(watch={"heartbeat_s": 0.3, "smi": str(evil), "tee": str(evil), "sudo": [str(evil)]}))
+    served.write(
+        served.entry(
+            watch={"heartbeat_s": 0.3, "smi": str(evil), "tee": str(evil), "sudo": [str(evil)]}
+        )
+    )
     served.start()
     eventually(lambda: served.altered() == [], "the settings of before")
     assert not (served.roots / "pwned").exists() and len(served.calls) == 3  # asked, set, asked
@@ -211,11 +252,15 @@ def test_programs_are_those_of_its_start(served: Served) -> None:
 
 def test_a_gpu_that_hangs_does_not_hold_up_another(served: Served) -> None:
     hung = UUID.replace("GPU-0", "GPU-f")
-    served.smi.write_text(served.smi.read_text().replace("case", f"case $* in *{hung}*) exec sleep 8 ;; esac\ncase"))
+    served.smi.write_text(
+        served.smi.read_text().replace("case", f"case $* in *{hung}*) exec sleep 8 ;; esac\ncase")
+    )
     served.write(served.entry(gpu_uuid=hung), served.entry(gpu_index=1))
     began = time.monotonic()
     served.start()
-    eventually(lambda: any(f"-i {UUID} -pl 600" in call for call in served.calls), "the other one's")
+    eventually(
+        lambda: any(f"-i {UUID} -pl 600" in call for call in served.calls), "the other one's"
+    )
     assert time.monotonic() - began < 7
 
 
@@ -240,7 +285,9 @@ def test_a_program_that_another_can_change_is_not_run(served: Served, whose: str
         assert not (served.gpu / "guard").exists()
 
 
-@pytest.mark.parametrize("text", ['{"trials": [1]}', '{"boot_id": "BOOT", "trials": {"a": "x", "b": 1e99}}', "[", "[]"])
+@pytest.mark.parametrize(
+    "text", ['{"trials": [1]}', '{"boot_id": "BOOT", "trials": {"a": "x", "b": 1e99}}', "[", "[]"]
+)
 def test_a_forged_state_delays_no_trial(served: Served, text: str) -> None:
     (served.gpu / "guard").mkdir()
     state = served.gpu / "guard" / "state.json"
@@ -248,7 +295,9 @@ def test_a_forged_state_delays_no_trial(served: Served, text: str) -> None:
     served.give()
     served.write(
         served.entry(watch={"trial": "a", "trial_s": 0.3}),
-        served.entry(setting="gpu_clocks", before="default", now="1,2", watch={"trial": "b", "trial_s": 0.3}),
+        served.entry(
+            setting="gpu_clocks", before="default", now="1,2", watch={"trial": "b", "trial_s": 0.3}
+        ),
     )
     served.start()
     eventually(lambda: served.altered() == [], "the end of the trials")
@@ -265,7 +314,9 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
         "--clear-groups",
         *remote_programs.GUARD.argv("/usr/bin/python3", False, orders),
     ]
-    done = subprocess.run(argv, input=remote_programs.GUARD.frame(False), capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        argv, input=remote_programs.GUARD.frame(False), capture_output=True, timeout=60, check=True
+    )
     first = json.loads(done.stdout)["pid"]
     second = served.start()["pid"]
     eventually(lambda: not alive(first), "the first to leave")

@@ -1,4 +1,5 @@
-"""The journal of settings: what a restart takes away, what cannot be read or written, and who else holds it."""
+"""The journal of settings: what a restart takes away, what cannot be read or written, and who else
+holds it."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def test_after_a_driver_reload_they_are_gone_too(bench: Bench) -> None:
         ('{"version": 1, "entries": [{"x": 1}], "log": []}', "is damaged"),
     ],
 )
-def test_a_journal_that_cannot_be_read_stops_everything(bench: Bench, text: str, words: str) -> None:
+def test_a_journal_that_cannot_be_read_stops_everything(
+    bench: Bench, text: str, words: str
+) -> None:
     bench.path.parent.mkdir(parents=True)
     bench.path.write_text(text)
 
@@ -74,7 +77,9 @@ def test_a_full_disk_changes_nothing(bench: Bench) -> None:
 
     class Full(Box):
         async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-            raise FileError(f"cannot write {path}: No space left on device", next_step="free some space there")
+            raise FileError(
+                f"cannot write {path}: No space left on device", next_step="free some space there"
+            )
 
     async def work() -> None:
         bench.host = Full()
@@ -116,7 +121,9 @@ def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> No
 def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         reading = await read_once(bench.host)
-        none = apply.Rights("/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada")
+        none = apply.Rights(
+            "/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada"
+        )
         commands = plan.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
         report = await apply.apply(bench.host, commands)
         assert not report.ok and "workbench gpu sudoers" in report.outcomes[0].message
@@ -130,7 +137,11 @@ def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None
         reading = await read_once(bench.host)
         commands = plan.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, apply.Rights())
         bench.driver.set("nvmlDeviceGetPowerManagementLimit 0 !4")
-        with pytest.raises(SettingsError, match=r"power limit is unknown \(no permission\); nothing was changed"):
+        with pytest.raises(
+            SettingsError,
+            match=r"power limit is unknown \(no permission\); "
+            r"nothing was changed",
+        ):
             await apply.apply(bench.host, commands)
         bench.driver.set("lost 0 15")
         with pytest.raises(SettingsError, match="nothing was changed"):
@@ -143,27 +154,37 @@ def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None
 def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         reading = await read_once(bench.host)
-        commands = plan.plan({"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, apply.Rights())
+        commands = plan.plan(
+            {"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, apply.Rights()
+        )
         (bench.smi.here / "nvidia-smi").unlink()
         if shutil.which("nvidia-smi"):
             pytest.skip("this machine has an nvidia-smi of its own")
         report = await apply.apply(bench.host, commands)
-        assert not report.ok and "nvidia-smi" in report.outcomes[0].message and bench.entries() == []
+        assert (
+            not report.ok and "nvidia-smi" in report.outcomes[0].message and bench.entries() == []
+        )
 
     run(work)
 
 
 @pytest.mark.slow
-def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workbenches_wait_for_one_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         monkeypatch.setattr(journal, "WAIT_S", 60)
         await asyncio.gather(
-            bench.set(GpuSettings(power_limit_w=450.0)), bench.set(GpuSettings(power_limit_w=400.0), "1")
+            bench.set(GpuSettings(power_limit_w=450.0)),
+            bench.set(GpuSettings(power_limit_w=400.0), "1"),
         )
         assert {(e["gpu_index"], e["before"]) for e in bench.entries()} == {(0, 600.0), (1, 600.0)}
         monkeypatch.setattr(journal, "WAIT_S", 0.2)
         async with journal.locked(bench.host):
-            with pytest.raises(SettingsError, match=f"another Workbench .*process {os.getpid()}.*nothing was changed"):
+            with pytest.raises(
+                SettingsError,
+                match=f"another Workbench .*process {os.getpid()}.*nothing was changed",
+            ):
                 await revert.revert(bench.host)
         assert (await revert.revert(bench.host)).ok
 
@@ -171,8 +192,11 @@ def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_a_lock_that_a_lost_link_left_is_our_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Had it to wait for the end of this very process, nothing could be reverted before Workbench is left."""
+def test_a_lock_that_a_lost_link_left_is_our_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Had it to wait for the end of this very process, nothing could be reverted before Workbench
+    is left."""
     link = Path(f"{bench.path}.lock")
     link.parent.mkdir(parents=True)
     link.symlink_to(journal.owner_token())
@@ -196,7 +220,9 @@ def test_a_lock_that_a_lost_link_left_is_our_own(bench: Bench, monkeypatch: pyte
         "of another container here",
     ],
 )
-def test_the_lock_of_a_dead_owner_is_broken(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
+def test_the_lock_of_a_dead_owner_is_broken(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
     monkeypatch.setattr(journal, "WAIT_S", 0.2)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     token = {

@@ -45,11 +45,24 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "clocks in other digits": {"setting": "gpu_clocks", "before": "\uff11,\uff12"},
     "clocks": {"setting": "gpu_clocks", "before": "0,0 --gpu-reset"},
     "governor is a path": {"gpu_uuid": "host", "setting": "governor", "before": "../../x"},
-    "cores are paths": {"gpu_uuid": "host", "setting": "governor", "before": "powersave=0/../../../../etc"},
-    "endless cores": {"gpu_uuid": "host", "setting": "governor", "before": "powersave=0-99999999999"},
+    "cores are paths": {
+        "gpu_uuid": "host",
+        "setting": "governor",
+        "before": "powersave=0/../../../../etc",
+    },
+    "endless cores": {
+        "gpu_uuid": "host",
+        "setting": "governor",
+        "before": "powersave=0-99999999999",
+    },
     "governor of a gpu": {"setting": "governor", "before": "powersave"},
     "owner is a path": {"owner": {"boot_id": "../../../etc", "pid": 1, "start": "1"}},
-    "back": {"watch": {"heartbeat_s": 0.3, "back": {"now": "1 2", "state": "kept", "watch": {}, "owner": {}}}},
+    "back": {
+        "watch": {
+            "heartbeat_s": 0.3,
+            "back": {"now": "1 2", "state": "kept", "watch": {}, "owner": {}},
+        }
+    },
     "back without end": {"watch": {"heartbeat_s": 0.3, "back": {"now": 500.0, "state": "kept"}}},
     "seconds": {"watch": {"heartbeat_s": "0.3"}},
     "trial": {"watch": {"trial": ["a"], "trial_s": 0.1}},
@@ -62,7 +75,9 @@ def test_what_no_workbench_writes_is_damage(changes: dict[str, Any]) -> None:
     assert setting_commands.unfit(entry()) is None and setting_commands.unfit(entry(**changes))
     text = json.dumps({"version": 1, "entries": [entry(), entry(**changes)], "log": []})
     with pytest.raises(
-        SettingsError, match=r"contains a value that Workbench cannot have written.*nothing was changed"
+        SettingsError,
+        match=r"contains a value that Workbench cannot have written.*nothing was "
+        r"changed",
     ):
         journal.parse(text, "boot-1")
 
@@ -92,18 +107,29 @@ BACK = {"now": 500.0, "state": "kept", "watch": {}, "owner": {"pid": 7}, "who": 
 )
 def test_what_workbench_writes_is_not(changes: dict[str, Any]) -> None:
     text = json.dumps({"version": 1, "entries": [entry(**changes)], "log": []})
-    assert setting_commands.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1
+    assert (
+        setting_commands.unfit(entry(**changes)) is None
+        and len(journal.parse(text, "boot-1").entries) == 1
+    )
 
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
 )
-FIELDS = st.sampled_from(["gpu_uuid", "gpu_index", "setting", "before", "now", "boot_id", "owner", "watch"])
+FIELDS = st.sampled_from(
+    ["gpu_uuid", "gpu_index", "setting", "before", "now", "boot_id", "owner", "watch"]
+)
 
 
 @given(
-    st.dictionaries(FIELDS, ANY | st.sampled_from([*setting_commands.SETTINGS, "default", "host", "1,2"]), max_size=4)
+    st.dictionaries(
+        FIELDS,
+        ANY | st.sampled_from([*setting_commands.SETTINGS, "default", "host", "1,2"]),
+        max_size=4,
+    )
 )
 def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> None:
     """And it is an answer, not an exception."""
@@ -111,12 +137,17 @@ def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> 
     if setting_commands.unfit(made) is None:
         for value in (made["before"], made["now"]):
             for step in setting_commands.steps(
-                made["gpu_uuid"], made["setting"], setting_commands.value_to_restore(value), cores=(0, 1)
+                made["gpu_uuid"],
+                made["setting"],
+                setting_commands.value_to_restore(value),
+                cores=(0, 1),
             ):
                 words = " ".join(step.argv)
-                assert words.isascii() and all(c.isalnum() or c in " -_./=," for c in words) and ".." not in words, (
-                    words
-                )
+                assert (
+                    words.isascii()
+                    and all(c.isalnum() or c in " -_./=," for c in words)
+                    and ".." not in words
+                ), words
                 assert step.stdin is None or step.stdin.strip().replace("_", "").isalpha()
 
 

@@ -1,4 +1,5 @@
-"""The measurement lock: one holder at a time on a host, whichever user; released when the holder dies in any way."""
+"""The measurement lock: one holder at a time on a host, whichever user; released when the holder
+dies in any way."""
 
 from __future__ import annotations
 
@@ -23,15 +24,16 @@ from workbench.gpu.measurement_lock import locked_for_measurement
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
-PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable  # one that every user may run
+# one that every user may run
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 LOCK = replace(remote_programs.MEASUREMENT_LOCK, kept=False)
 HOLDER = LOCK.argv(PYTHON, False, {"what": "experiment 7", "machine": "far-away", "wait": False})
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory for all users, of this test. It is not below pytest's directory, which each start of pytest on the
-    machine closes to other users."""
+    """A directory for all users, of this test. It is not below pytest's directory, which each start
+    of pytest on the machine closes to other users."""
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o1777)
         monkeypatch.setenv("WORKBENCH_GPU_REGISTER", directory)
@@ -64,12 +66,19 @@ async def taken(wait: bool = False, told: list[str] | None = None) -> bool:
 
 def test_a_second_one_is_refused_with_who_what_and_since(place: Path) -> None:
     async def scenario() -> None:
-        async with locked_for_measurement(LocalHost(), "a sweep of \x1b[31mpower", wait=False, tell=print):
+        async with locked_for_measurement(
+            LocalHost(), "a sweep of \x1b[31mpower", wait=False, tell=print
+        ):
             with pytest.raises(
-                BenchError, match=f"is being measured: a sweep of .*power, by {getpass.getuser()} since"
+                BenchError,
+                match=f"is being measured: a sweep of .*power, by {getpass.getuser()} since",
             ) as e:
                 await taken()
-            assert "\x1b" not in e.value.message and e.value.next_step is not None and "--wait" in e.value.next_step
+            assert (
+                "\x1b" not in e.value.message
+                and e.value.next_step is not None
+                and "--wait" in e.value.next_step
+            )
         assert await taken()
 
     for _ in range(3):
@@ -108,13 +117,19 @@ def test_it_is_free_when_whoever_started_its_holder_is_gone(place: Path) -> None
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0 or sys.executable == PYTHON, reason="becoming another user takes root, and a python3 for all"
+    os.geteuid() != 0 or sys.executable == PYTHON,
+    reason="becoming another user takes root, and a python3 for all",
 )
 def test_another_user_holds_it(place: Path) -> None:
-    with held(place, user=65534, group=65534, cwd="/"), pytest.raises(BenchError, match="experiment 7, by nobody"):
+    with (
+        held(place, user=65534, group=65534, cwd="/"),
+        pytest.raises(BenchError, match="experiment 7, by nobody"),
+    ):
         asyncio.run(taken())
     told: list[str] = []
-    assert asyncio.run(taken(told=told)) and not told, "the lock file of another user serves as well"
+    assert asyncio.run(taken(told=told)) and not told, (
+        "the lock file of another user serves as well"
+    )
     with held(place), held_by_nobody_is_refused(place):
         pass
 
@@ -152,7 +167,9 @@ def test_what_stands_in_place_of_the_lock_stops_nobody(place: Path, kind: str) -
 def test_forged_words_are_never_believed_nor_waited_for(place: Path) -> None:
     os.mkfifo(place / "workbench-measuring.0.aa.json")
     (place / "workbench-measuring.0.bb.json").write_text("{" * 3000)
-    (place / "workbench-measuring.0.cc.json").write_text(json.dumps({"what": "x", "pid": 1, "since_unix_s": 1e999}))
+    (place / "workbench-measuring.0.cc.json").write_text(
+        json.dumps({"what": "x", "pid": 1, "since_unix_s": 1e999})
+    )
     (place / "workbench-measuring.0.dd.json").write_text("x" * 100_000)
     with held(place), pytest.raises(BenchError, match="experiment 7, by"):
         asyncio.run(asyncio.wait_for(taken(), 30))

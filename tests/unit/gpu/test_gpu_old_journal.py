@@ -1,4 +1,5 @@
-"""A journal of the previous version, as that version wrote it: its settings are reverted and its values are read."""
+"""A journal of the previous version, as that version wrote it: its settings are reverted and its
+values are read."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from workbench.sim.driver_state import SimState
 from workbench.sim.simulated_host import SimulatedHost
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "records" / "gpu_journal.json"
-BEFORE = {"governor": "performance", "persistence": False, "power_limit_w": 250.0, "gpu_clocks": UNKNOWN}
+BEFORE = {
+    "governor": "performance",
+    "persistence": False,
+    "power_limit_w": 250.0,
+    "gpu_clocks": UNKNOWN,
+}
 
 
 def test_the_journal_of_the_previous_version_is_reverted(tmp_path: Path) -> None:
@@ -28,12 +34,17 @@ def test_the_journal_of_the_previous_version_is_reverted(tmp_path: Path) -> None
         path.parent.mkdir(parents=True)
         boot_id = (await journal.read(host)).boot_id
         path.write_text(RECORDED.read_text().replace("BOOT", boot_id))
-        for core in Path(host.driver_state).glob("sys/devices/system/cpu/*/cpufreq/scaling_governor"):
+        for core in Path(host.driver_state).glob(
+            "sys/devices/system/cpu/*/cpufreq/scaling_governor"
+        ):
             core.write_text("powersave\n")
 
         found = {e.setting: e for e in (await journal.read(host)).entries}
         assert {key: e.before for key, e in found.items()} == BEFORE
-        assert found["gpu_clocks"].now == ClockRange(1005, 1410) and found["power_limit_w"].now == 200.0
+        assert (
+            found["gpu_clocks"].now == ClockRange(1005, 1410)
+            and found["power_limit_w"].now == 200.0
+        )
 
         report = await revert.revert(host)
         assert report.ok and len(report.outcomes) == 4, report

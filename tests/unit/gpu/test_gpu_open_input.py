@@ -1,4 +1,5 @@
-"""Whatever is typed, whatever nvidia-smi, sudo or a kernel prints: a setting, a refusal in words, or nothing."""
+"""Whatever is typed, whatever nvidia-smi, sudo or a kernel prints: a setting, a refusal in words,
+or nothing."""
 
 from __future__ import annotations
 
@@ -21,10 +22,20 @@ from workbench.model.setting_commands import FAILED, SETTINGS, failure
 from workbench.model.settings import DEFAULT, GPU_CLOCKS, ClockRange, GpuSettings
 from workbench.session.gpu_sweep_plan import values_of
 
-INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
+INFO = GpuInfo(
+    0,
+    "GPU-a",
+    "RTX PRO 6000",
+    sm_max_mhz=3090,
+    memory_max_mhz=14001,
+    power_min_w=150.0,
+    power_max_w=600.0,
+)
 HOST = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (INFO,), (GpuSample(0, "GPU-a"),))
 numbers = st.from_regex(r"[ +-]?[0-9\u0660-\u0669\u00b2]{1,30}", fullmatch=True)
-ranges = st.tuples(numbers, st.sampled_from([",", "-", ", ", ""]), numbers | st.just("")).map("".join)
+ranges = st.tuples(numbers, st.sampled_from([",", "-", ", ", ""]), numbers | st.just("")).map(
+    "".join
+)
 
 
 @given(st.text(max_size=20) | ranges)
@@ -35,7 +46,9 @@ def test_any_text_is_a_range_of_clocks_or_is_refused(text: str) -> None:
     except InputError as error:
         assert error.message.startswith("GPU clocks: ") and error.next_step
     else:
-        assert found == DEFAULT or (isinstance(found, ClockRange) and 0 <= found.min_mhz <= found.max_mhz)
+        assert found == DEFAULT or (
+            isinstance(found, ClockRange) and 0 <= found.min_mhz <= found.max_mhz
+        )
 
 
 @given(
@@ -51,7 +64,11 @@ def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: lis
     assert len(found) == len(texts) >= 2 and len({v.label for v in found}) == len(found)
     for value in found:
         one = value.wanted[setting]
-        assert one.min_mhz <= one.max_mhz == value.x if isinstance(one, ClockRange) else 0 < one == value.x
+        assert (
+            one.min_mhz <= one.max_mhz == value.x
+            if isinstance(one, ClockRange)
+            else 0 < one == value.x
+        )
 
 
 @given(st.text(max_size=30))
@@ -80,7 +97,8 @@ def test_what_nvidia_smi_says_decides_whatever_its_exit_status(
     before: str, phrase: str, after: str, upper: bool, code: int
 ) -> None:
     said = f"{before} {phrase.upper() if upper else phrase} {after}"
-    assert failure(code, said) and failure(code or 1, before)  # a status other than 0 alone is a failure too
+    # a status other than 0 alone is a failure too
+    assert failure(code, said) and failure(code or 1, before)
     quiet = " ".join(before.split())
     assert failure(0, before) == (quiet if FAILED.search(quiet) else None)
 
@@ -107,8 +125,11 @@ def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
     uuid: object, one: tuple[str, object], options: list[str], other: object
 ) -> None:
     file = sudoers("ada", "/usr/bin/nvidia-smi", "/usr/bin/tee", [f"GPU-{uuid}"])
-    listed = "    (root) " + file.partition("(root) ")[2].replace("\\\n", "")  # as `sudo -l` prints the rule
-    rules = [line.strip() for line in file.partition("NOPASSWD: ")[2].replace("\\\n", "").split(", ")]
+    # as `sudo -l` prints the rule
+    listed = "    (root) " + file.partition("(root) ")[2].replace("\\\n", "")
+    rules = [
+        line.strip() for line in file.partition("NOPASSWD: ")[2].replace("\\\n", "").split(", ")
+    ]
     assert len(rules) == len(set(rules)) > 20, "each command stands there once"
     change = SETTINGS[one[0]].argv(one[1])
     assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
@@ -117,14 +138,18 @@ def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
         assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{other}", *change)) == ""
 
 
-def test_cores_whose_governor_cannot_be_read_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_whose_governor_cannot_be_read_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An offline core: its file is there and holds nothing, or cannot be read at all."""
     for cpu, governor in enumerate(("powersave\n", "\n", "", None)):
         cpufreq = tmp_path / "devices" / "system" / "cpu" / f"cpu{cpu}" / "cpufreq"
         cpufreq.mkdir(parents=True)
         if governor is not None:
             (cpufreq / "scaling_governor").write_text(governor)
-        (cpufreq / "scaling_available_governors").write_text("performance powersave\n" if cpu != 1 else "")
+        (cpufreq / "scaling_available_governors").write_text(
+            "performance powersave\n" if cpu != 1 else ""
+        )
     monkeypatch.setenv("WORKBENCH_SIM_SYSFS", os.fspath(tmp_path))
     found = asyncio.run(cores_on(LocalHost()))
     assert found.governors == {0: "powersave"} and found.available == ("performance", "powersave")

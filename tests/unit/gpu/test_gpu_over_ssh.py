@@ -31,17 +31,24 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     async def work() -> None:
         with sshd(tmp_path) as server:
             host = SimulatedHost(
-                SshHost(server.host_alias, ssh_config=server.ssh_config_path), "rtx-pro-6000", str(tmp_path / "far")
+                SshHost(server.host_alias, ssh_config=server.ssh_config_path),
+                "rtx-pro-6000",
+                str(tmp_path / "far"),
             )
             await host.connect()
             source = TelemetrySource(host, 0.1)
             await source.start()
             reading = await source.first()
-            assert reading.simulated and reading.gpus[0].power_w and reading.infos[0].power_max_w == 600.0
+            assert (
+                reading.simulated
+                and reading.gpus[0].power_w
+                and reading.infos[0].power_max_w == 600.0
+            )
             server.cut()
             await eventually(lambda: source.problem)
             cut_at = time.monotonic()
-            assert source.latest is not None and source.latest.gpus  # the last reading stays, with its age
+            # the last reading stays, with its age
+            assert source.latest is not None and source.latest.gpus
             await asyncio.sleep(0.3)
             assert source.age_s is not None and source.age_s >= 0.3
             server.restore()
@@ -56,16 +63,26 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             )
             report = await apply.apply(host, commands)
             assert report.ok and report.outcomes[0].in_force is InForce.YES
-            assert report.journal == f"{tmp_path}/far/gpu/journal.json" and Path(report.journal).exists()
-            near = SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "near"), host.driver_state)
-            told = await journal.read(near)  # somebody on the host itself sees what was set over ssh
+            assert (
+                report.journal == f"{tmp_path}/far/gpu/journal.json"
+                and Path(report.journal).exists()
+            )
+            near = SimulatedHost(
+                LocalHost(), "rtx-pro-6000", str(tmp_path / "near"), host.driver_state
+            )
+            # somebody on the host itself sees what was set over ssh
+            told = await journal.read(near)
             assert [(c.setting, c.now) for c in told.others] == [
                 ("power_limit_w", 450.0),
                 ("gpu_clocks", ClockRange(1000, 2000)),
             ]
             assert (await journal.read(host)).register.problem is None
             back = await revert.revert(host)
-            assert back.ok and back.outcomes[1].read_back == 600.0 and await alterations.alterations(host) == ()
+            assert (
+                back.ok
+                and back.outcomes[1].read_back == 600.0
+                and await alterations.alterations(host) == ()
+            )
             await host.close()
 
     asyncio.run(work())

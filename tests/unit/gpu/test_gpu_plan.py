@@ -13,11 +13,27 @@ from workbench.gpu.settings.current_values import Cores
 from workbench.gpu.settings.plan import plan, select
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
-from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample, GpuState, HostSample, Telemetry
+from workbench.model.gpu import (
+    DriverInfo,
+    DriverStatus,
+    GpuInfo,
+    GpuSample,
+    GpuState,
+    HostSample,
+    Telemetry,
+)
 from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
 
 ROOT = Rights("/usr/bin/nvidia-smi")
-INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
+INFO = GpuInfo(
+    0,
+    "GPU-a",
+    "RTX PRO 6000",
+    sm_max_mhz=3090,
+    memory_max_mhz=14001,
+    power_min_w=150.0,
+    power_max_w=600.0,
+)
 GB10 = GpuInfo(
     2,
     "GPU-c",
@@ -42,7 +58,10 @@ def argvs(settings: GpuSettings, selector: str = "0", rights: Rights = ROOT) -> 
 
 def test_one_command_per_change_by_uuid_persistence_first() -> None:
     wanted = GpuSettings(
-        persistence=True, power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2700), memory_clocks=ClockRange(14001, 14001)
+        persistence=True,
+        power_limit_w=450.0,
+        gpu_clocks=ClockRange(1000, 2700),
+        memory_clocks=ClockRange(14001, 14001),
     )
     assert argvs(wanted) == [
         "nvidia-smi -i GPU-a -pm 1",
@@ -50,14 +69,20 @@ def test_one_command_per_change_by_uuid_persistence_first() -> None:
         "nvidia-smi -i GPU-a --lock-gpu-clocks=1000,2700",
         "nvidia-smi -i GPU-a --lock-memory-clocks=14001,14001",
     ]
-    assert argvs(GpuSettings(persistence=False, gpu_clocks=DEFAULT, memory_clocks=DEFAULT), "GPU-B") == [
+    assert argvs(
+        GpuSettings(persistence=False, gpu_clocks=DEFAULT, memory_clocks=DEFAULT), "GPU-B"
+    ) == [
         "nvidia-smi -i GPU-b --reset-gpu-clocks",
         "nvidia-smi -i GPU-b --reset-memory-clocks",
         "nvidia-smi -i GPU-b -pm 0",
     ]
     assert argvs(GpuSettings(power_limit_w=450.25)) == ["nvidia-smi -i GPU-a -pl 450.25"]
-    assert argvs(GpuSettings(persistence=True), "all") == [f"nvidia-smi -i GPU-{c} -pm 1" for c in "abc"]
-    assert argvs(GpuSettings(gpu_clocks=ClockRange(0, 2200)), "2") == ["nvidia-smi -i GPU-c --lock-gpu-clocks=0,2200"]
+    assert argvs(GpuSettings(persistence=True), "all") == [
+        f"nvidia-smi -i GPU-{c} -pm 1" for c in "abc"
+    ]
+    assert argvs(GpuSettings(gpu_clocks=ClockRange(0, 2200)), "2") == [
+        "nvidia-smi -i GPU-c --lock-gpu-clocks=0,2200"
+    ]
     assert argvs(GpuSettings()) == []
 
 
@@ -68,18 +93,36 @@ def test_one_command_per_change_by_uuid_persistence_first() -> None:
         ("0", GpuSettings(power_limit_w=0), "150 to 600 W"),
         ("0", GpuSettings(power_limit_w=149.9999), "149.9999 W is outside"),
         ("0", GpuSettings(power_limit_w=float("nan")), "150 to 600 W"),
-        ("0", GpuSettings(gpu_clocks=ClockRange(3000, 3200)), "3200 MHz is above its highest SM clock, 3090"),
+        (
+            "0",
+            GpuSettings(gpu_clocks=ClockRange(3000, 3200)),
+            "3200 MHz is above its highest SM clock, 3090",
+        ),
         ("0", GpuSettings(gpu_clocks=ClockRange(2000, 1000)), "MIN not above MAX"),
         ("0", GpuSettings(gpu_clocks=ClockRange(-5, 1000)), "not a range of clocks"),
-        ("0", GpuSettings(memory_clocks=ClockRange(14001, 15000)), "15000 MHz is above its highest memory clock"),
-        ("7", GpuSettings(persistence=True), "no GPU 7 on this host; its GPUs: 0 (RTX PRO 6000, GPU-a)"),
-        ("GPU-of-another-host", GpuSettings(persistence=True), "no GPU GPU-of-another-host on this host"),
+        (
+            "0",
+            GpuSettings(memory_clocks=ClockRange(14001, 15000)),
+            "15000 MHz is above its highest memory clock",
+        ),
+        (
+            "7",
+            GpuSettings(persistence=True),
+            "no GPU 7 on this host; its GPUs: 0 (RTX PRO 6000, GPU-a)",
+        ),
+        (
+            "GPU-of-another-host",
+            GpuSettings(persistence=True),
+            "no GPU GPU-of-another-host on this host",
+        ),
         ("2", GpuSettings(power_limit_w=100), "no power limit that can be set (not supported)"),
         ("2", GpuSettings(memory_clocks=ClockRange(1, 2)), "its memory is the host's"),
         ("2", GpuSettings(memory_clocks=DEFAULT), "no memory clock that can be set"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(selector: str, settings: GpuSettings, words: str) -> None:
+def test_what_cannot_be_is_refused_by_name(
+    selector: str, settings: GpuSettings, words: str
+) -> None:
     with pytest.raises(InputError) as refused:
         plan({selector: settings}, HOST, ROOT)
     assert words in str(refused.value)
@@ -89,7 +132,11 @@ def test_one_bad_gpu_refuses_the_whole_plan() -> None:
     with pytest.raises(InputError):
         plan({"all": GpuSettings(power_limit_w=300)}, HOST, ROOT)  # GB10 has none
     with pytest.raises(InputError, match="two different values for the power limit"):
-        plan({"0": GpuSettings(power_limit_w=300), "GPU-a": GpuSettings(power_limit_w=400)}, HOST, ROOT)
+        plan(
+            {"0": GpuSettings(power_limit_w=300), "GPU-a": GpuSettings(power_limit_w=400)},
+            HOST,
+            ROOT,
+        )
 
 
 def test_a_lost_gpu_and_a_missing_driver() -> None:
@@ -102,9 +149,13 @@ def test_a_lost_gpu_and_a_missing_driver() -> None:
 
 
 @given(st.floats(allow_nan=True), st.integers(-10, 5000), st.integers(-10, 5000))
-def test_nothing_outside_the_limits_ever_becomes_a_command(watts: float, low: int, high: int) -> None:
+def test_nothing_outside_the_limits_ever_becomes_a_command(
+    watts: float, low: int, high: int
+) -> None:
     try:
-        commands = plan({"0": GpuSettings(power_limit_w=watts, gpu_clocks=ClockRange(low, high))}, HOST, ROOT)
+        commands = plan(
+            {"0": GpuSettings(power_limit_w=watts, gpu_clocks=ClockRange(low, high))}, HOST, ROOT
+        )
     except InputError:
         assert not (150 <= watts <= 600 and 0 <= low <= high <= 3090)
         return
@@ -114,7 +165,9 @@ def test_nothing_outside_the_limits_ever_becomes_a_command(watts: float, low: in
 
 
 def test_select_all_by_default_order() -> None:
-    assert [i.index for i in select("all", HOST)] == [0, 1, 2] and select("1", HOST)[0].uuid == "GPU-b"
+    assert [i.index for i in select("all", HOST)] == [0, 1, 2] and select("1", HOST)[
+        0
+    ].uuid == "GPU-b"
 
 
 CORES = Cores(dict.fromkeys(range(4), "powersave"), ("performance", "powersave"))
@@ -123,13 +176,25 @@ FILE = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
 
 def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     (one,) = plan({"all": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
-    assert one.argv == ("tee", *(FILE.format(cpu) for cpu in range(4))) and one.stdin == "performance\n"
-    assert (one.gpu_index, one.gpu_uuid, one.setting, one.value) == (-1, "host", "governor", "performance")
     assert (
-        one.shell_line.startswith("echo performance | tee /sys/devices/system/cpu/cpu{0..3}/") and one.where == "host"
+        one.argv == ("tee", *(FILE.format(cpu) for cpu in range(4)))
+        and one.stdin == "performance\n"
+    )
+    assert (one.gpu_index, one.gpu_uuid, one.setting, one.value) == (
+        -1,
+        "host",
+        "governor",
+        "performance",
+    )
+    assert (
+        one.shell_line.startswith("echo performance | tee /sys/devices/system/cpu/cpu{0..3}/")
+        and one.where == "host"
     )
     both = plan(
-        {"0": GpuSettings(power_limit_w=300, governor="performance"), "1": GpuSettings(governor="performance")},
+        {
+            "0": GpuSettings(power_limit_w=300, governor="performance"),
+            "1": GpuSettings(governor="performance"),
+        },
         HOST,
         ROOT,
         CORES,
@@ -156,16 +221,34 @@ IDLE_FILE = "/sys/devices/system/cpu/cpu{}/cpuidle/state{}/disable"
 
 
 def test_the_c_states_of_all_cores_are_one_command_of_the_host() -> None:
-    files = tuple(IDLE_FILE.format(cpu, state) for cpu, states in ((0, 3), (1, 2)) for state in range(states))
+    files = tuple(
+        IDLE_FILE.format(cpu, state) for cpu, states in ((0, 3), (1, 2)) for state in range(states)
+    )
     for wanted, text in (("off", "1\n"), ("on", "0\n")):
         (one,) = plan({"all": GpuSettings(c_states=wanted)}, HOST, ROOT, IDLE)
-        assert (one.argv, one.stdin, one.setting, one.value) == (("tee", *files), text, "c_states", wanted)
-    with pytest.raises(InputError, match=r"the CPU C-states cannot be set: no cpuidle in this virtual machine \(kvm\)"):
-        plan({"all": GpuSettings(c_states="off")}, HOST, ROOT, Cores(why="in this virtual machine (kvm)"))
+        assert (one.argv, one.stdin, one.setting, one.value) == (
+            ("tee", *files),
+            text,
+            "c_states",
+            wanted,
+        )
+    with pytest.raises(
+        InputError,
+        match=r"the CPU C-states cannot be set: no cpuidle in this "
+        r"virtual machine \(kvm\)",
+    ):
+        plan(
+            {"all": GpuSettings(c_states="off")},
+            HOST,
+            ROOT,
+            Cores(why="in this virtual machine (kvm)"),
+        )
 
 
 def test_the_governor_needs_no_gpu_but_a_named_one_must_be_there() -> None:
-    none = replace(HOST, driver=DriverInfo(DriverStatus.NO_LIBRARY, "no driver here"), infos=(), gpus=())
+    none = replace(
+        HOST, driver=DriverInfo(DriverStatus.NO_LIBRARY, "no driver here"), infos=(), gpus=()
+    )
     assert len(plan({"all": GpuSettings(governor="performance")}, none, ROOT, CORES)) == 1
     with pytest.raises(SettingsError, match="no driver here"):
         plan({"0": GpuSettings(governor="performance")}, none, ROOT, CORES)
@@ -186,9 +269,18 @@ LISTING = replace(HOST, infos=(LISTED, *HOST.infos[1:]))
     ("settings", "note"),
     [
         (GpuSettings(gpu_clocks=ClockRange(2400, 3090)), ""),
-        (GpuSettings(gpu_clocks=ClockRange(3000, 3090)), "the highest clock of a card's table is not one that it sust"),
-        (GpuSettings(gpu_clocks=ClockRange(1001, 1001)), "nvidia-smi takes the closest SM clock: 998 MHz for 1001"),
-        (GpuSettings(gpu_clocks=ClockRange(0, 2205)), "nvidia-smi takes the closest SM clock: 180 MHz for 0"),
+        (
+            GpuSettings(gpu_clocks=ClockRange(3000, 3090)),
+            "the highest clock of a card's table is not one that it sust",
+        ),
+        (
+            GpuSettings(gpu_clocks=ClockRange(1001, 1001)),
+            "nvidia-smi takes the closest SM clock: 998 MHz for 1001",
+        ),
+        (
+            GpuSettings(gpu_clocks=ClockRange(0, 2205)),
+            "nvidia-smi takes the closest SM clock: 180 MHz for 0",
+        ),
         (GpuSettings(memory_clocks=ClockRange(13365, 13365)), ""),
         (GpuSettings(memory_clocks=ClockRange(405, 14001)), ""),
         (GpuSettings(memory_clocks=ClockRange(13360, 14001)), "13365 MHz for 13360"),
@@ -207,24 +299,38 @@ WORKSTATION = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 @pytest.mark.parametrize(
     ("name", "mhz", "notes"),
     [
-        (WORKSTATION, 14001, ("13365 MHz is the normal memory clock of this card", "on GB202 a memory lock")),
-        (WORKSTATION, 13365, ("13365 MHz is where this card's memory runs under compute", "on GB202 a memory lock")),
+        (
+            WORKSTATION,
+            14001,
+            ("13365 MHz is the normal memory clock of this card", "on GB202 a memory lock"),
+        ),
+        (
+            WORKSTATION,
+            13365,
+            ("13365 MHz is where this card's memory runs under compute", "on GB202 a memory lock"),
+        ),
         (WORKSTATION, 7001, ("on GB202 a memory lock can cost performance",)),
         ("NVIDIA GeForce RTX 5060 Ti", 7001, ()),
     ],
 )
-def test_what_is_known_of_a_memory_lock_is_said_before_it_is_set(name: str, mhz: int, notes: tuple[str, ...]) -> None:
+def test_what_is_known_of_a_memory_lock_is_said_before_it_is_set(
+    name: str, mhz: int, notes: tuple[str, ...]
+) -> None:
     named = replace(LISTING, infos=(replace(LISTED, name=name), *HOST.infos[1:]))
     (one,) = plan({"0": GpuSettings(memory_clocks=ClockRange(mhz, mhz))}, named, ROOT)
     assert all(text in one.note for text in notes) and bool(one.note) == bool(notes)
     assert ("13365" in one.note) == (len(notes) == 2)
 
 
-@pytest.mark.parametrize("wanted", [GpuSettings(power_limit_w=100), GpuSettings(memory_clocks=ClockRange(1, 2))])
+@pytest.mark.parametrize(
+    "wanted", [GpuSettings(power_limit_w=100), GpuSettings(memory_clocks=ClockRange(1, 2))]
+)
 def test_a_gb10_says_what_it_has_instead(wanted: GpuSettings) -> None:
     with pytest.raises(InputError) as refused:
         plan({"2": wanted}, HOST, ROOT)
-    assert refused.value.next_step == "GB10 has no power limit and no memory lock; its SM clock can be locked"
+    assert refused.value.next_step == (
+        "GB10 has no power limit and no memory lock; its SM clock can be locked"
+    )
 
 
 @given(st.text(max_size=12) | st.from_regex(r"[\u00b2\u0660-\u0669 -]?[0-9]{1,30}", fullmatch=True))
@@ -245,7 +351,10 @@ def test_any_text_names_a_gpu_that_is_there_or_is_refused(selector: str) -> None
             "clock of 12000 MHz; nearest: 7001 MHz and 13365",
         ),
         (GpuSettings(memory_clocks=ClockRange(405, 13000)), "no memory clock of 13000 MHz"),
-        (GpuSettings(memory_clocks=ClockRange(300, 300)), "no memory clock of 300 MHz; nearest: 405 MHz"),
+        (
+            GpuSettings(memory_clocks=ClockRange(300, 300)),
+            "no memory clock of 300 MHz; nearest: 405 MHz",
+        ),
         (GpuSettings(gpu_clocks=ClockRange(100, 100)), "no SM clock of 100 MHz; nearest: 180 MHz"),
         (GpuSettings(gpu_clocks=ClockRange(0, 50)), "no SM clock of 50 MHz"),
     ],

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
+from workbench.gpu.settings.proof import (
+    ENOUGH,
+    HOLDS_SHARE,
+    LOADED_PCT,
+    SLACK_MHZ,
+    Proof,
+    judge,
+    judge_all,
+)
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_records import Alteration, InForce
@@ -50,21 +58,31 @@ def test_a_lock_that_changes_nothing_has_no_effect_and_says_what_was_seen() -> N
 
 def test_a_clock_above_the_lock_is_no_effect_too() -> None:
     proof = judge(lock("0,2200"), moments())
-    assert proof is not None and proof.in_force is InForce.NO_EFFECT and proof.short.startswith("2790<=2200?")
+    assert (
+        proof is not None
+        and proof.in_force is InForce.NO_EFFECT
+        and proof.short.startswith("2790<=2200?")
+    )
 
 
-@pytest.mark.parametrize(("reason", "word"), [("SW power cap", "power"), ("SW thermal slowdown", "temperature")])
+@pytest.mark.parametrize(
+    ("reason", "word"), [("SW power cap", "power"), ("SW thermal slowdown", "temperature")]
+)
 def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: str) -> None:
     held = moments(12, sm_mhz=2600)
     capped = moments(8, sm_mhz=2100, event_reasons=(reason,))
     proof = judge(lock("2600,2600"), [*held, *capped])
     assert proof is not None and proof.in_force is InForce.CAPPED
-    assert f"not reached: capped by {word} for 40 % of the time" in proof.text and "in force" not in proof.text
+    assert (
+        f"not reached: capped by {word} for 40 % of the time"
+    ) in proof.text and "in force" not in proof.text
 
 
 def test_an_idle_gpu_proves_nothing() -> None:
     proof = judge(lock("3000,3090"), moments(util=3.0, sm_mhz=210))
-    assert proof is not None and proof.in_force is InForce.NOT_CHECKED and "not checked" in proof.text
+    assert (
+        proof is not None and proof.in_force is InForce.NOT_CHECKED and "not checked" in proof.text
+    )
     few = judge(lock("3000,3090"), moments(ENOUGH - 1))
     assert few is not None and few.in_force is InForce.NOT_CHECKED
 
@@ -77,14 +95,20 @@ def test_another_gpu_is_not_taken_for_this_one() -> None:
 
 def test_memory_locks_are_judged_by_the_memory_clock() -> None:
     proof = judge(lock("14001,14001", "memory_clocks"), moments())
-    assert proof is not None and proof.in_force is InForce.NO_EFFECT and "observed 13365" in proof.text
+    assert (
+        proof is not None
+        and proof.in_force is InForce.NO_EFFECT
+        and ("observed 13365") in proof.text
+    )
 
 
 def test_power_limits() -> None:
     kept = judge(lock(520.0, "power_limit_w"), moments())
     passed = judge(lock(400.0, "power_limit_w"), moments())
     assert kept is not None and kept.in_force is InForce.YES and "did not bind" in kept.text
-    assert passed is not None and passed.in_force is InForce.NO_EFFECT and "500 W drawn" in passed.text
+    assert (
+        passed is not None and passed.in_force is InForce.NO_EFFECT and "500 W drawn" in passed.text
+    )
 
 
 def test_what_load_cannot_show_is_not_judged() -> None:
@@ -101,8 +125,14 @@ def test_held_now_and_then_without_a_named_limiter_is_neither_yes_nor_no() -> No
 
 
 def test_a_limit_passed_now_and_then_is_in_force_and_says_so() -> None:
-    proof = judge(lock(400.0, "power_limit_w"), [*moments(15, power_w=398.0), *moments(5, power_w=450.0)])
-    assert proof is not None and proof.in_force is InForce.YES and "passed in 25 % of the readings" in proof.text
+    proof = judge(
+        lock(400.0, "power_limit_w"), [*moments(15, power_w=398.0), *moments(5, power_w=450.0)]
+    )
+    assert (
+        proof is not None
+        and proof.in_force is InForce.YES
+        and ("passed in 25 % of the readings") in proof.text
+    )
 
 
 @pytest.mark.parametrize("outside", [1, 199])
@@ -117,7 +147,9 @@ def test_what_is_not_all_is_not_called_100_percent(outside: int) -> None:
 PRO = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 
 
-def told(name: str = PRO, virtualization: str = "none", persistence: bool | None = True, **host: object) -> Telemetry:
+def told(
+    name: str = PRO, virtualization: str = "none", persistence: bool | None = True, **host: object
+) -> Telemetry:
     info = GpuInfo(0, "GPU-0", name, virtualization=virtualization)
     sample = GpuSample(0, "GPU-0", persistence=persistence)
     return Telemetry(0.0, 0.0, DriverInfo(), HostSample(**host), (info,), (sample,))  # type: ignore[arg-type]
@@ -139,7 +171,10 @@ def test_table_maxima_are_explained_and_the_hypervisor_is_not_blamed_for_them() 
     assert ids(guest) == ["clock.max-is-not-sustained", "lock.success-is-a-request"]
     memory = proved(lock("14001,14001", "memory_clocks"), told())
     assert ids(memory) == ["memory.normal-clock", "memory.lock-can-cost"]
-    assert "13365 MHz is the normal memory clock" in memory.text and "on bare metal as in a VM" in memory.text
+    assert (
+        "13365 MHz is the normal memory clock" in memory.text
+        and ("on bare metal as in a VM") in memory.text
+    )
     assert all(t.sources for t in memory.traps)
 
 
@@ -170,11 +205,16 @@ def test_what_can_be_read_is_judged_by_reading() -> None:
     assert proved(host, told(cpu_governor="powersave")).in_force is InForce.CHANGED
     assert proved(host, told()).in_force is InForce.NOT_CHECKED
     other = proved(lock(True, "persistence"), told(persistence=False))
-    assert other.in_force is InForce.CHANGED and "changed by someone else: now off, Workbench set on" in other.text
+    assert (
+        other.in_force is InForce.CHANGED
+        and ("changed by someone else: now off, Workbench set on") in other.text
+    )
 
 
 @pytest.mark.parametrize(("limit_w", "drawn_w"), [(200.0, 199.0), (600.0, 500.0)])
-def test_a_limit_that_reads_differently_was_changed_by_someone_else(limit_w: float, drawn_w: float) -> None:
+def test_a_limit_that_reads_differently_was_changed_by_someone_else(
+    limit_w: float, drawn_w: float
+) -> None:
     proof = judge(lock(400.0, "power_limit_w"), moments(power_w=drawn_w, limit_w=limit_w))
     assert proof is not None and proof.in_force is InForce.CHANGED
     assert f"changed by someone else: now {limit_w:g} W, Workbench set 400 W" in proof.text
@@ -182,7 +222,9 @@ def test_a_limit_that_reads_differently_was_changed_by_someone_else(limit_w: flo
 
 def test_a_load_that_was_too_light_says_how_light() -> None:
     proof = judge(lock("2400,2400"), moments(util=34.0))
-    assert proof is not None and proof.text.endswith("the GPU was at most 34 % busy, and readings count from 50 %")
+    assert proof is not None and proof.text.endswith(
+        "the GPU was at most 34 % busy, and readings count from 50 %"
+    )
 
 
 seen = st.lists(
@@ -199,7 +241,8 @@ seen = st.lists(
 def test_a_lock_is_judged_by_its_loaded_readings_alone(
     rows: list[tuple[int, tuple[str, ...], float]], low: int, width: int
 ) -> None:
-    """In force only where it held nine times in ten; whose cap it is only where the driver named one."""
+    """In force only where it held nine times in ten; whose cap it is only where the driver named
+    one."""
     made = [moments(1, util=util, sm_mhz=mhz, event_reasons=why)[0] for mhz, why, util in rows]
     proof = judge(lock(f"{low},{low + width}"), made)
     loaded = [(mhz, why) for mhz, why, util in rows if util >= LOADED_PCT]
@@ -209,11 +252,18 @@ def test_a_lock_is_judged_by_its_loaded_readings_alone(
         return
     outside = [(m, why) for m, why in loaded if not low - SLACK_MHZ <= m <= low + width + SLACK_MHZ]
     holds = 1 - len(outside) / len(loaded) >= HOLDS_SHARE
-    assert (proof.in_force is InForce.CONSISTENT) == holds and proof.share is not None and 0 < proof.share <= 1
+    assert (
+        (proof.in_force is InForce.CONSISTENT) == holds
+        and proof.share is not None
+        and 0 < proof.share <= 1
+    )
     assert ("100 %" in proof.text) == (len(outside) in (0, len(loaded)))
     if proof.in_force is InForce.CAPPED:
         named = any("SW power cap" in why or "HW thermal slowdown" in why for _, why in outside)
-        assert named == (proof.limiter in ("power", "temperature")) or proof.limiter == "what the driver does not name"
+        assert (
+            named == (proof.limiter in ("power", "temperature"))
+            or proof.limiter == "what the driver does not name"
+        )
     if proof.in_force is InForce.NO_EFFECT:
         clocks = sorted(m for m, _ in outside)
         assert proof.observed is not None and clocks[0] <= proof.observed <= clocks[-1]

@@ -20,9 +20,14 @@ from workbench.gpu.telemetry import agent, clock_event_reasons, nvml_library, re
 def test_every_function_that_is_called_by_name_exists_and_raises_what_the_driver_refuses() -> None:
     """Some of pynvml's functions drop the return code: none of those."""
     texts = "".join(Path(module.__file__).read_text() for module in (nvml_library, readings, agent))
-    names = set(re.findall(r'"(nvml[A-Z]\w+)"', texts)) - {"nvmlInit_v2", "nvmlDevice", "nvmlDeviceGetCount_v2"}
+    names = set(re.findall(r'"(nvml[A-Z]\w+)"', texts)) - {
+        "nvmlInit_v2",
+        "nvmlDevice",
+        "nvmlDeviceGetCount_v2",
+    }
     assert len(names) > 30
-    assert not re.search(r"f[\"']nvml|[\"']nvml\w*[\"'] \+", texts)  # a name that is put together is not sent
+    # a name that is put together is not sent
+    assert not re.search(r"f[\"']nvml|[\"']nvml\w*[\"'] \+", texts)
     part = remote_programs.AGENT.library()["pynvml"]
     assert len(part) < 40_000
     for name in names - {"nvmlDeviceGetTemperatureV"}:
@@ -35,11 +40,20 @@ def test_the_codes_with_a_name_have_it() -> None:
     codes = {value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
     assert set(nvml_library.REASONS) <= codes
     assert nvml_library.reason(pynvml.NVML_ERROR_DEPRECATED) == "deprecated"
-    assert nvml_library.reason(pynvml.NVML_ERROR_OPERATING_SYSTEM) == "blocked by the operating system"
+    assert nvml_library.reason(pynvml.NVML_ERROR_OPERATING_SYSTEM) == (
+        "blocked by the operating system"
+    )
 
 
 def test_the_kinds_of_values() -> None:
-    kinds = ("DOUBLE", "UNSIGNED_INT", "UNSIGNED_LONG", "UNSIGNED_LONG_LONG", "SIGNED_LONG_LONG", "SIGNED_INT")
+    kinds = (
+        "DOUBLE",
+        "UNSIGNED_INT",
+        "UNSIGNED_LONG",
+        "UNSIGNED_LONG_LONG",
+        "SIGNED_LONG_LONG",
+        "SIGNED_INT",
+    )
     assert [getattr(pynvml, f"NVML_VALUE_TYPE_{kind}") for kind in kinds] == list(range(6))
     assert readings.VALUE_KINDS[:6] == ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
 
@@ -59,7 +73,9 @@ def test_the_kinds_of_values() -> None:
     ],
 )
 def test_event_reasons_stand_at_their_bits(bit: str, name: str) -> None:
-    values = [getattr(pynvml, f"nvmlClocks{kind}Reason{bit}", None) for kind in ("Event", "Throttle")]
+    values = [
+        getattr(pynvml, f"nvmlClocks{kind}Reason{bit}", None) for kind in ("Event", "Throttle")
+    ]
     value = next(v for v in values if v is not None)
     assert value == 1 << clock_event_reasons.REASONS.index(name)
 
@@ -69,7 +85,7 @@ def test_it_parses_as_python_3_8() -> None:
     ast.parse(Path(pynvml.__file__).read_text(), feature_version=(3, 8))
 
 
-# -- the part that is kept on this machine ----------------------------------------------------------------------------
+# -- the part that is kept on this machine ---------------------------------------------------------
 
 
 @pytest.fixture
@@ -135,7 +151,15 @@ def test_a_cache_that_cannot_be_written_stays_as_it_is(cache: Path) -> None:
 def test_no_module_of_the_agent_needs_typing() -> None:
     """It takes half a MiB in each agent."""
     paths = repr([str(Path(agent.__file__).parents[3]), str(Path(pynvml.__file__).parent)])
-    stub = "sys.modules['ctypes.util'] = type(sys)('util'); sys.modules['ctypes.util'].find_library = None"
-    code = f"import sys; {stub}; sys.path += {paths}; from workbench.gpu.telemetry import agent; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    stub = (
+        "sys.modules['ctypes.util'] = type(sys)('util'); "
+        "sys.modules['ctypes.util'].find_library = None"
+    )
+    code = (
+        f"import sys; {stub}; sys.path += {paths}; from workbench.gpu.telemetry import agent; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
     assert not {"typing", "pathlib", "glob", "asyncio", "subprocess"} & set(done.stdout.split())

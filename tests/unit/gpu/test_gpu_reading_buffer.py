@@ -53,7 +53,10 @@ def moment(
     reasons: tuple[str, ...] | None = (),
     index: int = 0,
 ) -> Moment:
-    return Moment(at_s, (BenchmarkReading(index, power_w, energy_j, sm_mhz, None, 60.0 + at_s, 50.0, reasons),))
+    return Moment(
+        at_s,
+        (BenchmarkReading(index, power_w, energy_j, sm_mhz, None, 60.0 + at_s, 50.0, reasons),),
+    )
 
 
 def test_energy_is_the_counters_difference_between_the_ends() -> None:
@@ -84,7 +87,9 @@ def test_two_gpus_add_up_and_one_without_power_makes_it_absent() -> None:
         one = moment(at_s, power_w=100.0).gpus[0]
         return Moment(at_s, (one, one._replace(gpu_index=1, power_w=second)))
 
-    assert summarize([both(0, 50.0), both(1, 50.0)], [0, 1], 0.0, 1.0).power_w == pytest.approx(150.0)
+    assert summarize([both(0, 50.0), both(1, 50.0)], [0, 1], 0.0, 1.0).power_w == pytest.approx(
+        150.0
+    )
     assert summarize([both(0, 50.0), both(1, 50.0)], [0], 0.0, 1.0).power_w == pytest.approx(100.0)
     missing = summarize([both(0, None), both(1, None)], [0, 1], 0.0, 1.0)
     assert missing.power_w is None and "GPU 1" in missing.absent["power_w"]
@@ -93,11 +98,14 @@ def test_two_gpus_add_up_and_one_without_power_makes_it_absent() -> None:
 def test_the_spread_of_the_sm_clock_is_that_of_each_gpu() -> None:
     """Two GPUs at different steady clocks have no deviation, but a range."""
     moments = [
-        Moment(float(t), (moment(0, sm_mhz=2000).gpus[0], moment(0, sm_mhz=2600, index=1).gpus[0])) for t in range(4)
+        Moment(float(t), (moment(0, sm_mhz=2000).gpus[0], moment(0, sm_mhz=2600, index=1).gpus[0]))
+        for t in range(4)
     ]
     steady = summarize(moments, [0, 1], 0.0, 3.0)
     assert (steady.sm_mhz_min, steady.sm_mhz_max, steady.sm_mhz_sd) == (2000, 2600, 0.0)
-    swinging = summarize([moment(float(t), sm_mhz=2000 + 100 * (t % 2)) for t in range(4)], [0], 0.0, 3.0)
+    swinging = summarize(
+        [moment(float(t), sm_mhz=2000 + 100 * (t % 2)) for t in range(4)], [0], 0.0, 3.0
+    )
     assert (swinging.sm_mhz_min, swinging.sm_mhz_max, swinging.sm_mhz_sd) == (2000, 2100, 50.0)
     unread = summarize([moment(0.0, sm_mhz=None)], [0], 0.0, 1.0)
     assert (unread.sm_mhz_min, unread.sm_mhz_max, unread.sm_mhz_sd) == (None, None, None)
@@ -109,15 +117,28 @@ def test_a_gap_in_the_readings_gives_no_power() -> None:
 
 
 def test_shares_of_event_reasons() -> None:
-    moments = [moment(0.0, reasons=("SW power cap",)), moment(1.0, reasons=("SW power cap", "GPU idle")), moment(2.0)]
+    moments = [
+        moment(0.0, reasons=("SW power cap",)),
+        moment(1.0, reasons=("SW power cap", "GPU idle")),
+        moment(2.0),
+    ]
     moments.append(moment(3.0, reasons=None))
     got = summarize(moments, [0], 0.0, 3.0)
-    assert got.event_reasons == {"GPU idle": pytest.approx(1 / 3), "SW power cap": pytest.approx(2 / 3)}
+    assert got.event_reasons == {
+        "GPU idle": pytest.approx(1 / 3),
+        "SW power cap": pytest.approx(2 / 3),
+    }
 
 
 def test_nothing_read_is_nothing_told() -> None:
     got = summarize([], [0], 0.0, 1.0)
-    assert (got.power_w, got.energy_j, got.sm_mhz, got.temperature_c, got.samples) == (None, None, None, None, 0)
+    assert (got.power_w, got.energy_j, got.sm_mhz, got.temperature_c, got.samples) == (
+        None,
+        None,
+        None,
+        None,
+        0,
+    )
     assert {"power_w", "energy_j", "sm_mhz", "gpu_util_pct", "event_reasons"} <= set(got.absent)
     assert summarize([moment(0.0)], [], 0.0, 1.0).absent["power_w"] == "no GPU"
 
@@ -135,7 +156,10 @@ def test_mean_power_lies_between_the_lowest_and_the_highest(
     energy = [0.0]
     for a, b in itertools.pairwise(watts):
         energy.append(energy[-1] + (a + b) / 2)
-    moments = [moment(float(t), power_w=w, energy_j=energy[t] if counted else None) for t, w in enumerate(watts)]
+    moments = [
+        moment(float(t), power_w=w, energy_j=energy[t] if counted else None)
+        for t, w in enumerate(watts)
+    ]
     end = len(watts) - 1
     t0 = start * (end - 0.5)
     got = summarize(moments, [0], t0, t0 + share * (end - t0))

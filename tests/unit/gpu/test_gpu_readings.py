@@ -11,10 +11,16 @@ from nvml_child import Child, Driver
 
 
 def test_everything_of_a_gpu(agent: Callable[..., Child], driver: Driver) -> None:
-    driver.set("process 0 4242\t5368709120", f"process 0 {os.getpid()}\t1073741824", "uuid 1 GPU-second")
+    driver.set(
+        "process 0 4242\t5368709120", f"process 0 {os.getpid()}\t1073741824", "uuid 1 GPU-second"
+    )
     child = agent()
     said = child.driver("ok")
-    assert (said["driver_version"], said["cuda_version"], said["nvml_version"]) == ("580.95.05", "13.0", "13.580.95.05")
+    assert (said["driver_version"], said["cuda_version"], said["nvml_version"]) == (
+        "580.95.05",
+        "13.0",
+        "13.580.95.05",
+    )
     infos = child.infos()
     assert [i["uuid"] for i in infos] == ["GPU-00000000-0000-4000-8000-000000000000", "GPU-second"]
     assert infos[0] == {
@@ -43,7 +49,10 @@ def test_everything_of_a_gpu(agent: Callable[..., Child], driver: Driver) -> Non
     names = {p.pop("pid"): p for p in slow.pop("processes")}
     assert names[4242]["memory_bytes"] == 5368709120
     assert slow == {"fan_pct": 40, "pcie_gen": 5, "pcie_width": 16, "persistence": True}
-    assert gpu.pop("absent") == {"pcie_tx_mb_s": "needs a second reading", "pcie_rx_mb_s": "needs a second reading"}
+    assert gpu.pop("absent") == {
+        "pcie_tx_mb_s": "needs a second reading",
+        "pcie_rx_mb_s": "needs a second reading",
+    }
     assert gpu == {
         "index": 0,
         "uuid": "GPU-00000000-0000-4000-8000-000000000000",
@@ -130,7 +139,9 @@ def test_a_gpu_lost_at_the_start_has_a_row(agent: Callable[..., Child], driver: 
     first = child.sample()
     assert [g.get("state") for g in first["gpus"]] == ["lost", None]
     driver.set("lost 0 0")
-    assert child.sample(lambda d: "sm_mhz" in d["gpus"][0])["gpus"][0]["uuid"].startswith("GPU-00000000")
+    assert child.sample(lambda d: "sm_mhz" in d["gpus"][0])["gpus"][0]["uuid"].startswith(
+        "GPU-00000000"
+    )
 
 
 def test_all_lost_then_a_reloaded_driver(agent: Callable[..., Child], driver: Driver) -> None:
@@ -139,20 +150,33 @@ def test_all_lost_then_a_reloaded_driver(agent: Callable[..., Child], driver: Dr
     driver.set("lost * 15")
     child.sample(lambda d: {g.get("state") for g in d["gpus"]} == {"lost"})
     driver.clear([*Driver.FIELDS, "epoch * 2", "gpus * 1"])
-    assert len(child.sample(lambda d: len(d["gpus"]) == 1 and "sm_mhz" in d["gpus"][0])["gpus"]) == 1
+    assert (
+        len(child.sample(lambda d: len(d["gpus"]) == 1 and "sm_mhz" in d["gpus"][0])["gpus"]) == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "state"), [(4, "no permission"), (17, "no permission"), (16, "error"), (999, "error")]
 )
-def test_a_gpu_that_may_not_be_opened(agent: Callable[..., Child], driver: Driver, code: int, state: str) -> None:
+def test_a_gpu_that_may_not_be_opened(
+    agent: Callable[..., Child], driver: Driver, code: int, state: str
+) -> None:
     driver.set(f"handle 1 !{code}")
     gpus = agent().sample()["gpus"]
     assert gpus[1]["state"] == state and gpus[1]["message"] and gpus[0]["sm_mhz"] == 2790
 
 
-def test_a_gpu_whose_every_reading_fails_is_in_error(agent: Callable[..., Child], driver: Driver) -> None:
-    names = ("ClockInfo", "PerformanceState", "PowerManagementLimit", "EnforcedPowerLimit", "FieldValues", "PowerUsage")
+def test_a_gpu_whose_every_reading_fails_is_in_error(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
+    names = (
+        "ClockInfo",
+        "PerformanceState",
+        "PowerManagementLimit",
+        "EnforcedPowerLimit",
+        "FieldValues",
+        "PowerUsage",
+    )
     names += (
         "UtilizationRates",
         "MemoryInfo_v2",
@@ -167,7 +191,8 @@ def test_a_gpu_whose_every_reading_fails_is_in_error(agent: Callable[..., Child]
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(3, "not supported"), (4, "no permission"), (26, "deprecated"), (999, "unknown error")]
+    ("code", "words"),
+    [(3, "not supported"), (4, "no permission"), (26, "deprecated"), (999, "unknown error")],
 )
 def test_what_is_not_given_is_absent_with_its_reason_and_never_zero(
     agent: Callable[..., Child], driver: Driver, code: int, words: str
@@ -180,10 +205,17 @@ def test_what_is_not_given_is_absent_with_its_reason_and_never_zero(
         "PersistenceMode",
     ):
         driver.set(f"nvmlDeviceGet{name} 0 !{code}")
-    driver.set(f"nvmlDeviceGetCurrentClocksThrottleReasons 0 !{code}", f"field.186 0 !{code}", f"field.83 0 !{code}")
-    driver.set(f"nvmlDeviceGetPowerUsage 0 !{code}", f"nvmlDeviceGetTotalEnergyConsumption 0 !{code}")
     driver.set(
-        f"nvmlDeviceGetComputeRunningProcesses_v3 0 !{code}", f"nvmlDeviceGetComputeRunningProcesses_v2 0 !{code}"
+        f"nvmlDeviceGetCurrentClocksThrottleReasons 0 !{code}",
+        f"field.186 0 !{code}",
+        f"field.83 0 !{code}",
+    )
+    driver.set(
+        f"nvmlDeviceGetPowerUsage 0 !{code}", f"nvmlDeviceGetTotalEnergyConsumption 0 !{code}"
+    )
+    driver.set(
+        f"nvmlDeviceGetComputeRunningProcesses_v3 0 !{code}",
+        f"nvmlDeviceGetComputeRunningProcesses_v2 0 !{code}",
     )
     gpu = agent().sample()["gpus"][0]
     merged = {**gpu["absent"], **gpu["slow"]["absent"]}
@@ -206,13 +238,18 @@ def test_what_is_not_given_is_absent_with_its_reason_and_never_zero(
 def test_values_that_mean_not_available(agent: Callable[..., Child], driver: Driver) -> None:
     driver.set("clock.sm 0 4294967295", "nvmlDeviceGetPerformanceState 0 32")
     gpu = agent().sample()["gpus"][0]
-    assert gpu["absent"]["sm_mhz"] == "not available" and "pstate" in gpu["absent"] and "pstate" not in gpu
+    assert (
+        gpu["absent"]["sm_mhz"] == "not available"
+        and "pstate" in gpu["absent"]
+        and "pstate" not in gpu
+    )
 
 
 def test_an_old_driver(
     agent: Callable[..., Child], driver: Driver, old_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No v2 memory, TemperatureV, event reasons, field values or InitWithFlags: the older functions answer."""
+    """No v2 memory, TemperatureV, event reasons, field values or InitWithFlags: the older functions
+    answer."""
     monkeypatch.setenv("WORKBENCH_NVML_LIBRARY", str(old_library))
     driver.set("process 0 4242\t1073741824", "reasons * 8")
     child = agent()
@@ -226,26 +263,42 @@ def test_an_old_driver(
 
 
 def test_gb10_memory_is_the_hosts_and_says_so(agent: Callable[..., Child], driver: Driver) -> None:
-    driver.set("gpus * 1", "name 0 NVIDIA GB10", "nvmlDeviceGetMemoryInfo 0 !3", "nvmlDeviceGetMemoryInfo_v2 0 !3")
+    driver.set(
+        "gpus * 1",
+        "name 0 NVIDIA GB10",
+        "nvmlDeviceGetMemoryInfo 0 !3",
+        "nvmlDeviceGetMemoryInfo_v2 0 !3",
+    )
     driver.set("process 0 11\t3000000000", "process 0 12\t2000000000", "graphics 0 12\t2000000000")
     child = agent()
     info = child.infos()[0]
     reading = child.sample()
     gpu = reading["gpus"][0]
     assert info["unified_memory"] is True
-    assert info["memory_total_bytes"] == gpu["memory_total_bytes"] == reading["host"]["memory_total_bytes"]
+    assert (
+        info["memory_total_bytes"]
+        == gpu["memory_total_bytes"]
+        == reading["host"]["memory_total_bytes"]
+    )
     assert gpu["memory_used_bytes"] == 5000000000  # a process in both lists counts once
-    driver.set("nvmlDeviceGetComputeRunningProcesses_v3 0 !3", "nvmlDeviceGetComputeRunningProcesses_v2 0 !3")
+    driver.set(
+        "nvmlDeviceGetComputeRunningProcesses_v3 0 !3",
+        "nvmlDeviceGetComputeRunningProcesses_v2 0 !3",
+    )
     unknown = child.sample(lambda d: "memory_used_bytes" not in d["gpus"][0])
     assert "unified" in unknown["gpus"][0]["absent"]["memory_used_bytes"]
 
 
-def test_gb10_that_claims_the_hosts_memory_as_its_own(agent: Callable[..., Child], driver: Driver) -> None:
+def test_gb10_that_claims_the_hosts_memory_as_its_own(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
     driver.set("gpus * 1", "name 0 NVIDIA GB10")  # memory calls succeed with nonsense
     assert agent().sample()["gpus"][0]["memory_used_bytes"] == 0  # no process: nothing is used
 
 
-def test_a_discrete_card_whose_memory_fails_is_not_unified(agent: Callable[..., Child], driver: Driver) -> None:
+def test_a_discrete_card_whose_memory_fails_is_not_unified(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
     driver.set("nvmlDeviceGetMemoryInfo 0 !3", "nvmlDeviceGetMemoryInfo_v2 0 !3")
     child = agent()
     assert child.infos()[0]["unified_memory"] is False
@@ -270,7 +323,9 @@ def test_a_32_bit_byte_counter_that_may_wrap_unseen_gives_no_number(
 ) -> None:
     driver.set("type.197 * 1", "type.198 * 1", "nvmlDeviceGetCurrPcieLinkGeneration * 5")
     child = agent(interval_s=0.5)
-    gpu = child.sample(lambda d: "second" not in d["gpus"][0]["absent"].get("pcie_tx_mb_s", "second"))["gpus"][0]
+    gpu = child.sample(
+        lambda d: "second" not in d["gpus"][0]["absent"].get("pcie_tx_mb_s", "second")
+    )["gpus"][0]
     assert "wrap" in gpu["absent"]["pcie_tx_mb_s"]
 
 
@@ -284,14 +339,17 @@ def test_a_32_bit_byte_counter_that_may_wrap_unseen_gives_no_number(
         (0x1004, ["SW power cap", "unknown (0x1000)"]),
     ],
 )
-def test_event_reasons_by_name(agent: Callable[..., Child], driver: Driver, mask: int, names: list[str] | None) -> None:
+def test_event_reasons_by_name(
+    agent: Callable[..., Child], driver: Driver, mask: int, names: list[str] | None
+) -> None:
     driver.set(f"reasons * {mask}")
     found = agent().sample()["gpus"][0]["event_reasons"]
     assert len(found) == 9 if names is None else found == names
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"), list(enumerate(["none", "passthrough", "vgpu", "host vgpu", "host vsga", "mode 5"]))
+    ("mode", "name"),
+    list(enumerate(["none", "passthrough", "vgpu", "host vgpu", "host vsga", "mode 5"])),
 )
 def test_virtualization(agent: Callable[..., Child], driver: Driver, mode: int, name: str) -> None:
     driver.set(f"virtualization * {mode}")
@@ -301,10 +359,14 @@ def test_virtualization(agent: Callable[..., Child], driver: Driver, mode: int, 
 def test_slowdown_temperature_from_the_margin_where_thresholds_are_relative(
     agent: Callable[..., Child], driver: Driver
 ) -> None:
-    driver.set("field.194 * -2", "type.194 * 5", "margin * 26", "nvmlDeviceGetTemperatureThreshold * !3")
+    driver.set(
+        "field.194 * -2", "type.194 * 5", "margin * 26", "nvmlDeviceGetTemperatureThreshold * !3"
+    )
     assert agent().infos()[0]["temperature_slowdown_c"] == 61 + 26 + 2
 
 
-def test_more_processes_than_there_was_room_for(agent: Callable[..., Child], driver: Driver) -> None:
+def test_more_processes_than_there_was_room_for(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
     driver.set(*(f"process 0 {1000 + n}\t1048576" for n in range(50)))
     assert len(agent().sample()["gpus"][0]["slow"]["processes"]) == 50

@@ -56,16 +56,29 @@ def test_what_came_and_went_between_two_looks_is_told(tmp_path: Path) -> None:
     where = register.place(str(tmp_path / "register"))
 
     def changes() -> list[Any]:
-        return [(c["gpu_index"], c["setting"]) for one in register.read(where, BOOT) for c in one["changes"]]
+        return [
+            (c["gpu_index"], c["setting"])
+            for one in register.read(where, BOOT)
+            for c in one["changes"]
+        ]
 
     register.publish(where, "a", BOOT, [entry()])
     assert changes() == [(0, "power_limit_w")]
     register.publish(where, "a", BOOT, [entry(state="kept")])
     assert changes() == [(0, "power_limit_w")], "nothing was set"
-    register.publish(where, "a", BOOT, [entry(), entry(setting="gpu_clocks", before="default", now="1,2", gpu_index=3)])
+    register.publish(
+        where,
+        "a",
+        BOOT,
+        [entry(), entry(setting="gpu_clocks", before="default", now="1,2", gpu_index=3)],
+    )
     register.publish(where, "a", BOOT, [])
     came_and_went = [(0, "power_limit_w"), (3, "gpu_clocks")]
-    assert told(Path(where)) == [] and changes() == [(0, "power_limit_w"), (3, "gpu_clocks"), *came_and_went]
+    assert told(Path(where)) == [] and changes() == [
+        (0, "power_limit_w"),
+        (3, "gpu_clocks"),
+        *came_and_went,
+    ]
     for _ in range(register.CHANGES_KEPT):
         register.publish(where, "a", BOOT, [entry()])
         register.publish(where, "a", BOOT, [])
@@ -73,7 +86,9 @@ def test_what_came_and_went_between_two_looks_is_told(tmp_path: Path) -> None:
 
 
 def text(**changes: Any) -> str:
-    return json.dumps({"journal": "x", "boot_id": BOOT, "made_ns": 1, "entries": [entry(now=1.0)], **changes})
+    return json.dumps(
+        {"journal": "x", "boot_id": BOOT, "made_ns": 1, "entries": [entry(now=1.0)], **changes}
+    )
 
 
 def linked(path: Path) -> None:
@@ -112,7 +127,9 @@ HOSTILE: dict[str, Callable[[Path], Any]] = {
     "no number": lambda p: p.write_text(text(entries=[entry(now=float("nan"))])),
     "an option": lambda p: p.write_text(text(entries=[entry(gpu_uuid="--help")])),
     "an escape": lambda p: p.write_text(text(entries=[entry(state="\x1b]52;c;x\x07")])),
-    "a change of no setting": lambda p: p.write_text(text(changes=[{"setting": "x", "gpu_index": 0, "unix_s": 1}])),
+    "a change of no setting": lambda p: p.write_text(
+        text(changes=[{"setting": "x", "gpu_index": 0, "unix_s": 1}])
+    ),
     "a flood of changes": lambda p: p.write_text(text(changes=[{}] * 100)),
     "a change of no shape": lambda p: p.write_text(text(changes=[7])),
     "a value under it": lambda p: p.write_text(text(entries=[entry(over=["1,2"])])),
@@ -120,12 +137,16 @@ HOSTILE: dict[str, Callable[[Path], Any]] = {
     "a time before all time": lambda p: p.write_text(text(entries=[entry(since_unix_s=-1e15)])),
     "a time no float can hold": lambda p: p.write_text(text(entries=[entry(since_unix_s=10**400)])),
     "an energy no float can hold": lambda p: p.write_text(text(entries=[entry(energy_j=10**400)])),
-    "a GPU that fills the screen": lambda p: p.write_text(text(entries=[entry(gpu_index=10**3000)])),
+    "a GPU that fills the screen": lambda p: p.write_text(
+        text(entries=[entry(gpu_index=10**3000)])
+    ),
 }
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
-def test_what_no_workbench_writes_is_passed_over_at_once(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+def test_what_no_workbench_writes_is_passed_over_at_once(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
     make(tmp_path / f"{register.PREFIX}0.evil.json")
     register.publish(str(tmp_path), "a", BOOT, [entry()])
     assert told(tmp_path) == [450.0]
@@ -135,7 +156,9 @@ def test_a_flood_of_one_user_hides_nobody(tmp_path: Path) -> None:
     register.publish(str(tmp_path), "a", BOOT, [entry()])
     mine = next(tmp_path.iterdir())
     for number in range(500):
-        (tmp_path / f"{register.PREFIX}0.{number}.json").write_text(text(journal=f"j{number}", entries=[]))
+        (tmp_path / f"{register.PREFIX}0.{number}.json").write_text(
+            text(journal=f"j{number}", entries=[])
+        )
     if os.geteuid() == 0:
         for path in tmp_path.iterdir():
             if path != mine:
@@ -155,10 +178,16 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
         many = [entry(now=100.0 + number, gpu_index=index) for index in range(300)]
         said = text(journal=f"j{number}", entries=many, made_ns=number)
         (tmp_path / f"{register.PREFIX}0.{number}.json").write_text(said)
-    (tmp_path / f"{register.PREFIX}0.x.json").write_text(text(journal="jx", entries=[entry()] * 600, made_ns=99))
+    (tmp_path / f"{register.PREFIX}0.x.json").write_text(
+        text(journal="jx", entries=[entry()] * 600, made_ns=99)
+    )
     found, _ = claims.from_register(register.read(str(tmp_path), BOOT), -1, "")
     assert {c.now for c in found} == {128.0, 129.0}
-    lines = list(other_changes_lines(SessionState(host=HostView("here"), others=tuple(map(alteration_of, found)))))
+    lines = list(
+        other_changes_lines(
+            SessionState(host=HostView("here"), others=tuple(map(alteration_of, found)))
+        )
+    )
     assert len(lines) == 9 and "and 592 more" in lines[-1]
 
 
@@ -202,12 +231,16 @@ def test_nobody_is_at_work_for_ever_or_with_a_process_of_another(tmp_path: Path)
     made = entry(state="pending")
     assert register._changing(made, os.stat_result(found))
     assert not register._changing(made, later) and not register._changing(made, other)
-    assert not register._changing(entry(state="pending", owner={**made["owner"], "pid": 1 << 22, "start": ""}), other)
+    assert not register._changing(
+        entry(state="pending", owner={**made["owner"], "pid": 1 << 22, "start": ""}), other
+    )
 
 
 def test_no_claim_is_of_the_future(tmp_path: Path) -> None:
     """Which would make it newer than all others, and no date that can be shown."""
-    register.publish(str(tmp_path), "a", BOOT, [entry(since_unix_s=1e300, set_unix_s=time.time() + 1e6)])
+    register.publish(
+        str(tmp_path), "a", BOOT, [entry(since_unix_s=1e300, set_unix_s=time.time() + 1e6)]
+    )
     ((found,),) = [one["entries"] for one in register.read(str(tmp_path), BOOT)]
     assert max(found["since_unix_s"], found["set_unix_s"]) <= time.time()
 

@@ -24,7 +24,9 @@ def test_it_needs_nothing_but_an_old_python(module: ModuleType) -> None:
     tree = ast.parse(source, feature_version=(3, 8))
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Match)]
     source = source.replace("from workbench.model import core_values\n", "core_values = None\n")
-    alone = subprocess.run([sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, timeout=30)
+    alone = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, timeout=30
+    )
     assert alone.returncode == 0, alone.stderr
 
 
@@ -36,7 +38,11 @@ def test_it_needs_nothing_but_an_old_python(module: ModuleType) -> None:
         ("gpu_clocks", "1000,2000", "sudo nvidia-smi -i GPU-a --lock-gpu-clocks=1000,2000"),
         ("gpu_clocks", "default", "sudo nvidia-smi -i GPU-a --reset-gpu-clocks"),
         ("memory_clocks", "unknown", "sudo nvidia-smi -i GPU-a --reset-memory-clocks"),
-        ("governor", "powersave", "echo powersave | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
+        (
+            "governor",
+            "powersave",
+            "echo powersave | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        ),
     ],
 )
 def test_the_command_by_hand(setting: str, before: object, typed: str) -> None:
@@ -48,7 +54,9 @@ def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
     for cpu in range(3):
         (tmp_path / f"a b/devices/system/cpu/cpu{cpu}/cpufreq").mkdir(parents=True)
     for before in ("performance=0,2 powersave=1", "schedutil"):
-        line = setting_commands.by_hand("host", "governor", before, str(tmp_path / "a b")).replace("sudo ", "")
+        line = setting_commands.by_hand("host", "governor", before, str(tmp_path / "a b")).replace(
+            "sudo ", ""
+        )
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
         files = sorted((tmp_path / "a b").rglob("scaling_governor"))
         now = {int(f.parent.parent.name[3:]): f.read_text().strip() for f in files}
@@ -65,7 +73,8 @@ def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
         assert step.argv[0] == "tee" and step.stdin is not None
         for file in step.argv[1:]:
             written[int(file.split("/cpu/cpu")[1].split("/")[0])] = step.stdin.strip()
-        assert setting_commands.equal("governor", value, step.value)  # each part holds when the whole does
+        # each part holds when the whole does
+        assert setting_commands.equal("governor", value, step.value)
     assert written == by_core
     changed = {**by_core, min(by_core): "userspace"}
     assert not setting_commands.equal("governor", core_values.joined(changed), value)
@@ -90,7 +99,9 @@ def test_equal_values_of_gpus() -> None:
     assert setting_commands.equal("power_limit_w", 449.8, 450) and not setting_commands.equal(
         "power_limit_w", 449.4, 450.0
     )
-    assert setting_commands.equal("persistence", True, True) and not setting_commands.equal("persistence", 1, True)
+    assert setting_commands.equal("persistence", True, True) and not setting_commands.equal(
+        "persistence", 1, True
+    )
     assert not setting_commands.equal("persistence", None, False)
 
 
@@ -100,7 +111,8 @@ def test_equal_values_of_gpus() -> None:
         (0, "All done.", "nvidia-smi", None),
         (
             0,
-            "Changing … is not supported for GPU: 1.\nTreating as warning and moving on.\nAll done.",
+            "Changing … is not supported for GPU: 1.\nTreating as warning and moving on.\nAll "
+            "done.",
             "nvidia-smi",
             "Changing … is not supported for GPU: 1. Treating as warning and moving on. All done.",
         ),
@@ -118,14 +130,22 @@ def test_what_says_that_it_failed(code: int, said: str, program: str, why: str |
     ("setting", "before", "told", "failed", "ok", "words"),
     [
         ("power_limit_w", 600.0, 600.0, None, True, "as it was before"),
-        ("power_limit_w", 600.0, 600.0, "the link was lost", True, "as it was before"),  # it was done all the same
+        # it was done all the same
+        ("power_limit_w", 600.0, 600.0, "the link was lost", True, "as it was before"),
         ("power_limit_w", 600.0, 450.0, None, False, "the driver reports 450 W, not 600 W"),
         ("power_limit_w", 600.0, None, None, False, "reports nothing, not 600 W"),
         ("gpu_clocks", "unknown", None, None, True, "the previous lock is unknown"),
         ("gpu_clocks", "1000,2000", None, None, True, "locked again as before"),
         ("gpu_clocks", "1000,2000", None, "GPU is lost", False, "GPU is lost"),
         ("persistence", True, False, None, False, "nvidia-persistenced"),
-        ("governor", "powersave", "performance", None, False, "the cores report performance, not powersave"),
+        (
+            "governor",
+            "powersave",
+            "performance",
+            None,
+            False,
+            "the cores report performance, not powersave",
+        ),
     ],
 )
 def test_when_a_setting_is_back(
@@ -136,7 +156,14 @@ def test_when_a_setting_is_back(
 
 
 def test_the_order_of_giving_back() -> None:
-    settings = ["governor", "persistence", "something new", "power_limit_w", "memory_clocks", "gpu_clocks"]
+    settings = [
+        "governor",
+        "persistence",
+        "something new",
+        "power_limit_w",
+        "memory_clocks",
+        "gpu_clocks",
+    ]
     assert sorted(settings, key=setting_commands.order) == [
         "gpu_clocks",
         "memory_clocks",
@@ -149,29 +176,46 @@ def test_the_order_of_giving_back() -> None:
 
 def test_settings_that_a_restart_took_away() -> None:
     entry = {"boot_id": "b1", "energy_j": 500.0}
-    assert setting_commands.why_lost(entry, "b1", 600.0) is None and setting_commands.why_lost(entry, "b1") is None
+    assert (
+        setting_commands.why_lost(entry, "b1", 600.0) is None
+        and setting_commands.why_lost(entry, "b1") is None
+    )
     assert setting_commands.why_lost(entry, "b2", 600.0) == "the host was restarted"
     assert setting_commands.why_lost(entry, "b1", 3.0) == "the driver was reloaded"
     assert setting_commands.why_lost({"boot_id": "b1", "energy_j": None}, "b1", 3.0) is None
 
 
 def test_words_for_a_shell_stay_words() -> None:
-    assert shlex.split(setting_commands.by_hand("GPU-a; rm -rf /", "persistence", True))[3] == "GPU-a; rm -rf /"
+    assert (
+        shlex.split(setting_commands.by_hand("GPU-a; rm -rf /", "persistence", True))[3]
+        == "GPU-a; rm -rf /"
+    )
     assert shlex.split(setting_commands.by_hand("host", "governor", "a;b"))[1] == "a;b"
 
 
 C_STATES = st.sampled_from(["on", "off", "off:0", "off:1-2", "off:0,2-3"])
 
 
-@given(st.dictionaries(st.integers(0, 40), st.tuples(C_STATES, st.integers(1, 5)), min_size=1, max_size=8))
+@given(
+    st.dictionaries(
+        st.integers(0, 40), st.tuples(C_STATES, st.integers(1, 5)), min_size=1, max_size=8
+    )
+)
 def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> None:
     """The commands of a revert write into each file what it held, whatever the cores had."""
-    held = {cpu: [core_values.is_off(value, n) for n in range(states)] for cpu, (value, states) in by_core.items()}
-    read = {cpu: core_values.c_states([f"{off:d}\n" for off in states]) for cpu, states in held.items()}
+    held = {
+        cpu: [core_values.is_off(value, n) for n in range(states)]
+        for cpu, (value, states) in by_core.items()
+    }
+    read = {
+        cpu: core_values.c_states([f"{off:d}\n" for off in states]) for cpu, states in held.items()
+    }
     value = core_values.joined({cpu: states or "" for cpu, states in read.items()})
     assert value is not None and setting_commands.SETTINGS["c_states"].valid(value)
     written: dict[str, str] = {}
-    for step in setting_commands.steps("host", "c_states", value, cores={cpu: len(held[cpu]) for cpu in held}):
+    for step in setting_commands.steps(
+        "host", "c_states", value, cores={cpu: len(held[cpu]) for cpu in held}
+    ):
         assert step.argv[0] == "tee" and step.stdin is not None and step.value == value
         written |= dict.fromkeys(step.argv[1:], step.stdin)
     root = "/sys/devices/system/cpu"
@@ -195,15 +239,27 @@ def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> No
 )
 def test_when_a_change_of_c_states_was_interrupted(found: str, cut: bool) -> None:
     assert setting_commands.was_interrupted("c_states", found, "off", "on") is cut
-    assert not setting_commands.was_interrupted("c_states", "off=0 on=1", "off", "off:1-3")  # these are off in both
+    # these are off in both
+    assert not setting_commands.was_interrupted("c_states", "off=0 on=1", "off", "off:1-3")
 
 
 def test_c_states_by_hand(tmp_path: Path) -> None:
-    files = [tmp_path / f"devices/system/cpu/cpu{cpu}/cpuidle/state{n}/disable" for cpu in (0, 1) for n in range(3)]
+    files = [
+        tmp_path / f"devices/system/cpu/cpu{cpu}/cpuidle/state{n}/disable"
+        for cpu in (0, 1)
+        for n in range(3)
+    ]
     for file in files:
         file.parent.mkdir(parents=True)
-    for before, held in (("off", "111111"), ("on", "000000"), ("off:1-2", "011011"), ("off:0=1 on=0", "000100")):
-        line = setting_commands.by_hand("host", "c_states", before, str(tmp_path)).replace("sudo ", "")
+    for before, held in (
+        ("off", "111111"),
+        ("on", "000000"),
+        ("off:1-2", "011011"),
+        ("off:0=1 on=0", "000100"),
+    ):
+        line = setting_commands.by_hand("host", "c_states", before, str(tmp_path)).replace(
+            "sudo ", ""
+        )
         for file in files:
             file.write_text("x\n")
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)

@@ -1,4 +1,5 @@
-"""Who may change settings: root, sudo with all or some commands, a password, nobody; and where a password goes."""
+"""Who may change settings: root, sudo with all or some commands, a password, nobody; and where a
+password goes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ from support.procs import Watched
 from tests.support.fake_sudo import Sudo
 from workbench.gpu.settings import apply, current_values
 from workbench.gpu.settings.plan import plan
-from workbench.gpu.settings.rights import SECURE_PATH, Rights, granted, rights_on, sudo_refusal, with_password
+from workbench.gpu.settings.rights import (
+    SECURE_PATH,
+    Rights,
+    granted,
+    rights_on,
+    sudo_refusal,
+    with_password,
+)
 from workbench.gpu.settings.sudoers import sudoers
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Completed, HostFacts
@@ -33,7 +41,15 @@ from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
 
 SECRET = "Tr0ub4dor&3 quartz"
-INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
+INFO = GpuInfo(
+    0,
+    "GPU-a",
+    "RTX PRO 6000",
+    sm_max_mhz=3090,
+    memory_max_mhz=14001,
+    power_min_w=150.0,
+    power_max_w=600.0,
+)
 HOST = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (INFO,), (GpuSample(0, "GPU-a"),))
 WANTED = {"0": GpuSettings(power_limit_w=450, gpu_clocks=ClockRange(1, 2))}
 
@@ -45,7 +61,10 @@ class Facts(LocalHost):
 
     def __init__(self, capabilities: str = "000001ffffffffff", **facts: Any) -> None:
         base: dict[str, Any] = {"user": "ada", "uid": 1000, "nvidia_smi": "/usr/bin/nvidia-smi"}
-        self._facts, self.capabilities = HostFacts("box", "local", **{**base, **facts}), capabilities
+        self._facts, self.capabilities = (
+            HostFacts("box", "local", **{**base, **facts}),
+            capabilities,
+        )
 
     async def facts(self) -> HostFacts:
         return self._facts
@@ -71,7 +90,11 @@ def rights(host: Facts) -> Rights:
 
 def test_root_runs_it_plainly() -> None:
     found = rights(Facts(uid=0, initial_user_namespace=True))
-    assert found.refusal is None and found.argv(("nvidia-smi", "-i", "GPU-a")) == ("nvidia-smi", "-i", "GPU-a")
+    assert found.refusal is None and found.argv(("nvidia-smi", "-i", "GPU-a")) == (
+        "nvidia-smi",
+        "-i",
+        "GPU-a",
+    )
     assert not found.sudo_password
 
 
@@ -105,7 +128,8 @@ def test_sudo_that_asks_nothing(sudo: Sudo) -> None:
         "450",
     )
     assert [c.right for c in plan(WANTED, HOST, found)] == [None, None] and not found.sudo_password
-    assert all("-l" in options or "-v" in options for options, _ in sudo.calls)  # looked at, nothing run
+    # looked at, nothing run
+    assert all("-l" in options or "-v" in options for options, _ in sudo.calls)
 
 
 def as_listed(file: str) -> list[str]:
@@ -118,7 +142,10 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     """One file, for every set and every way back, of this GPU and with no other option."""
     sudo.allow("/usr/bin/true")
     before = plan(WANTED, HOST, rights(Facts()))
-    assert all(c.right and "needs root on box (ada is not, and sudo asks for a password)" in c.right for c in before)
+    assert all(
+        c.right and "needs root on box (ada is not, and sudo asks for a password)" in c.right
+        for c in before
+    )
     assert all("`workbench gpu sudoers`" in (c.right or "") for c in before)
     smi = str(sudo.here / "nvidia-smi")
     cores = {0: 2, 1: 2}
@@ -148,7 +175,9 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
 
 
 @pytest.mark.parametrize(("uid", "gid", "mode"), [(1000, 0, 0o755), (0, 0, 0o757), (0, 50, 0o775)])
-def test_what_another_can_change_is_neither_run_nor_proposed(sudo: Sudo, uid: int, gid: int, mode: int) -> None:
+def test_what_another_can_change_is_neither_run_nor_proposed(
+    sudo: Sudo, uid: int, gid: int, mode: int
+) -> None:
     smi = sudo.here / "nvidia-smi"
     stat = (sudo.here / "stat").read_text().replace("\nexec", "\n")
     mine = f'case $3 in {smi}) echo "{uid} {gid} {mode | 0o100000:x}"; exit ;; esac\n'
@@ -160,14 +189,21 @@ def test_what_another_can_change_is_neither_run_nor_proposed(sudo: Sudo, uid: in
         return
     for command in plan(WANTED, HOST, found):
         assert command.right == found.refusal and "sudo" not in command.argv
-    assert f"{smi} is not run as root, because users other than root can change {smi}" in (found.refusal or "")
-    assert "gpu sudoers" not in (found.refusal or "") and not found.by_sudoers and not found.sudo_password
+    assert (f"{smi} is not run as root, because users other than root can change {smi}") in (
+        found.refusal or ""
+    )
+    assert (
+        "gpu sudoers" not in (found.refusal or "")
+        and not found.by_sudoers
+        and not found.sudo_password
+    )
 
 
 def test_nobody_who_helps(sudo: Sudo) -> None:
     found = rights(Facts())  # no rule at all
     assert (
-        "ada is not, and sudo says: Sorry, user ada may not run sudo on box" in (found.refusal or "")
+        "ada is not, and sudo says: Sorry, user ada may not run sudo on box"
+        in (found.refusal or "")
         and not found.sudo_password
     )
     (sudo.here / "sudo").unlink()
@@ -180,12 +216,30 @@ def test_nobody_who_helps(sudo: Sudo) -> None:
     [
         ("    (ALL : ALL) ALL", "/usr/bin/nvidia-smi -pm 1", "asks"),
         ("    (ALL) NOPASSWD: ALL", "/usr/bin/nvidia-smi -pm 1", "free"),
-        ("    (ALL) ALL\n    (root) NOPASSWD: /usr/bin/nvidia-smi", "/usr/bin/nvidia-smi -pm 1", "free"),
-        ("    (root) NOPASSWD: /usr/bin/nvidia-smi\n    (ALL) ALL", "/usr/bin/nvidia-smi -pm 1", "asks"),  # the last
-        ("    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee", "/usr/bin/nvidia-smi -pl 4", ""),
-        ("    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee", "/usr/bin/tee /x", "asks"),
         (
-            "    (root) NOPASSWD: SETENV: /usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2, /bin/ls",
+            "    (ALL) ALL\n    (root) NOPASSWD: /usr/bin/nvidia-smi",
+            "/usr/bin/nvidia-smi -pm 1",
+            "free",
+        ),
+        # the last
+        (
+            "    (root) NOPASSWD: /usr/bin/nvidia-smi\n    (ALL) ALL",
+            "/usr/bin/nvidia-smi -pm 1",
+            "asks",
+        ),
+        (
+            "    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee",
+            "/usr/bin/nvidia-smi -pl 4",
+            "",
+        ),
+        (
+            "    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee",
+            "/usr/bin/tee /x",
+            "asks",
+        ),
+        (
+            "    (root) NOPASSWD: SETENV: /usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2, "
+            "/bin/ls",
             "/usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks=1,2",
             "free",
         ),
@@ -193,14 +247,28 @@ def test_nobody_who_helps(sudo: Sudo) -> None:
         ('    (root) NOPASSWD: /usr/bin/nvidia-smi ""', "/usr/bin/nvidia-smi -pm 1", ""),
         ("    (root) NOPASSWD: ALL, !/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi -pm 1", ""),
         ("    (postgres) NOPASSWD: ALL", "/usr/bin/nvidia-smi -pm 1", ""),
-        ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$", "/usr/bin/nvidia-smi -pl 40", "free"),
-        ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$", "/usr/bin/nvidia-smi -pl 40 -x", ""),
+        (
+            "    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$",
+            "/usr/bin/nvidia-smi -pl 40",
+            "free",
+        ),
+        (
+            "    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$",
+            "/usr/bin/nvidia-smi -pl 40 -x",
+            "",
+        ),
         ("Sorry, user ada may not run sudo on box.", "/usr/bin/nvidia-smi -pm 1", ""),
-        ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]{2,4}$, /bin/ls", "/usr/bin/nvidia-smi -pl 400", "free"),
+        (
+            "    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]{2,4}$, /bin/ls",
+            "/usr/bin/nvidia-smi -pl 400",
+            "free",
+        ),
     ],
 )
 def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
-    text = f"Matching Defaults entries for ada on box:\n    env_reset\n\nUser ada may run:\n{rules}\n"
+    text = (
+        f"Matching Defaults entries for ada on box:\n    env_reset\n\nUser ada may run:\n{rules}\n"
+    )
     assert granted(text, command.split()) == how
 
 
@@ -208,14 +276,25 @@ def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
     ("said", "reason"),
     [
         ("sudo: a password is required", None),
-        ("\nSorry, try again.\n\nsudo: no password was provided\nsudo: 1 incorrect password attempt", None),
         (
-            "sudo: Account or password is expired, reset your password and try again\nsudo: unable to change expired "
+            "\nSorry, try again.\n\nsudo: no password was provided\nsudo: 1 incorrect password "
+            "attempt",
+            None,
+        ),
+        (
+            "sudo: Account or password is expired, reset your password and try again\nsudo: unable "
+            "to change expired "
             "password: Authentication token manipulation error\nsudo: a password is required",
             "sudo says: Account or password is expired, reset your password and try again",
         ),
-        ("sudo: sorry, you must have a tty to run sudo", "sudo says: sorry, you must have a tty to run sudo"),
-        ("Sorry, user ada may not run sudo on box.", "sudo says: Sorry, user ada may not run sudo on box"),
+        (
+            "sudo: sorry, you must have a tty to run sudo",
+            "sudo says: sorry, you must have a tty to run sudo",
+        ),
+        (
+            "Sorry, user ada may not run sudo on box.",
+            "sudo says: Sorry, user ada may not run sudo on box",
+        ),
         ("ada is not in the sudoers file.", "sudo says: ada is not in the sudoers file"),
         (
             "sudo: account validation failure, is your account locked?",
@@ -231,7 +310,8 @@ def test_sudos_own_reasons_are_passed_on(said: str, reason: str | None) -> None:
 
 
 class Box(Facts):
-    """This machine, as ada who has no rights of her own; everything that was run and given on stdin."""
+    """This machine, as ada who has no rights of her own; everything that was run and given on
+    stdin."""
 
     def __init__(self, **facts: Any) -> None:
         super().__init__(**facts)
@@ -248,18 +328,24 @@ class Bench:
         self.host = Box(nvidia_smi=str(smi.here / "nvidia-smi"))
 
     def governors(self) -> list[str]:
-        return [p.read_text().strip() for p in sorted(self.cores.glob("*/cpufreq/scaling_governor"))]
+        return [
+            p.read_text().strip() for p in sorted(self.cores.glob("*/cpufreq/scaling_governor"))
+        ]
 
 
 @pytest.fixture
-def bench(driver: Driver, sudo: Sudo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(
+    driver: Driver, sudo: Sudo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
     journal = tmp_path / "xdg-state" / "workbench" / "gpu" / "journal.json"
     smi = Smi(tmp_path / "bin", driver.script, journal)
     cores = tmp_path / "sys" / "devices" / "system" / "cpu"
     for cpu in range(2):
         (cores / f"cpu{cpu}" / "cpufreq").mkdir(parents=True)
         (cores / f"cpu{cpu}" / "cpufreq" / "scaling_governor").write_text("powersave\n")
-        (cores / f"cpu{cpu}" / "cpufreq" / "scaling_available_governors").write_text("performance powersave\n")
+        (cores / f"cpu{cpu}" / "cpufreq" / "scaling_available_governors").write_text(
+            "performance powersave\n"
+        )
     monkeypatch.setenv("WORKBENCH_SIM_SYSFS", str(tmp_path / "sys"))
     sudo.allow("ALL")
     yield Bench(sudo, smi, cores, journal)
@@ -282,7 +368,11 @@ def test_a_password_goes_to_sudos_stdin_and_nowhere_else(bench: Bench, tmp_path:
             assert "power_limit_w" in bench.journal.read_text()
             text = bench.journal.read_text()
             back = await session.gpu.revert(password=SECRET)
-        assert back.ok and bench.governors() == ["powersave"] * 2 and bench.smi.setters == ["-pl 450", "-pl 600"]
+        assert (
+            back.ok
+            and bench.governors() == ["powersave"] * 2
+            and bench.smi.setters == ["-pl 450", "-pl 600"]
+        )
         await session.close()
         return session, [wrong.value, repr(wrong.value.__dict__), done, back, text, *watched.seen]
 
@@ -290,7 +380,11 @@ def test_a_password_goes_to_sudos_stdin_and_nowhere_else(bench: Bench, tmp_path:
     assert session.state.host.sudo_password
     shown += [repr(session.state), repr(session.__dict__), json.dumps(bench.sudo.calls)]
     shown += [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "sudo.json"]
-    leaks = [one for one in shown if SECRET in (one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one))]
+    leaks = [
+        one
+        for one in shown
+        if SECRET in (one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one))
+    ]
     assert not leaks
     commands = [command for command, _ in bench.host.ran]
     assert not any(SECRET in command or "quartz" in command for command in commands)
@@ -309,7 +403,11 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
         assert all(c.right is None for c in commands)
         report = await apply.apply(bench.host, commands, rights=known)
         assert report.ok and bench.governors() == ["performance"] * 2
-        written = [data for command, data in bench.host.ran if command.startswith("sudo") and "cpufreq" in command]
+        written = [
+            data
+            for command, data in bench.host.ran
+            if command.startswith("sudo") and "cpufreq" in command
+        ]
         assert written == [b"performance\n"]
 
     asyncio.run(asyncio.wait_for(work(), 60))
@@ -336,7 +434,8 @@ def test_a_password_of_someone_whom_sudo_does_not_know(bench: Bench) -> None:
     async def work() -> None:
         known = await rights_on(bench.host)
         with pytest.raises(
-            SettingsError, match="sudo says: Sorry, user ada may not run sudo on box; nothing was changed"
+            SettingsError,
+            match="sudo says: Sorry, user ada may not run sudo on box; nothing was changed",
         ):
             await with_password(bench.host, known, SECRET)
 
@@ -369,11 +468,18 @@ def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Ben
     async def work() -> None:
         session = Session(bench.host)
         for dry_run in (True, False):
-            (outcome,) = (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run)).outcomes
-            assert outcome.ok and "these rights allow the change but not its revert" in outcome.message
+            (outcome,) = (
+                await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run)
+            ).outcomes
+            assert (
+                outcome.ok
+                and ("these rights allow the change but not its revert") in outcome.message
+            )
             assert "the file that `workbench gpu sudoers` prints" in outcome.message
         back = await session.gpu.revert()
-        assert not back.ok and back.outcomes[0].command.right and "By hand" in back.outcomes[0].message
+        assert (
+            not back.ok and back.outcomes[0].command.right and "By hand" in back.outcomes[0].message
+        )
         bench.sudo.allow(f"NOPASSWD: {smi} -pl 450", f"NOPASSWD: {smi} -pl 600")
         assert (await session.gpu.revert()).ok and bench.smi.setters == ["-pl 450", "-pl 600"]
         await session.close()

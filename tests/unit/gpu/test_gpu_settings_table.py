@@ -1,4 +1,5 @@
-"""The table of settings: every entry has its texts, its option and its part in the programs sent to hosts."""
+"""The table of settings: every entry has its texts, its option and its part in the programs sent to
+hosts."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 CARD = GpuInfo(0, "GPU-a", "X", power_min_w=300.0, power_max_w=600.0)
 each = pytest.mark.parametrize("setting", SETTINGS, ids=[s.name for s in SETTINGS])
-LIVE = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (GpuInfo(0, "GPU-a", "X"),), (GpuSample(0, "GPU-a"),))
+LIVE = Telemetry(
+    0.0, 0.0, DriverInfo(), HostSample(), (GpuInfo(0, "GPU-a", "X"),), (GpuSample(0, "GPU-a"),)
+)
 
 
 def test_both_tables_have_the_same_settings() -> None:
@@ -70,7 +73,9 @@ def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
         assert sent.equal(kept, kept) and sent.equal(value, kept) and sent.equal(value, value)
         assert setting_commands.value_to_restore(value) == (DEFAULT if value == UNKNOWN else value)
         if value != UNKNOWN:
-            steps = [setting_commands.steps("GPU-a", setting.key, v, cores={0: 2}) for v in (kept, value)]
+            steps = [
+                setting_commands.steps("GPU-a", setting.key, v, cores={0: 2}) for v in (kept, value)
+            ]
             assert [s.argv for s in steps[0]] == [s.argv for s in steps[1]] and steps[0][0].argv
 
 
@@ -92,7 +97,11 @@ def test_one_name_for_the_option_the_word_the_form_and_the_key(setting: Setting)
     assert parse_word(f"{setting.name}={text}") == GpuSettings({setting.key: value})
     form = parse_form({setting.name: text}, 1)
     assert not isinstance(form, str) and form.settings == GpuSettings({setting.key: value})
-    data = {setting.preset_field: [value.min_mhz, value.max_mhz] if isinstance(value, ClockRange) else value}
+    data = {
+        setting.preset_field: [value.min_mhz, value.max_mhz]
+        if isinstance(value, ClockRange)
+        else value
+    }
     assert GpuSettingsEntry.model_validate(data).settings == GpuSettings({setting.key: value})
 
 
@@ -120,7 +129,10 @@ def test_a_number_can_be_reset_if_its_entry_names_an_option_for_that() -> None:
     resettable = replace(POWER_LIMIT, reset_name="reset-power-limit")
     assert resettable.parse(" Reset ") == resettable.from_stored("default") == DEFAULT
     assert resettable.input_text(DEFAULT) == "reset" and resettable.parse("400 W") == 400.0
-    assert (resettable.allowed([CARD]), POWER_LIMIT.allowed([CARD])) == ("300..600 W, reset", "300..600 W")
+    assert (resettable.allowed([CARD]), POWER_LIMIT.allowed([CARD])) == (
+        "300..600 W, reset",
+        "300..600 W",
+    )
     for reject in (POWER_LIMIT.parse, POWER_LIMIT.from_stored):
         with pytest.raises((InputError, TypeError)):
             reject("default")
@@ -137,7 +149,11 @@ def test_settings_of_older_experiments_are_read() -> None:
         "fan": 3,
     }
     found = GpuSettings.from_json(older)
-    assert found == {"power_limit_w": 400.0, "gpu_clocks": ClockRange(210, 2400), "memory_clocks": DEFAULT}
+    assert found == {
+        "power_limit_w": 400.0,
+        "gpu_clocks": ClockRange(210, 2400),
+        "memory_clocks": DEFAULT,
+    }
 
 
 def test_governors_that_differ_are_drift_and_not_a_defect() -> None:
@@ -158,7 +174,9 @@ def test_claims_compare_typed_and_stored_values() -> None:
                 assert value_from(key, stored(form)) == value and setting_of(key).format(value)
 
 
-@pytest.mark.parametrize("program", [p for p in vars(remote_programs).values() if isinstance(p, PythonProgram)])
+@pytest.mark.parametrize(
+    "program", [p for p in vars(remote_programs).values() if isinstance(p, PythonProgram)]
+)
 def test_the_modules_of_every_program_exist(program: PythonProgram) -> None:
     here = Path(remote_programs.__file__).parents[1]
     assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in program.modules)

@@ -1,5 +1,5 @@
-"""nvidia-smi's text, and the fallback that reads a running nvidia-smi. The rows have the shape of what drivers 570 to
-595 print; the values are made up."""
+"""nvidia-smi's text, and the fallback that reads a running nvidia-smi. The rows have the shape of
+what drivers 570 to 595 print; the values are made up."""
 
 from __future__ import annotations
 
@@ -75,9 +75,20 @@ def parsed(line: str, used: int | None = None) -> tuple[Any, Any]:
 
 def test_a_row() -> None:
     info, gpu = parsed(csv())
-    assert (info.index, info.uuid, info.sm_max_mhz, info.power_max_w, info.ecc) == (0, "GPU-1", 3090, 600.0, False)
+    assert (info.index, info.uuid, info.sm_max_mhz, info.power_max_w, info.ecc) == (
+        0,
+        "GPU-1",
+        3090,
+        600.0,
+        False,
+    )
     assert (info.memory_total_bytes, info.memory_reserved_bytes) == (97887 << 20, 641 << 20)
-    assert (gpu.sm_mhz, gpu.memory_mhz, gpu.power_w, gpu.power_average_w) == (2790, 13365, 512.25, 508.9)
+    assert (gpu.sm_mhz, gpu.memory_mhz, gpu.power_w, gpu.power_average_w) == (
+        2790,
+        13365,
+        512.25,
+        508.9,
+    )
     assert (gpu.memory_used_bytes, gpu.pstate, gpu.persistence) == (40123 << 20, 1, True)
     assert gpu.event_reasons == ("SW power cap",) and gpu.temperature_c == 61.0
     assert gpu.absent == {
@@ -123,7 +134,9 @@ def test_power_falls_back_to_the_older_column() -> None:
 
 
 def test_gb10_is_unified() -> None:
-    line = csv(name="NVIDIA GB10", memory__used="[N/A]", memory__total="[N/A]", power__limit="[N/A]")
+    line = csv(
+        name="NVIDIA GB10", memory__used="[N/A]", memory__total="[N/A]", power__limit="[N/A]"
+    )
     info, gpu = parsed(line, used=5 << 30)
     assert info.unified_memory and info.memory_total_bytes == gpu.memory_total_bytes == 128 << 30
     assert gpu.memory_used_bytes == 5 << 30 and gpu.absent["power_limit_w"] == "not supported"
@@ -143,14 +156,26 @@ def test_what_is_no_row(line: str) -> None:
     assert nvidia_smi.parse_row(nvidia_smi.COLUMNS, line) is None
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\n\r,"), max_size=30), min_size=40, max_size=40))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\n\r,"), max_size=30), min_size=40, max_size=40
+    )
+)
 def test_whatever_it_prints_gives_values_or_reasons(cells: list[str]) -> None:
     row = nvidia_smi.parse_row(nvidia_smi.COLUMNS, ",".join(["3", *cells])[:2000])
     if row is None:
         return
     info, gpu = nvidia_smi.gpu_of(row, HOST)
     assert gpu.index == info.index == 3
-    for field in ("sm_mhz", "power_w", "gpu_util_pct", "memory_used_bytes", "temperature_c", "pstate", "fan_pct"):
+    for field in (
+        "sm_mhz",
+        "power_w",
+        "gpu_util_pct",
+        "memory_used_bytes",
+        "temperature_c",
+        "pstate",
+        "fan_pct",
+    ):
         value = getattr(gpu, field)
         assert (value is None) == (field in gpu.absent)
         assert value is None or value >= 0
@@ -166,11 +191,17 @@ def test_driver_problem_never_fails(text: str, code: int) -> None:
     ("text", "code", "status"),
     [
         (
-            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 590.48",
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: "
+            "590.48",
             18,
             "driver/library mismatch",
         ),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure", 9, "no driver"),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make "
+            "sure",
+            9,
+            "no driver",
+        ),
         ("No devices were found", 6, "no gpu"),
         ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", 12, "no library"),
         ("Failed to initialize NVML: Insufficient Permissions", 4, "no permission"),
@@ -181,14 +212,25 @@ def test_driver_problem_never_fails(text: str, code: int) -> None:
 )
 def test_driver_problems(text: str, code: int, status: str) -> None:
     found = nvidia_smi.driver_problem(text, code)
-    assert found is not None and found.status == status and found.message and found.source == "nvidia-smi"
+    assert (
+        found is not None
+        and found.status == status
+        and found.message
+        and found.source == "nvidia-smi"
+    )
 
 
 def test_columns_that_an_older_one_does_not_know() -> None:
     text = 'Field "clocks_event_reasons.active" is not a valid field to query.\n\n'
     fewer = nvidia_smi.without_invalid(nvidia_smi.COLUMNS, text)
-    assert fewer is not None and "clocks_throttle_reasons.active" in fewer and len(fewer) == len(nvidia_smi.COLUMNS)
-    fewer = nvidia_smi.without_invalid(fewer, 'Field "power.draw.instant" is not a valid field to query.')
+    assert (
+        fewer is not None
+        and "clocks_throttle_reasons.active" in fewer
+        and len(fewer) == len(nvidia_smi.COLUMNS)
+    )
+    fewer = nvidia_smi.without_invalid(
+        fewer, 'Field "power.draw.instant" is not a valid field to query.'
+    )
     assert fewer is not None and "power.draw.instant" not in fewer
     assert nvidia_smi.without_invalid(fewer, "3, 1, GPU-1") is None
     row = dict.fromkeys(fewer, "[N/A]") | {"index": "0", "uuid": "GPU-1", "power.draw": "9.5"}
@@ -198,14 +240,24 @@ def test_columns_that_an_older_one_does_not_know() -> None:
 
 
 def test_processes_and_host() -> None:
-    text = "GPU-1, 4242, 1024, /usr/bin/python3\nGPU-1, 77, [N/A], [Not Found]\nnonsense\nGPU-2, 5, 1, a, b\n"
+    text = (
+        "GPU-1, 4242, 1024, /usr/bin/python3\nGPU-1, 77, [N/A], [Not Found]\nnonsense\nGPU-2, "
+        "5, 1, a, b\n"
+    )
     found = nvidia_smi.parse_processes(text)
-    assert [(p.pid, p.memory_bytes, p.name) for p in found["GPU-1"]] == [(4242, 1 << 30, "python3"), (77, None, None)]
+    assert [(p.pid, p.memory_bytes, p.name) for p in found["GPU-1"]] == [
+        (4242, 1 << 30, "python3"),
+        (77, None, None),
+    ]
     assert found["GPU-2"][0].name == "a, b"
     host = nvidia_smi.parse_host(
         "MemTotal:  1024 kB\nMemFree: 1 kB\nMemAvailable:  512 kB\n0.50 0.40 0.30 1/200 4242\n"
     )
-    assert (host.memory_total_bytes, host.memory_available_bytes, host.load_1m) == (1 << 20, 512 << 10, 0.5)
+    assert (host.memory_total_bytes, host.memory_available_bytes, host.load_1m) == (
+        1 << 20,
+        512 << 10,
+        0.5,
+    )
     assert nvidia_smi.parse_host("").absent["memory_total_bytes"]
 
 
@@ -275,8 +327,13 @@ def test_without_python_nvidia_smi_is_read(fake: Smi, code: int) -> None:
 
 def test_a_lost_gpu_in_the_text(fake: Smi) -> None:
     rows = [csv(index=str(i), uuid=f"GPU-{i}", count="2") for i in range(2)]
-    lost = "Unable to determine the device handle for GPU1: 0000:0B:00.0: GPU is lost.  Reboot the system"
-    fake.query(LOOPING.format(body=f"print({rows[0]!r}); print({rows[1]!r} if tick < 2 else {lost!r})"))
+    lost = (
+        "Unable to determine the device handle for GPU1: 0000:0B:00.0: GPU is lost.  Reboot "
+        "the system"
+    )
+    fake.query(
+        LOOPING.format(body=f"print({rows[0]!r}); print({rows[1]!r} if tick < 2 else {lost!r})")
+    )
 
     async def work() -> None:
         follower = SmiFollower(LocalHost(), 0.05)
@@ -284,7 +341,9 @@ def test_a_lost_gpu_in_the_text(fake: Smi) -> None:
         async for reading in follower.readings(streams.append):
             if reading.gpus[-1].state is GpuState.LOST:
                 break
-        assert [g.index for g in reading.gpus] == [0, 1] and "GPU is lost" in (reading.gpus[1].message or "")
+        assert [g.index for g in reading.gpus] == [0, 1] and "GPU is lost" in (
+            reading.gpus[1].message or ""
+        )
         assert reading.gpus[0].sm_mhz == 2790 and reading.gpus[1].uuid == "GPU-1"
         await streams[0].close()
 
@@ -294,11 +353,14 @@ def test_a_lost_gpu_in_the_text(fake: Smi) -> None:
 def test_an_old_nvidia_smi(fake: Smi) -> None:
     """It complains of one unknown column at a time, with exit status 2."""
     fake.query(
-        "known = {'power.draw.instant': 0, 'power.draw.average': 0, 'memory.reserved': 0, 'compute_cap': 0}\n"
+        "known = {'power.draw.instant': 0, 'power.draw.average': 0, 'memory.reserved': 0, "
+        "'compute_cap': 0}\n"
         "asked = args[0].split('=', 1)[1].split(',')\n"
         "bad = [c for c in asked if c in known or c.startswith('clocks_event')]\n"
-        "if bad:\n    print('Field \"%s\" is not a valid field to query.\\n' % bad[0]); sys.exit(2)\n"
-        "print(', '.join({'index': '0', 'count': '1', 'uuid': 'GPU-0', 'clocks_throttle_reasons.active': '0x8'}"
+        "if bad:\n    print('Field \"%s\" is not a valid field to query.\\n' % bad[0]); "
+        "sys.exit(2)\n"
+        "print(', '.join({'index': '0', 'count': '1', 'uuid': 'GPU-0', "
+        "'clocks_throttle_reasons.active': '0x8'}"
         ".get(c, '7') for c in asked), flush=True); time.sleep(0 if '-lms' not in args else 30)\n"
     )
 
@@ -316,7 +378,9 @@ def test_a_driver_problem_through_nvidia_smi(fake: Smi) -> None:
 
     async def work() -> None:
         reading = await read_once(NoPython())
-        assert reading.driver.status is DriverStatus.MISMATCH and reading.driver.source == "nvidia-smi"
+        assert (
+            reading.driver.status is DriverStatus.MISMATCH and reading.driver.source == "nvidia-smi"
+        )
         assert reading.host.memory_total_bytes
 
     run(work())

@@ -26,7 +26,9 @@ FAST = {"slow_s": 0.3, "info_s": 0.4, "retry_s": 0.1, "hung_s": 0.2}
 class Watched:
     """A source with the readings it gave."""
 
-    def __init__(self, host: LocalHost | None = None, interval_s: float = 0.05, **options: Any) -> None:
+    def __init__(
+        self, host: LocalHost | None = None, interval_s: float = 0.05, **options: Any
+    ) -> None:
         self.readings: list[Telemetry] = []
         self.source = TelemetrySource(
             host or LocalHost(), interval_s, self.readings.append, agent_options=FAST, **options
@@ -71,7 +73,11 @@ def agents() -> set[int]:
         except OSError:
             continue
         here = os.environ.get("NVML_STUB_SCRIPT", "?").encode()
-        if b"-c\0# workbench telemetry agent" in command and here in environ and not command.startswith(b"sh\0"):
+        if (
+            b"-c\0# workbench telemetry agent" in command
+            and here in environ
+            and not command.startswith(b"sh\0")
+        ):
             found.add(int(entry.name))
     return found
 
@@ -81,14 +87,29 @@ def test_a_whole_reading(driver: Driver) -> None:
 
     async def work() -> None:
         async with Watched() as watched:
-            reading = await watched.until(lambda t: t.infos and t.gpus and t.gpus[0].pcie_tx_mb_s is not None)
+            reading = await watched.until(
+                lambda t: t.infos and t.gpus and t.gpus[0].pcie_tx_mb_s is not None
+            )
             assert reading.driver.status is DriverStatus.OK and reading.driver.source == "nvml"
             info, gpu = reading.info(0), reading.gpus[0]
-            assert info is not None and info.virtualization == "passthrough" and info.power_max_w == 600.0
-            assert gpu.state is GpuState.LIVE and gpu.absent == {} and gpu.event_reasons == ("SW power cap",)
+            assert (
+                info is not None
+                and info.virtualization == "passthrough"
+                and info.power_max_w == 600.0
+            )
+            assert (
+                gpu.state is GpuState.LIVE
+                and gpu.absent == {}
+                and gpu.event_reasons == ("SW power cap",)
+            )
             assert gpu.processes is not None and gpu.processes[0].memory_bytes == 5368709120
-            assert (gpu.persistence, gpu.fan_pct, gpu.pcie_gen) == (True, 40, 5)  # read seldom, kept between
-            assert reading.host.memory_total_bytes and reading.host.load_1m is not None and not reading.simulated
+            # read seldom, kept between
+            assert (gpu.persistence, gpu.fan_pct, gpu.pcie_gen) == (True, 40, 5)
+            assert (
+                reading.host.memory_total_bytes
+                and reading.host.load_1m is not None
+                and not reading.simulated
+            )
             assert watched.source.problem is None
             age = watched.source.age_s
             assert age is not None and age < 5
@@ -103,7 +124,9 @@ def test_lost_gpu_keeps_no_old_values(driver: Driver) -> None:
             driver.set("lost 1 15")
             reading = await watched.until(lambda t: t.gpus[1].state is GpuState.LOST)
             gpu = reading.gpus[1]
-            assert gpu.message and gpu.fan_pct is None and gpu.sm_mhz is None and gpu.processes is None
+            assert (
+                gpu.message and gpu.fan_pct is None and gpu.sm_mhz is None and gpu.processes is None
+            )
             assert reading.gpus[0].sm_mhz == 2790
             driver.set("lost 1 0", "epoch 1 1")
             await watched.until(lambda t: t.gpus[1].sm_mhz == 2790)
@@ -111,7 +134,9 @@ def test_lost_gpu_keeps_no_old_values(driver: Driver) -> None:
     run(work())
 
 
-@pytest.mark.parametrize(("code", "status"), [(9, "no driver"), (18, "driver/library mismatch"), (4, "no permission")])
+@pytest.mark.parametrize(
+    ("code", "status"), [(9, "no driver"), (18, "driver/library mismatch"), (4, "no permission")]
+)
 def test_a_driver_problem_is_a_reading(driver: Driver, code: int, status: str) -> None:
     driver.set(f"nvmlInitWithFlags * !{code}")
 
@@ -128,9 +153,14 @@ def test_hung_driver(driver: Driver) -> None:
             await watched.until(lambda t: t.gpus)
             driver.set("hang 1 nvmlDeviceGetPerformanceState")
             reading = await watched.until(lambda t: t.driver.status is DriverStatus.HUNG)
-            assert "GPU1: nvmlDeviceGetPerformanceState has not returned" in (watched.source.problem or "")
+            assert ("GPU1: nvmlDeviceGetPerformanceState has not returned") in (
+                watched.source.problem or ""
+            )
             assert [g.state for g in reading.gpus] == [GpuState.NOT_READ, GpuState.ERROR]
-            assert reading.gpus[0].message == "not read while GPU1 does not answer" and reading.gpus[0].sm_mhz is None
+            assert (
+                reading.gpus[0].message == ("not read while GPU1 does not answer")
+                and reading.gpus[0].sm_mhz is None
+            )
             driver.clear()
             await watched.until(lambda t: t.driver.status is DriverStatus.OK and t.gpus[0].sm_mhz)
             assert watched.source.problem is None
@@ -175,7 +205,9 @@ def test_a_killed_agent_is_started_again(driver: Driver) -> None:
             await eventually(lambda: watched.source.problem)
             assert "ended" in (watched.source.problem or "")
             count = len(watched.readings)
-            await eventually(lambda: len(watched.readings) > count and watched.source.problem is None)
+            await eventually(
+                lambda: len(watched.readings) > count and watched.source.problem is None
+            )
 
     run(work())
 
@@ -214,10 +246,16 @@ def test_interval_change_and_refresh_reach_the_agent(driver: Driver) -> None:
 def test_lines_that_are_not_the_agents_are_passed_over(driver: Driver) -> None:
     class Noisy(LocalHost):
         async def stream(
-            self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+            self,
+            argv: Sequence[str],
+            *,
+            input: bytes | None = None,
+            env: Mapping[str, str] | None = None,
         ) -> LocalStream:
             return await super().stream(
-                ["sh", "-c", 'echo Welcome; echo "{not json"; exec "$@"', "sh", *argv], input=input, env=env
+                ["sh", "-c", 'echo Welcome; echo "{not json"; exec "$@"', "sh", *argv],
+                input=input,
+                env=env,
             )
 
     async def work() -> None:
@@ -248,7 +286,8 @@ def test_a_lost_link_is_told_and_picked_up_again(driver: Driver) -> None:
             host.failures = 2
             os.kill(agents().pop(), signal.SIGKILL)
             await eventually(lambda: watched.source.problem == "no route to host")
-            assert before is not None and watched.source.latest is not None  # the last reading stays, with its age
+            # the last reading stays, with its age
+            assert before is not None and watched.source.latest is not None
             count = len(watched.readings)
             await eventually(lambda: len(watched.readings) > count)
             assert watched.source.problem is None and host.failures == 0
@@ -294,7 +333,11 @@ def test_energy_and_clocks_during_a_time(driver: Driver) -> None:
             got = summarize(watched.source.during(t0, t1), [0, 1], t0, t1, interval_s=0.05)
             assert got.energy_j == pytest.approx(1000.0, rel=0.15)  # ten steps of 50 J on two GPUs
             assert got.power_w == pytest.approx(got.energy_j / (t1 - t0))
-            assert got.sm_mhz == 2790 and got.event_reasons == {"SW power cap": 1.0} and got.samples >= 10
+            assert (
+                got.sm_mhz == 2790
+                and got.event_reasons == {"SW power cap": 1.0}
+                and got.samples >= 10
+            )
 
     run(work())
 

@@ -36,7 +36,11 @@ def test_a_level_load_is_settled() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
-    [("power_w", 420.0, "power 400 to 420 W"), ("sm_mhz", 2100, "SM clock"), ("temperature_c", 61.0, "temperature")],
+    [
+        ("power_w", 420.0, "power 400 to 420 W"),
+        ("sm_mhz", 2100, "SM clock"),
+        ("temperature_c", 61.0, "temperature"),
+    ],
 )
 def test_what_still_moves_is_named(field: str, value: float, said: str) -> None:
     found = moving(moments(**{field: value}), (0,), NOW)
@@ -51,4 +55,5 @@ def test_an_idle_gpu_one_without_readings_and_one_without_a_thermometer() -> Non
     idle = [at(i / 10, gpu_util_pct=3.0) for i in range(40)]
     assert "not loaded yet" in str(moving(idle, (0,), NOW))
     assert "too few readings" in str(moving(moments(), (0, 1), NOW))
-    assert moving(moments(temperature_c=None), (0,), NOW) is None  # what is not given is not waited for
+    # what is not given is not waited for
+    assert moving(moments(temperature_c=None), (0,), NOW) is None

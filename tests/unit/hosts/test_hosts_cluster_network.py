@@ -1,4 +1,5 @@
-"""The network between the nodes of a cluster, read from what two DGX Sparks would print and from this machine."""
+"""The network between the nodes of a cluster, read from what two DGX Sparks would print and from
+this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +15,21 @@ from workbench.model.node_network import NodeNetwork
 
 
 def spark(number: int) -> NodeNetwork:
-    """Return the network of one of two Sparks: Ethernet for people, one cable between the ConnectX-7 ports."""
+    """Return the network of one of two Sparks: Ethernet for people, one cable between the
+    ConnectX-7 ports."""
 
     def entry(name: str, *addresses: str, up: bool = True, mtu: int = 1500) -> dict[str, object]:
-        info = [{"local": a.split("/")[0], "prefixlen": int(a.split("/")[1]), "scope": "global"} for a in addresses]
-        return {"ifname": name, "operstate": "UP" if up else "DOWN", "mtu": mtu, "flags": [], "addr_info": info}
+        info = [
+            {"local": a.split("/")[0], "prefixlen": int(a.split("/")[1]), "scope": "global"}
+            for a in addresses
+        ]
+        return {
+            "ifname": name,
+            "operstate": "UP" if up else "DOWN",
+            "mtu": mtu,
+            "flags": [],
+            "addr_info": info,
+        }
 
     listed = [
         {**entry("lo", "127.0.0.1/8"), "flags": ["LOWER_UP"]},
@@ -54,7 +65,10 @@ def test_the_fastest_network_in_common_is_chosen_with_both_rdma_devices_of_the_p
 
 
 def test_what_hosts_toml_names_is_used_as_written() -> None:
-    written = ClusterNode("spark-01", "192.168.1.11", rdma=("mlx5_0",)), ClusterNode("spark-02", interface="enP7s7")
+    written = (
+        ClusterNode("spark-01", "192.168.1.11", rdma=("mlx5_0",)),
+        ClusterNode("spark-02", interface="enP7s7"),
+    )
     head, worker = cluster_network.places(written, [spark(1), spark(2)])
     assert (head.address, head.interface, head.rdma) == ("192.168.1.11", "enP7s7", ("mlx5_0",))
     assert head.origins == {
@@ -69,7 +83,9 @@ def test_a_node_that_cannot_be_asked_says_so() -> None:
     silent = NodeNetwork(problem="no connection")
     head, worker = cluster_network.places(NODES, [spark(1), silent])
     assert head.problem and worker.problem == "no connection" and worker.address is None
-    written = cluster_network.places((NODES[0], ClusterNode("spark-02", "10.0.0.2")), [spark(1), silent])
+    written = cluster_network.places(
+        (NODES[0], ClusterNode("spark-02", "10.0.0.2")), [spark(1), silent]
+    )
     assert written[1].problem is None and written[1].address == "10.0.0.2"
 
 
@@ -84,7 +100,9 @@ def test_the_interfaces_of_this_machine_are_read() -> None:
 
 def test_a_host_without_ip_has_a_problem_and_nothing_else() -> None:
     network = interfaces.parse("net eth0 up 1500 1000\n", "sh: 1: ip: not found")
-    assert network.problem == "`ip -j addr` failed: sh: 1: ip: not found (iproute2 4.14 or newer is needed)"
+    assert network.problem == (
+        "`ip -j addr` failed: sh: 1: ip: not found (iproute2 4.14 or newer is needed)"
+    )
     assert network.interfaces == ()
 
 
@@ -105,7 +123,8 @@ def test_a_host_with_many_interfaces_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['[{"ifname": "a", "addr_info": [1]}]', "[" * 100_000, '[{"ifname": 1, "flags": 5}]', "[[]]"]
+    "text",
+    ['[{"ifname": "a", "addr_info": [1]}]', "[" * 100_000, '[{"ifname": 1, "flags": 5}]', "[[]]"],
 )
 def test_what_is_no_answer_of_ip_is_a_problem(text: str) -> None:
     assert "`ip -j addr` failed" in (interfaces.parse(text).problem or "")

@@ -1,4 +1,5 @@
-"""Containers as hosts, entered by stand-ins for the programs. Real containers: tests/e2e/test_containers.py."""
+"""Containers as hosts, entered by stand-ins for the programs. Real containers:
+tests/e2e/test_containers.py."""
 
 from __future__ import annotations
 
@@ -13,14 +14,31 @@ from support.container_programs import RUNNING, ContainerPrograms
 from support.procs import Watched, alive, eventually, with_argument
 
 from workbench.hosts import detached_process
-from workbench.hosts.base import CommandNotFound, CommandTimeout, Completed, HostUnreachable, LinkEvent
+from workbench.hosts.base import (
+    CommandNotFound,
+    CommandTimeout,
+    Completed,
+    HostUnreachable,
+    LinkEvent,
+)
 from workbench.hosts.container import KINDS, ContainerHost, open_container
 from workbench.hosts.container_kinds import ABSENT, ContainerState
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError, InputError
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
-PROGRAMS = ("docker", "podman", "pct", "lxc-attach", "lxc-info", "lxc-ls", "incus", "lxc", "srun", "squeue")
+PROGRAMS = (
+    "docker",
+    "podman",
+    "pct",
+    "lxc-attach",
+    "lxc-info",
+    "lxc-ls",
+    "incus",
+    "lxc",
+    "srun",
+    "squeue",
+)
 NAMES = {"pct": "101", "slurm": "12"}
 
 
@@ -35,7 +53,8 @@ def container(programs: ContainerPrograms, kind: str) -> ContainerHost:
     """Return a running container of this kind."""
     name = NAMES.get(kind, "box")
     programs.put(name, RUNNING.get(kind, "RUNNING"))
-    if kind == "pct":  # its stand-in runs lxc-attach's part itself, and `env -i` gives it a PATH of its own
+    # its stand-in runs lxc-attach's part itself, and `env -i` gives it a PATH of its own
+    if kind == "pct":
         host = open_container(_WithPath(str(programs.bin)), kind, name)
     else:
         host = open_container(LocalHost(), kind, name)
@@ -60,7 +79,9 @@ class _WithPath(LocalHost):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_variables_and_input_arrive_as_they_are(programs: ContainerPrograms, kind: str) -> None:
+def test_words_variables_and_input_arrive_as_they_are(
+    programs: ContainerPrograms, kind: str
+) -> None:
     host = container(programs, kind)
 
     @settings(max_examples=12)
@@ -69,7 +90,9 @@ def test_words_variables_and_input_arrive_as_they_are(programs: ContainerProgram
         script = 'printf "%s|" "$A" "$@"; cat; echo to-stderr >&2; exit 7'
 
         async def main() -> Completed:
-            return await host.run(["sh", "-c", script, "sh", *words], input=given_input, env={"A": value})
+            return await host.run(
+                ["sh", "-c", script, "sh", *words], input=given_input, env={"A": value}
+            )
 
         done = asyncio.run(main())
         expected = os.fsencode("".join(f"{text}|" for text in (value, *words))) + given_input
@@ -79,23 +102,35 @@ def test_words_variables_and_input_arrive_as_they_are(programs: ContainerProgram
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_of_a_command_is_on_a_command_line_of_the_host(programs: ContainerPrograms, kind: str) -> None:
+def test_nothing_of_a_command_is_on_a_command_line_of_the_host(
+    programs: ContainerPrograms, kind: str
+) -> None:
     host = container(programs, kind)
     with Watched() as watched:
-        done = asyncio.run(host.run(["sh", "-c", "sleep 0.1; echo $KEY", "an-argument"], env={"KEY": "a-secret"}))
+        done = asyncio.run(
+            host.run(["sh", "-c", "sleep 0.1; echo $KEY", "an-argument"], env={"KEY": "a-secret"})
+        )
     assert done.out == "a-secret\n"
     calls = [" ".join(call) for call in programs.calls()]
     assert any("workbench-" in call for call in calls)
     assert not any("a-secret" in call or "an-argument" in call for call in calls)
-    assert not [one for one in watched.of("a-secret") if b"\0-c\0" in one and b"a-secret" in one.split(b"\0-c\0")[1]]
+    assert not [
+        one
+        for one in watched.of("a-secret")
+        if b"\0-c\0" in one and b"a-secret" in one.split(b"\0-c\0")[1]
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_talks_both_ways_and_its_exit_code_is_the_commands(programs: ContainerPrograms, kind: str) -> None:
+def test_a_stream_talks_both_ways_and_its_exit_code_is_the_commands(
+    programs: ContainerPrograms, kind: str
+) -> None:
     host = container(programs, kind)
 
     async def main() -> None:
-        stream = await host.stream(["sh", "-c", 'read a; echo "got $a"; echo oops >&2; exit 3'], input=b"one\n")
+        stream = await host.stream(
+            ["sh", "-c", 'read a; echo "got $a"; echo oops >&2; exit 3'], input=b"one\n"
+        )
         assert [line async for line in stream.lines()] == [b"got one"]
         assert (await stream.wait(), await stream.stderr_tail()) == (3, "oops")
         await stream.close()
@@ -105,7 +140,8 @@ def test_a_stream_talks_both_ways_and_its_exit_code_is_the_commands(programs: Co
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind == "pct" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    "kind",
+    [kind if kind == "pct" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
 )
 def test_closing_a_stream_ends_its_command(programs: ContainerPrograms, kind: str) -> None:
     nap = f"71.{sum(map(ord, kind))}"
@@ -124,7 +160,9 @@ def test_closing_a_stream_ends_its_command(programs: ContainerPrograms, kind: st
 @pytest.mark.parametrize("kind", ["pct", pytest.param("docker", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["time limit", "cancelled"])
 @pytest.mark.slow
-def test_a_command_that_nobody_awaits_any_more_is_ended(programs: ContainerPrograms, kind: str, how: str) -> None:
+def test_a_command_that_nobody_awaits_any_more_is_ended(
+    programs: ContainerPrograms, kind: str, how: str
+) -> None:
     nap = f"72.{sum(map(ord, kind + how))}"
     host = container(programs, kind)
 
@@ -145,7 +183,9 @@ def test_a_command_that_nobody_awaits_any_more_is_ended(programs: ContainerProgr
     eventually(lambda: not with_argument(nap), "the command to end")
 
 
-def test_what_is_missing_in_a_container_is_named(programs: ContainerPrograms, tmp_path: Path) -> None:
+def test_what_is_missing_in_a_container_is_named(
+    programs: ContainerPrograms, tmp_path: Path
+) -> None:
     host = container(programs, "docker")
 
     async def main() -> None:
@@ -162,7 +202,9 @@ def test_without_setsid_in_an_lxc_container_the_error_says_so(
 ) -> None:
     """The programs of LXC leave a command in the process group of their caller, so it needs setsid."""
     (programs.bin / "lxc-attach").write_text(
-        (programs.bin / "lxc-attach").read_text().replace("PATH=/usr/local/sbin", f"PATH={tmp_path}/few:/nothing\n:")
+        (programs.bin / "lxc-attach")
+        .read_text()
+        .replace("PATH=/usr/local/sbin", f"PATH={tmp_path}/few:/nothing\n:")
     )
     (tmp_path / "few").mkdir()
     for name in ("sh", "env", "cat"):
@@ -181,12 +223,17 @@ def test_without_setsid_in_an_lxc_container_the_error_says_so(
 def test_a_running_container_in_which_no_command_can_be_run_is_unreachable(
     programs: ContainerPrograms, streamed: bool
 ) -> None:
-    """An image of one program has no sh. Whoever examines the host must not take that for an empty machine."""
-    programs.refuse_to_enter("docker", "OCI runtime exec failed: exec: sh: executable file not found in $PATH")
+    """An image of one program has no sh. Whoever examines the host must not take that for an empty
+    machine."""
+    programs.refuse_to_enter(
+        "docker", "OCI runtime exec failed: exec: sh: executable file not found in $PATH"
+    )
     host = container(programs, "docker")
 
     async def main() -> None:
-        with pytest.raises(HostUnreachable, match="no command can be run in the container: OCI runtime") as caught:
+        with pytest.raises(
+            HostUnreachable, match="no command can be run in the container: OCI runtime"
+        ) as caught:
             await (host.stream(["true"]) if streamed else host.run(["true"]))
         assert caught.value.next_step == "the container needs a POSIX sh"
         await host.close()
@@ -194,7 +241,9 @@ def test_a_running_container_in_which_no_command_can_be_run_is_unreachable(
     asyncio.run(main())
 
 
-def test_home_is_found_where_the_container_is_entered_without_one(programs: ContainerPrograms) -> None:
+def test_home_is_found_where_the_container_is_entered_without_one(
+    programs: ContainerPrograms,
+) -> None:
     done = asyncio.run(container(programs, "lxc").run(["sh", "-c", 'echo "$HOME"']))
     assert done.out.strip() == os.path.expanduser(f"~{os.environ.get('USER', 'root')}")
 
@@ -227,7 +276,9 @@ def test_a_container_that_does_not_run(
     asyncio.run(main())
 
 
-def test_a_program_that_is_missing_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_missing_or_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     host = open_container(LocalHost(), "incus", "box")
 
@@ -274,7 +325,8 @@ def test_a_container_that_stops_is_a_lost_link_that_comes_back(programs: Contain
 def test_a_silent_stream_of_a_paused_container_ends(
     programs: ContainerPrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`docker exec` stays connected to a paused container, so the state is looked at while nothing is printed."""
+    """`docker exec` stays connected to a paused container, so the state is looked at while nothing
+    is printed."""
     monkeypatch.setattr("workbench.hosts.container.SILENT_S", 0.0)
     host = open_container(LocalHost(), "lxc", "box")
     host.container_kind = _looked_at_often(host)
@@ -372,7 +424,13 @@ def test_a_kind_that_does_not_exist() -> None:
         ("docker", 0, b"[" * 100_000, b"", None),
         ("docker", 0, b'[{"State": 1, "Id": [], "Name": null}]', b"", None),
         ("docker", 1, b"[]", b"Cannot connect to the Docker daemon", None),
-        ("podman", 125, b"[]", b"Error: inspecting object: no such container x", ContainerState(ABSENT)),
+        (
+            "podman",
+            125,
+            b"[]",
+            b"Error: inspecting object: no such container x",
+            ContainerState(ABSENT),
+        ),
         ("pct", 0, b"status: running\n", b"perl: warning: locale\n", ContainerState("running")),
         ("pct", 0, b"", b"", None),
         ("pct", 13, b"", b"please run as root\n", None),
@@ -381,7 +439,9 @@ def test_a_kind_that_does_not_exist() -> None:
         ("lxd", 0, b"box,FROZEN\n", b"", ContainerState("frozen", name="box")),
     ],
 )
-def test_states(kind: str, code: int, out: bytes, err: bytes, expected: ContainerState | None) -> None:
+def test_states(
+    kind: str, code: int, out: bytes, err: bytes, expected: ContainerState | None
+) -> None:
     assert KINDS[kind].state(Completed(("look",), code, out, err)) == expected
 
 

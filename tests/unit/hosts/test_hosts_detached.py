@@ -38,13 +38,17 @@ def stop(run_dir: Path, grace_s: float = 5.0) -> detached_process.StopReport:
 
 @pytest.fixture
 def bystander() -> Iterator[int]:
-    """A living session leader that belongs to no server, and that started in an earlier clock tick than any run of the
-    test. A process id is reused seconds later at the earliest, and start times do not tell processes of one tick apart.
+    """A living session leader that belongs to no server, and that started in an earlier clock tick
+    than any run of the test. A process id is reused seconds later at the earliest, and start times
+    do not tell processes of one tick apart.
     """
     with subprocess.Popen(["sleep", "63.9"], start_new_session=True) as process:
         ticks_per_s = os.sysconf("SC_CLK_TCK")
         started = int(start_time(process.pid))
-        eventually(lambda: int(time.clock_gettime(time.CLOCK_BOOTTIME) * ticks_per_s) > started, "the next clock tick")
+        eventually(
+            lambda: int(time.clock_gettime(time.CLOCK_BOOTTIME) * ticks_per_s) > started,
+            "the next clock tick",
+        )
         yield process.pid
         assert process.poll() is None, "a process that is not ours was ended"
         process.kill()
@@ -61,11 +65,15 @@ def test_files_on_disk_are_private(tmp_path: Path) -> None:
     stop(tmp_path / "run")
 
 
-def test_the_server_gets_its_arguments_environment_directory_umask_and_signals_as_they_are(tmp_path: Path) -> None:
+def test_the_server_gets_its_arguments_environment_directory_umask_and_signals_as_they_are(
+    tmp_path: Path,
+) -> None:
     code = (
         "import os, signal, sys\n"
-        "print(sys.argv[1:], os.environ['SECRET'], os.getcwd(), oct(os.umask(0)), sys.stdin.read())\n"
-        "print([signal.getsignal(s).name for s in (signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)])\n"
+        "print(sys.argv[1:], os.environ['SECRET'], os.getcwd(), oct(os.umask(0)), "
+        "sys.stdin.read())\n"
+        "print([signal.getsignal(s).name for s in (signal.SIGQUIT, signal.SIGTERM, "
+        "signal.SIGHUP)])\n"
         "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
     )
     arguments = ["it's", "two\nlines", "$HOME", ""]
@@ -74,7 +82,9 @@ def test_the_server_gets_its_arguments_environment_directory_umask_and_signals_a
         mask = os.umask(0o027)
         try:
             argv = [sys.executable, "-c", code, *arguments]
-            await detached_process.start(HOST, str(tmp_path / "run"), argv, {"SECRET": "k'1"}, str(tmp_path))
+            await detached_process.start(
+                HOST, str(tmp_path / "run"), argv, {"SECRET": "k'1"}, str(tmp_path)
+            )
         finally:
             os.umask(mask)
 
@@ -90,7 +100,8 @@ def test_the_server_gets_its_arguments_environment_directory_umask_and_signals_a
 def test_no_secret_on_any_command_line(tmp_path: Path) -> None:
     start(tmp_path / "run", "sleep", "63.002", API_KEY="hf_very_secret")
     for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a process that has ended since
+        # a process that has ended since
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             assert b"hf_very_secret" not in cmdline.read_bytes()
     assert not any(b"hf_very_secret" in f.read_bytes() for f in (tmp_path / "run").iterdir())
     stop(tmp_path / "run")
@@ -105,7 +116,9 @@ def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
         "print('up', flush=True); time.sleep(60)"
     )
     starter = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", code, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     with starter:
         assert starter.stdout is not None
@@ -144,13 +157,17 @@ def test_all_runs_in_one_round_trip_with_the_requested_files(tmp_path: Path) -> 
     start(tmp_path / "a", "true")
     eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
 
-    runs, older = asyncio.run(detached_process.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"]))
+    runs, older = asyncio.run(
+        detached_process.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"])
+    )
     shown = [(Path(r.run_dir).name, r.alive, r.files) for r in runs]
     assert shown == [
         ("a", False, {"plan.json": b'{"name":\n"a"}\n'}),
         ("b", True, {"plan.json": b'{"name":\n"b"}\n'}),
     ]
-    assert older == () and asyncio.run(detached_process.list_runs(HOST, str(tmp_path / "none"))) == ((), ())
+    assert older == () and asyncio.run(
+        detached_process.list_runs(HOST, str(tmp_path / "none"))
+    ) == ((), ())
     stop(tmp_path / "b")
 
 
@@ -161,7 +178,9 @@ def test_a_named_pipe_in_a_run_directory_is_not_waited_for(tmp_path: Path) -> No
         os.mkfifo(tmp_path / "a" / name)
     began = time.monotonic()
     runs, _ = asyncio.run(detached_process.list_runs(HOST, str(tmp_path), files=["plan.json"]))
-    assert [(run.exit_code, run.files) for run in runs] == [(0, {})] and time.monotonic() - began < 10
+    assert [(run.exit_code, run.files) for run in runs] == [
+        (0, {})
+    ] and time.monotonic() - began < 10
 
 
 def test_a_directory_without_a_run_is_an_error(tmp_path: Path) -> None:
@@ -172,7 +191,9 @@ def test_a_directory_without_a_run_is_an_error(tmp_path: Path) -> None:
 
 def test_orphans_are_found_when_server_and_leader_are_killed(tmp_path: Path) -> None:
     """The worst case: both recorded processes are killed at once, before any look."""
-    process = start(tmp_path / "run", "sh", "-c", "sleep 63.005 & sh -c 'sleep 63.005 & exit' ; wait")
+    process = start(
+        tmp_path / "run", "sh", "-c", "sleep 63.005 & sh -c 'sleep 63.005 & exit' ; wait"
+    )
     eventually(lambda: len(with_argument("63.005")) == 2, "both children")
     for pid in (process.sid, process.pid):
         os.kill(pid, signal.SIGKILL)
@@ -186,7 +207,8 @@ def test_orphans_are_found_when_server_and_leader_are_killed(tmp_path: Path) -> 
 
 
 def test_orphans_that_hide_their_environment_are_found_once_seen(tmp_path: Path) -> None:
-    """As with setproctitle: /proc/PID/environ is empty, they have left the session, and every parent has ended."""
+    """As with setproctitle: /proc/PID/environ is empty, they have left the session, and every
+    parent has ended."""
     script = "env -i setsid sleep 63.006 & sleep 63.0061"
     process = start(tmp_path / "run", "sh", "-c", script)
     eventually(lambda: with_argument("63.006"), "the child")
@@ -211,7 +233,10 @@ def test_the_exit_is_recorded_also_when_everything_had_to_be_killed(tmp_path: Pa
 @pytest.mark.slow
 def test_nobody_gets_term_twice(tmp_path: Path) -> None:
     """Some servers treat a second TERM as "exit at once"."""
-    count = "import signal, time\nsignal.signal(15, lambda *a: print('term', flush=True))\nprint('up', flush=True)\n"
+    count = (
+        "import signal, time\nsignal.signal(15, lambda *a: print('term', "
+        "flush=True))\nprint('up', flush=True)\n"
+    )
     code = f"{count}\nend = time.time() + 1.5\nwhile time.time() < end: time.sleep(.1)"
     start(tmp_path / "run", sys.executable, "-c", code)
     eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
@@ -227,7 +252,9 @@ def test_stop_again_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("pid",), ("sid",), ("pid", "sid")])
-def test_a_reused_process_id_never_belongs_to_the_run(tmp_path: Path, bystander: int, names: tuple[str, ...]) -> None:
+def test_a_reused_process_id_never_belongs_to_the_run(
+    tmp_path: Path, bystander: int, names: tuple[str, ...]
+) -> None:
     """The run has ended; its numbers now belong to another process or session."""
     start(tmp_path / "run", "true")
     eventually(lambda: (tmp_path / "run" / "exit").exists(), "its end")
@@ -243,7 +270,11 @@ def test_a_reused_process_id_never_belongs_to_the_run(tmp_path: Path, bystander:
 def test_after_a_reboot_no_process_belongs_to_the_run(tmp_path: Path, bystander: int) -> None:
     start(tmp_path / "run", "sleep", "63.011")
     assert stop(tmp_path / "run").clean
-    for name, value in (("pid", bystander), ("starttime", start_time(bystander)), ("boot_id", "another")):
+    for name, value in (
+        ("pid", bystander),
+        ("starttime", start_time(bystander)),
+        ("boot_id", "another"),
+    ):
         (tmp_path / "run" / name).write_text(f"{value}\n")
     (tmp_path / "run" / "exit").unlink()
     seen = status(tmp_path / "run")
@@ -255,7 +286,9 @@ def test_after_a_reboot_no_process_belongs_to_the_run(tmp_path: Path, bystander:
 def test_alive_compares_the_start_time(bystander: int) -> None:
     right = DetachedProcess(bystander, bystander, int(start_time(bystander)))
     assert asyncio.run(detached_process.alive(HOST, right))
-    assert not asyncio.run(detached_process.alive(HOST, DetachedProcess(bystander, bystander, right.start_time + 1)))
+    assert not asyncio.run(
+        detached_process.alive(HOST, DetachedProcess(bystander, bystander, right.start_time + 1))
+    )
     assert not asyncio.run(detached_process.alive(HOST, DetachedProcess(2**22 + 1, 1, 1)))
 
 
@@ -266,7 +299,8 @@ def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> Non
     child = (
         "import asyncio, os, sys\nfrom workbench.hosts import detached_process\n"
         "from workbench.hosts.local import LocalHost\n"
-        "server = 'sleep 63.012 & sh -c \"setsid sleep 63.012 & exit\"; while :; do sleep 63.012; done'\n"
+        'server = \'sleep 63.012 & sh -c "setsid sleep 63.012 & exit"; while :; do sleep 63.012; '
+        "done'\n"
         "asyncio.run(detached_process.start(LocalHost(), sys.argv[1], ['sh', '-c', server]))\n"
         "os.kill(os.getpid(), 9)"
     )
@@ -296,7 +330,9 @@ def shared_names(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """Yield a name that the server creates in /dev/shm, and a file that existed there before."""
     if not os.access("/dev/shm", os.W_OK):
         pytest.skip("no /dev/shm here")
-    made, before = (Path(f"/dev/shm/workbench-test-{os.getpid()}-{kind}") for kind in ("made", "before"))
+    made, before = (
+        Path(f"/dev/shm/workbench-test-{os.getpid()}-{kind}") for kind in ("made", "before")
+    )
     before.write_bytes(b"model weights")
     yield made, before
     made.unlink(missing_ok=True)
@@ -307,10 +343,13 @@ def test_shared_memory_of_a_killed_server_is_removed_and_no_other(
     tmp_path: Path, shared_names: tuple[Path, Path]
 ) -> None:
     made, before = shared_names
-    process = start(tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before))
+    process = start(
+        tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before)
+    )
     eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
     asyncio.run(detached_process.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
-    assert asyncio.run(detached_process.clear_shared_memory(HOST, str(tmp_path / "run"))) == ()  # still in use
+    # still in use
+    assert asyncio.run(detached_process.clear_shared_memory(HOST, str(tmp_path / "run"))) == ()
     assert made.exists()
     os.killpg(process.sid, signal.SIGKILL)
     eventually(lambda: not alive(process.pid), "its end")
@@ -319,9 +358,13 @@ def test_shared_memory_of_a_killed_server_is_removed_and_no_other(
     assert not made.exists()
 
 
-def test_shared_memory_made_anew_under_the_same_name_stays(tmp_path: Path, shared_names: tuple[Path, Path]) -> None:
+def test_shared_memory_made_anew_under_the_same_name_stays(
+    tmp_path: Path, shared_names: tuple[Path, Path]
+) -> None:
     made, before = shared_names
-    process = start(tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before))
+    process = start(
+        tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before)
+    )
     eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
     asyncio.run(detached_process.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
     stand_in = made.with_name(f"{made.name}-2")
@@ -335,7 +378,9 @@ def test_shared_memory_made_anew_under_the_same_name_stays(tmp_path: Path, share
 def test_a_full_disk_is_reported_at_the_start_and_keeps_the_exit_code(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         start(disk / "run", "sh", "-c", "yes 2>/dev/null; exit 5")
@@ -347,7 +392,9 @@ def test_a_full_disk_is_reported_at_the_start_and_keeps_the_exit_code(tmp_path: 
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_the_limit_of_open_files_is_raised_to_what_is_asked_and_never_lowered(tmp_path: Path) -> None:
+def test_the_limit_of_open_files_is_raised_to_what_is_asked_and_never_lowered(
+    tmp_path: Path,
+) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
     try:
@@ -355,9 +402,13 @@ def test_the_limit_of_open_files_is_raised_to_what_is_asked_and_never_lowered(tm
         for asked in (2048, 300, None, 2**30):
             run_dir = tmp_path / str(asked)
             script = "ulimit -Sn; ulimit -Hn"
-            asyncio.run(detached_process.start(HOST, str(run_dir), ["sh", "-c", script], open_files=asked))
+            asyncio.run(
+                detached_process.start(HOST, str(run_dir), ["sh", "-c", script], open_files=asked)
+            )
             eventually(lambda: (run_dir / "exit").exists(), "its end")  # noqa: B023
             soft.append([int(word) for word in (run_dir / "log").read_text().split()])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert [limits[0] for limits in soft] == [2048, 1024, 1024, soft[3][1]] and soft[3][1] >= before[1]
+    assert [limits[0] for limits in soft] == [2048, 1024, 1024, soft[3][1]] and soft[3][
+        1
+    ] >= before[1]

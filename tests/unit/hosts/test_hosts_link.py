@@ -68,7 +68,11 @@ def test_comes_back_by_itself_and_tells() -> None:
         assert subject.outage_s is not None
         assert await subject.get() == 5
         still = [(False, "still down", n) for n in (1, 2, 3)]
-        assert [(e.connected, e.reason, e.retries) for e in told] == [(False, "reset", 0), *still, (True, "", 0)]
+        assert [(e.connected, e.reason, e.retries) for e in told] == [
+            (False, "reset", 0),
+            *still,
+            (True, "", 0),
+        ]
         assert told[-1].outage_s > 0
         forget()
         subject.lost(5, "reset")

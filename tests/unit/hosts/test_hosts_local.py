@@ -21,9 +21,9 @@ from workbench.hosts.base import CommandFailed, CommandNotFound, CommandTimeout,
 from workbench.hosts.local import LocalHost, LocalStream
 from workbench.model.errors import HostError
 
-ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(max_size=20).map(
-    lambda b: os.fsdecode(b.replace(b"\0", b""))
-)
+ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(
+    max_size=20
+).map(lambda b: os.fsdecode(b.replace(b"\0", b"")))
 
 
 def test_local_host_is_opened_by_no_name_and_by_local() -> None:
@@ -33,8 +33,14 @@ def test_local_host_is_opened_by_no_name_and_by_local() -> None:
 
 
 def test_opening_the_local_host_does_not_load_asyncssh() -> None:
-    code = "import sys; from workbench.hosts import open_host; open_host(None); print('asyncssh' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    code = (
+        "import sys; from workbench.hosts import open_host; open_host(None); print('asyncssh' "
+        "in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        == "False\n"
+    )
 
 
 def test_output_errors_and_exit_code_are_apart() -> None:
@@ -43,7 +49,9 @@ def test_output_errors_and_exit_code_are_apart() -> None:
 
 
 def test_a_signal_is_a_negative_return_code() -> None:
-    assert asyncio.run(LocalHost().run(["sh", "-c", "kill -s TERM $$"])).returncode == -signal.SIGTERM
+    assert (
+        asyncio.run(LocalHost().run(["sh", "-c", "kill -s TERM $$"])).returncode == -signal.SIGTERM
+    )
 
 
 def test_without_input_stdin_is_at_its_end() -> None:
@@ -64,7 +72,9 @@ def test_the_path_of_the_environment_given_is_searched(tmp_path: Path) -> None:
     assert asyncio.run(LocalHost().run(["only-here"], env=env)).out == "found\n"
 
 
-@pytest.mark.parametrize("argv", [["no-such-thing"], ["/no/such/thing"], [__file__], [], [""], ["-x"]])
+@pytest.mark.parametrize(
+    "argv", [["no-such-thing"], ["/no/such/thing"], [__file__], [], [""], ["-x"]]
+)
 def test_a_missing_model_is_not_found(argv: list[str]) -> None:
     for attempt in (LocalHost().run(argv), LocalHost().stream(argv)):
         with pytest.raises(CommandNotFound):
@@ -73,7 +83,9 @@ def test_a_missing_model_is_not_found(argv: list[str]) -> None:
 
 def test_check_raises_with_the_last_line_of_stderr() -> None:
     with pytest.raises(CommandFailed, match="exit code 3: why") as failed:
-        asyncio.run(LocalHost().run(["sh", "-c", "echo first >&2; echo why >&2; exit 3"], check=True))
+        asyncio.run(
+            LocalHost().run(["sh", "-c", "echo first >&2; echo why >&2; exit 3"], check=True)
+        )
     assert failed.value.completed.returncode == 3
     assert failed.value.command is not None
 
@@ -81,7 +93,8 @@ def test_check_raises_with_the_last_line_of_stderr() -> None:
 def test_programs_that_are_asked_for_at_once_start_one_in_each_turn_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A check of a host starts a dozen programs. Started in one turn of the loop, they kept keys waiting for 0.1 s."""
+    """A check of a host starts a dozen programs. Started in one turn of the loop, they kept keys
+    waiting for 0.1 s."""
     turns: list[int] = []
 
     async def main() -> None:
@@ -111,7 +124,11 @@ def test_programs_that_are_asked_for_at_once_start_one_in_each_turn_of_the_loop(
 def test_timeout_kills_the_whole_group_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(CommandTimeout, match=r"0\.3 s"):
-        asyncio.run(LocalHost().run(["sh", "-c", "trap '' TERM; sleep 61.001 & sleep 61.001; :"], timeout_s=0.3))
+        asyncio.run(
+            LocalHost().run(
+                ["sh", "-c", "trap '' TERM; sleep 61.001 & sleep 61.001; :"], timeout_s=0.3
+            )
+        )
     assert time.monotonic() - started < 5
     eventually(lambda: not with_argument("61.001"), "both sleeps to end")
 
@@ -142,7 +159,9 @@ def test_much_output_on_both_sides_and_much_input_do_not_block() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(arguments=st.lists(ARGUMENT, min_size=1, max_size=4))
 def test_arguments_arrive_byte_for_byte(arguments: list[str]) -> None:
     done = asyncio.run(LocalHost().run(["printf", "%s\\0", *arguments]))
@@ -178,7 +197,9 @@ def test_stream_passes_the_exit_code_on_and_keeps_the_end_of_stderr() -> None:
 @pytest.mark.slow
 def test_closing_a_stream_ends_a_command_that_never_reads_nor_heeds_term() -> None:
     async def main() -> float:
-        stream = await LocalHost().stream(["sh", "-c", "trap '' TERM; echo up; sleep 61.003; sleep 61.003"])
+        stream = await LocalHost().stream(
+            ["sh", "-c", "trap '' TERM; echo up; sleep 61.003; sleep 61.003"]
+        )
         assert await first_line(stream) == b"up"
         started = time.monotonic()
         await stream.close()
@@ -216,7 +237,11 @@ def test_files_are_written_whole_with_their_mode_and_read_in_parts(tmp_path: Pat
 
     asyncio.run(main())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(path.parent.stat().st_mode)
+        == stat.S_IMODE(path.parent.parent.stat().st_mode)
+        == 0o700
+    )
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
 
@@ -233,7 +258,9 @@ def test_an_unreadable_file_is_a_file_error(path: str) -> None:
         asyncio.run(LocalHost().read_file(path))
 
 
-def test_state_directory_follows_xdg_and_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_directory_follows_xdg_and_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = Path(asyncio.run(LocalHost().state_dir()))
     assert found == tmp_path / "state" / "workbench"
@@ -246,7 +273,11 @@ def test_forward_is_the_port_itself() -> None:
 
 def test_facts_are_of_this_machine() -> None:
     facts = asyncio.run(LocalHost().facts())
-    assert (facts.uid, facts.hostname, facts.kernel) == (os.getuid(), os.uname().nodename, os.uname().release)
+    assert (facts.uid, facts.hostname, facts.kernel) == (
+        os.getuid(),
+        os.uname().nodename,
+        os.uname().release,
+    )
     assert facts.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert facts.cpu_count is not None and facts.cpu_count >= 1
     assert facts.memory_total_bytes is not None and facts.memory_total_bytes > 1 << 27
@@ -254,7 +285,10 @@ def test_facts_are_of_this_machine() -> None:
 
 
 def test_no_process_of_the_benchmark_is_left() -> None:
-    eventually(lambda: not any(with_argument(f"61.00{i}") for i in range(1, 5)), "every sleep of this module to end")
+    eventually(
+        lambda: not any(with_argument(f"61.00{i}") for i in range(1, 5)),
+        "every sleep of this module to end",
+    )
     assert alive(os.getpid())
 
 
@@ -269,7 +303,8 @@ def test_a_command_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("address", ["a@evil", "a/../b", "x y", "a?b", "", "h#", "a:80@b", "-\n"])
 def test_what_is_no_address_is_never_part_of_a_url(address: str) -> None:
-    """The node of a job and the address of a container come from other programs, and the API key is sent there."""
+    """The node of a job and the address of a container come from other programs, and the API key is
+    sent there."""
     with pytest.raises(HostError, match="is not the address of a host"):
         asyncio.run(LocalHost().forward(8000, address))
 

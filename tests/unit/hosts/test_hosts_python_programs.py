@@ -1,4 +1,5 @@
-"""Programs for python3 on a host: sent once, kept by their hash, and never run if they are not what was sent."""
+"""Programs for python3 on a host: sent once, kept by their hash, and never run if they are not what
+was sent."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from workbench.hosts.python_programs import ASKED, FRAME, MISSING, TOO_OLD
 
 
 class FarHost(LocalHost):
-    """This machine as another one: nothing is imported from here. Counts what is written to programs."""
+    """This machine as another one: nothing is imported from here. Counts what is written to
+    programs."""
 
     kind = "ssh"
     is_local = False
@@ -59,7 +61,9 @@ def test_a_program_is_sent_once_and_kept_for_its_user_only(folder: Path) -> None
     assert first == second and host.frames == 1
     kept = folder / REGISTER.digest
     assert [path.name for path in folder.iterdir()] == [REGISTER.digest]
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(kept.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    )
 
 
 def changed(kept: Path, other: Path) -> None:
@@ -107,13 +111,19 @@ def test_a_program_that_arrives_changed_is_not_run(folder: Path) -> None:
     frame = REGISTER.frame(False)
     other = FRAME + b"%08d" % (len(frame) - len(FRAME) - 9) + frame[len(FRAME) + 8 : -1]
     done = subprocess.run(
-        REGISTER.argv(sys.executable, False, {}), input=other, capture_output=True, timeout=20, check=False
+        REGISTER.argv(sys.executable, False, {}),
+        input=other,
+        capture_output=True,
+        timeout=20,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (1, b"the program arrived changed\n")
     assert not folder.exists()
 
 
-def test_a_host_that_cannot_keep_it_gets_it_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_keep_it_gets_it_each_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("no directory")
     host = FarHost()
@@ -123,10 +133,15 @@ def test_a_host_that_cannot_keep_it_gets_it_each_time(folder: Path, monkeypatch:
 
 def test_a_full_disk_leaves_no_part_of_it(folder: Path) -> None:
     folder.mkdir(parents=True)
-    limited = ["sh", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "sh"]  # blocks of 512 bytes: 2 KB
+    # blocks of 512 bytes: 2 KB
+    limited = ["sh", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "sh"]
     argv = REGISTER.argv(sys.executable, False, {"root": "/nowhere", "publish": False})
     done = subprocess.run(
-        [*limited, *argv], input=REGISTER.frame(False) + b"[]", capture_output=True, timeout=20, check=False
+        [*limited, *argv],
+        input=REGISTER.frame(False) + b"[]",
+        capture_output=True,
+        timeout=20,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert list(folder.iterdir()) == []
@@ -134,13 +149,16 @@ def test_a_full_disk_leaves_no_part_of_it(folder: Path) -> None:
 
 def test_old_versions_go_when_a_new_one_comes(folder: Path) -> None:
     folder.mkdir(parents=True)
-    old, recent, foreign = "a" * 64, "b" * 64, "letter.txt"  # a file that Workbench did not write stays
+    # a file that Workbench did not write stays
+    old, recent, foreign = "a" * 64, "b" * 64, "letter.txt"
     for name, age_days in ((old, 31), (f"{old}.77", 31), (recent, 29), (foreign, 99)):
         (folder / name).write_text("")
         then = (folder / name).stat().st_mtime - age_days * 86400
         os.utime(folder / name, (then, then))
     read_register(FarHost())
-    assert sorted(path.name for path in folder.iterdir()) == sorted((REGISTER.digest, recent, foreign))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        (REGISTER.digest, recent, foreign)
+    )
 
 
 def test_it_asks_for_what_it_lacks(folder: Path) -> None:
@@ -153,7 +171,9 @@ def test_what_was_written_before_it_asked_is_not_lost(folder: Path) -> None:
     """An order to the agent may come while it still waits for its sources."""
 
     async def main() -> tuple[dict[str, Any], list[bytes]]:
-        stream = await remote_programs.MEASUREMENT_LOCK.stream(FarHost(), {"what": "x", "machine": "m", "wait": False})
+        stream = await remote_programs.MEASUREMENT_LOCK.stream(
+            FarHost(), {"what": "x", "machine": "m", "wait": False}
+        )
         lines = []
         try:
             await stream.write(b"an order\n")
@@ -182,12 +202,22 @@ def test_other_versions_of_python(folder: Path, version: str) -> None:
 def test_only_what_is_used_of_a_library_is_sent() -> None:
     source = (
         "# a licence\nimport os\n\nA = 1\nB = A + 1\n\ndef used():\n    return helper(B)\n\n"
-        "@wraps\n# why\ndef helper(x):\n    return [\n        x,\n    ]\n\ndef unused():\n    return C\n\nC = 3\n"
+        "@wraps\n# why\ndef helper(x):\n    return [\n        x,\n    ]\n\ndef unused():\n    "
+        "return C\n\nC = 3\n"
         "class Unused:\n    pass\nNVML_ERROR_X = 7\nregister()\n"
     )
     part = used_definitions(source, "lib.used()")
     assert "def unused" not in part and "C = 3" not in part and "Unused" not in part
-    for kept in ("# a licence", "import os", "A = 1", "B = A", "def used", "@wraps", "NVML_ERROR_X", "register()"):
+    for kept in (
+        "# a licence",
+        "import os",
+        "A = 1",
+        "B = A",
+        "def used",
+        "@wraps",
+        "NVML_ERROR_X",
+        "register()",
+    ):
         assert kept in part
     compile(part, "part", "exec")
 

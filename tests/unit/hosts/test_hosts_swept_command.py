@@ -1,4 +1,5 @@
-"""A program of somebody else leaves no process: here, behind a real sshd, and with only busybox's tools."""
+"""A program of somebody else leaves no process: here, behind a real sshd, and with only busybox's
+tools."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ async def leaves_nothing(host: Host) -> None:
     eventually(lambda: not with_argument(number), "the end of what it left")
     with pytest.raises(CommandTimeout) as late:
         await run_swept(host, ["sh", "-c", f"{LEAVES}; exec sleep $0", number], timeout_s=0.4)
-    assert (late.value.command or "").startswith("sh -c 'sleep") and "WORKBENCH" not in str(late.value.command)
+    assert (late.value.command or "").startswith("sh -c 'sleep") and "WORKBENCH" not in str(
+        late.value.command
+    )
     eventually(lambda: not with_argument(number), "the end of what it left")
 
 

@@ -9,7 +9,9 @@ import pytest
 from workbench.hosts import task_cancellation as ending
 
 
-def test_a_loop_that_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_loses_a_cancellation_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ending, "AGAIN_S", 0.01)
     lost = 0
 

@@ -22,10 +22,14 @@ def test_guard_passes_exit_codes_on_and_ends_with_stdin(userland: UserlandHost) 
 
     async def main() -> None:
         for code in (0, 9):
-            stream = await userland.stream(["sh", "-c", f"read x; echo got $x >&2; exit {code}"], input=b"y\n")
+            stream = await userland.stream(
+                ["sh", "-c", f"read x; echo got $x >&2; exit {code}"], input=b"y\n"
+            )
             assert (await stream.wait(), await stream.stderr_tail()) == (code, "got y")
             await stream.close()
-        stream = await userland.stream(["sh", "-c", f"trap '' TERM; echo up; sleep {nap}; sleep {nap}; :"])
+        stream = await userland.stream(
+            ["sh", "-c", f"trap '' TERM; echo up; sleep {nap}; sleep {nap}; :"]
+        )
         assert await anext(aiter(stream.lines())) == b"up"
         await stream.close()
 
@@ -80,8 +84,13 @@ def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) ->
     values = {"A": "it's", "B": "two\nlines\n", "C": 'back\\slash $HOME `id` "q" ', "D": ""}
     argv = ["sh", "-c", 'printf "%s|" "$A" "$B" "$C" "$D" "$@"; read x; echo "$x"', "sh", "a b"]
     order = shell_scripts.order(argv, values)
-    done = asyncio.run(userland.run(["sh", "-c", 'IFS= read -r _wb && eval "$_wb"'], input=order + b"rest\n"))
-    assert done.out == f"{shell_scripts.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
+    done = asyncio.run(
+        userland.run(["sh", "-c", 'IFS= read -r _wb && eval "$_wb"'], input=order + b"rest\n")
+    )
+    assert (
+        done.out
+        == f"{shell_scripts.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
+    )
     assert shell_scripts.marked_pid(done.err) is not None
     assert shell_scripts.after_mark(done.err) == ""
 
@@ -111,7 +120,12 @@ def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
         assert (report.left, report.clean) == ((), True)
         assert process.pid in report.killed
         after = await detached_process.status(userland, run_dir)
-        assert (after.alive, after.exit_code, after.exit_signal, after.members) == (False, 137, "SIGKILL", ())
+        assert (after.alive, after.exit_code, after.exit_signal, after.members) == (
+            False,
+            137,
+            "SIGKILL",
+            (),
+        )
         assert await userland.read_file(f"{run_dir}/log") == b"up\n"
         assert not alive(process.pid)
 
@@ -119,7 +133,9 @@ def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
     assert not with_argument(nap)
 
 
-def test_term_to_the_group_leaves_the_exit_code_on_record(userland: UserlandHost, tmp_path: Path) -> None:
+def test_term_to_the_group_leaves_the_exit_code_on_record(
+    userland: UserlandHost, tmp_path: Path
+) -> None:
     async def main() -> None:
         run_dir = str(tmp_path / "run")
         await detached_process.start(
@@ -136,7 +152,9 @@ def test_start_errors(userland: UserlandHost, tmp_path: Path) -> None:
         with pytest.raises(CommandNotFound):
             await detached_process.start(userland, str(tmp_path / "a"), ["no-such-engine"])
         with pytest.raises(detached_process.WorkdirMissing):
-            await detached_process.start(userland, str(tmp_path / "a"), ["true"], workdir="/no/such/dir")
+            await detached_process.start(
+                userland, str(tmp_path / "a"), ["true"], workdir="/no/such/dir"
+            )
         await detached_process.start(userland, str(tmp_path / "a"), ["true"])
         with pytest.raises(detached_process.RunDirUsed):
             await detached_process.start(userland, str(tmp_path / "a"), ["true"])

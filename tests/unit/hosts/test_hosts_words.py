@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from support.fake_host import Call, FakeHost, FakeStream
 
 from workbench.hosts import host_facts, known_hosts, shell_scripts, ssh_names
-from workbench.hosts.base import CommandFailed, CommandNotFound, Completed, FileError, Host, HostUnreachable
+from workbench.hosts.base import (
+    CommandFailed,
+    CommandNotFound,
+    Completed,
+    FileError,
+    Host,
+    HostUnreachable,
+)
 from workbench.hosts.line_splitter import LINE_MAX_BYTES, split
 from workbench.hosts.reconnecting_link import LinkEvent
 from workbench.model.errors import InputError
@@ -26,9 +33,13 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6
 @given(st.lists(TEXT, min_size=1, max_size=3), TEXT)
 def test_arguments_and_variables_arrive_as_they_are(words: list[str], value: str) -> None:
     """Through the line that only sh reads; the rest of stdin goes to the command."""
-    order = shell_scripts.order(["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value})
+    order = shell_scripts.order(
+        ["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value}
+    )
     assert order.count(b"\n") == 1
-    done = subprocess.run(["sh", "-c", shell_scripts.LINE], input=order + b"rest\n", capture_output=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", shell_scripts.LINE], input=order + b"rest\n", capture_output=True, check=True
+    )
     expected = "".join(f"{text}|" for text in (value, *words)) + "rest\n"
     assert done.stdout == os.fsencode(f"{shell_scripts.MARK}\n{expected}")
 
@@ -38,13 +49,17 @@ def test_the_line_for_the_login_shell_means_the_same_in_every_shell() -> None:
     assert not set(shell_scripts.LINE) & set("\n!\\`")
 
 
-@pytest.mark.parametrize("env", [{"A B": ""}, {"1A": ""}, {"A=B": ""}, {"": ""}, {"A": "nul\0"}, {"A;id": ""}])
+@pytest.mark.parametrize(
+    "env", [{"A B": ""}, {"1A": ""}, {"A=B": ""}, {"": ""}, {"A": "nul\0"}, {"A;id": ""}]
+)
 def test_names_that_no_shell_variable_can_have_are_rejected(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="environment"):
         shell_scripts.order(["true"], env)
 
 
-@pytest.mark.parametrize("name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"])
+@pytest.mark.parametrize(
+    "name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"]
+)
 def test_host_names(name: str) -> None:
     assert ssh_names.check(name) == name
 
@@ -98,15 +113,24 @@ def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> N
         ("container_manager=podman\nhypervisor_type=xen", "podman", "xen"),
     ],
 )
-def test_containers_and_hypervisors(said: str, container: str | None, virtualization: str | None) -> None:
+def test_containers_and_hypervisors(
+    said: str, container: str | None, virtualization: str | None
+) -> None:
     found = host_facts.parse(said, "box", "ssh")
     assert (found.container, found.virtualization) == (container, virtualization)
 
 
 def test_facts_that_are_missing_stay_unknown() -> None:
-    found = host_facts.parse("uid=1000\nuid_map=         0     100000      65536\n\ngarbage", "box", "ssh")
+    found = host_facts.parse(
+        "uid=1000\nuid_map=         0     100000      65536\n\ngarbage", "box", "ssh"
+    )
     assert (found.uid, found.initial_user_namespace) == (1000, False)
-    assert (found.user, found.memory_total_bytes, found.boot_id, found.path) == (None, None, None, ())
+    assert (found.user, found.memory_total_bytes, found.boot_id, found.path) == (
+        None,
+        None,
+        None,
+        (),
+    )
     assert host_facts.parse("uid_map=0 0 4294967295", "box", "ssh").initial_user_namespace is True
     assert host_facts.parse("", "box", "ssh").initial_user_namespace is None
 

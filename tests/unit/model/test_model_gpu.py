@@ -17,7 +17,10 @@ from workbench.model.gpu import clocks_text
         ([], ""),
         ([14001, 405, 810, 7001, 810], "405, 810, 7001, 14001 MHz"),
         (range(180, 3091, 15), "180-3090 MHz in steps of 15 (195 clocks)"),
-        ([139, 151, 164, 177, 189, 202, 215, 227, 240], "139-240 MHz in steps of 12 or 13 (9 clocks)"),
+        (
+            [139, 151, 164, 177, 189, 202, 215, 227, 240],
+            "139-240 MHz in steps of 12 or 13 (9 clocks)",
+        ),
         (
             [*range(200, 260, 15), *range(1000, 1025, 5)],
             "200-245 MHz in steps of 15, 1000-1020 MHz in steps of 5 (9 clocks)",

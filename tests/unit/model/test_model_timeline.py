@@ -32,8 +32,13 @@ def test_the_past_beyond_an_hour_is_kept_by_ten_seconds() -> None:
 
 
 @example([(381, 0.0), (381, 0.0)], 141)
-@given(st.lists(st.tuples(st.integers(0, 200_000), st.floats(0, 1e6)), max_size=60), st.integers(1, 600))
-def test_a_drawn_cell_never_changes_when_later_values_arrive(values: list[tuple[int, float]], cell_s: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 200_000), st.floats(0, 1e6)), max_size=60),
+    st.integers(1, 600),
+)
+def test_a_drawn_cell_never_changes_when_later_values_arrive(
+    values: list[tuple[int, float]], cell_s: int
+) -> None:
     values.sort(key=lambda pair: pair[0])
     series, drawn = Series(), {}
     for second, value in values:
@@ -103,7 +108,9 @@ def test_a_day_of_eight_metrics_of_four_gpus_takes_about_one_and_a_half_megabyte
     young = Series()
     for second in range(60):
         young.add(T0 + second, 1.0)
-    assert sum(sys.getsizeof(ring.sums) + sys.getsizeof(ring.counts) for ring in young._rings) < 3000
+    assert (
+        sum(sys.getsizeof(ring.sums) + sys.getsizeof(ring.counts) for ring in young._rings) < 3000
+    )
 
 
 def test_drawing_hours_costs_no_more_than_drawing_minutes() -> None:

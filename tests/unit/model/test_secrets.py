@@ -25,13 +25,35 @@ from workbench.model.secrets import (
 )
 
 SECRET = (
-    *("api-key", "--api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "admin-api-key", "apiKey", "SSL_PASSPHRASE"),
+    *(
+        "api-key",
+        "--api-key",
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "admin-api-key",
+        "apiKey",
+        "SSL_PASSPHRASE",
+    ),
     *("AUTH", "PROXY_AUTH", "MY_PASSPHRASE", "CREDENTIALS", "PGPASSWORD", "ssl-keyfile-password"),
     *("OPENAI_API_KEYS", "Authorization"),
 )
 ORDINARY = (
-    *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "reasoning-start-token", "ssl-keyfile", "PATH"),
-    *("bucket-time-to-first-token", "cors-credentials", "S3_ACCESS_KEY_ID", "tokenizer", "VLLM_USE_FASTOKENS"),
+    *(
+        "TOKENIZERS_PARALLELISM",
+        "MAX_TOKENS",
+        "KEYBOARD",
+        "MONKEY",
+        "reasoning-start-token",
+        "ssl-keyfile",
+        "PATH",
+    ),
+    *(
+        "bucket-time-to-first-token",
+        "cors-credentials",
+        "S3_ACCESS_KEY_ID",
+        "tokenizer",
+        "VLLM_USE_FASTOKENS",
+    ),
 )
 
 
@@ -46,11 +68,19 @@ def test_ordinary_names(name: str) -> None:
     assert mask_env({name: "some-value"}) == {name: "some-value"}
 
 
-VALUES = st.text(st.characters(categories=("Lu", "Ll", "Nd"), max_codepoint=127), min_size=6, max_size=20)
+VALUES = st.text(
+    st.characters(categories=("Lu", "Ll", "Nd"), max_codepoint=127), min_size=6, max_size=20
+)
 
 
-@given(st.sampled_from([n for n in SECRET if not n.startswith("-")]), VALUES.map(lambda v: f"Zq{v}"), st.data())
-def test_a_secret_is_in_no_form_of_a_plan_that_is_shown(name: str, value: str, data: st.DataObject) -> None:
+@given(
+    st.sampled_from([n for n in SECRET if not n.startswith("-")]),
+    VALUES.map(lambda v: f"Zq{v}"),
+    st.data(),
+)
+def test_a_secret_is_in_no_form_of_a_plan_that_is_shown(
+    name: str, value: str, data: st.DataObject
+) -> None:
     """As a flag, as `--flag=value`, as a variable, inside JSON, in a container's `-e`, in a URL."""
     forms: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "flag": ((f"--{name}", value), {}),
@@ -61,7 +91,11 @@ def test_a_secret_is_in_no_form_of_a_plan_that_is_shown(name: str, value: str, d
         "url": ((f"http://me:{value}@box:1/",), {"HTTP_PROXY": f"http://me:{value}@proxy:3128"}),
     }
     argv, env = forms[data.draw(st.sampled_from(sorted(forms)))]
-    command = Command(("vllm", *argv), env, {"config.yml": f"{name}: {value}"} if not env and len(argv) == 2 else {})
+    command = Command(
+        ("vllm", *argv),
+        env,
+        {"config.yml": f"{name}: {value}"} if not env and len(argv) == 2 else {},
+    )
     assert value not in repr(mask_command(command))
     assert value not in repr(mask_data({"argv": list(command.argv), "env": dict(command.env)}))
     assert mask_command(mask_command(command)) == mask_command(command)
@@ -70,8 +104,17 @@ def test_a_secret_is_in_no_form_of_a_plan_that_is_shown(name: str, value: str, d
 @pytest.mark.parametrize(
     "text",
     [
-        *("SSL_PASSPHRASE=geheim77", "--passphrase geheim77", "--hf-token=geheim77", "password: geheim77"),
-        *("MY_SECRET_KEY='geheim77'", "{'admin_api_key': 'geheim77'}", "postgres://u:geheim77@db/x"),
+        *(
+            "SSL_PASSPHRASE=geheim77",
+            "--passphrase geheim77",
+            "--hf-token=geheim77",
+            "password: geheim77",
+        ),
+        *(
+            "MY_SECRET_KEY='geheim77'",
+            "{'admin_api_key': 'geheim77'}",
+            "postgres://u:geheim77@db/x",
+        ),
     ],
 )
 def test_a_line_of_text_shows_none(text: str) -> None:
@@ -97,17 +140,46 @@ def test_a_crash_file_quotes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("engine", engines.names())
 def test_no_ordinary_flag_counts_as_secret(engine: str) -> None:
     secret = {n for n in engines.get(engine).catalog().flags if is_secret_name(n)}
-    assert secret <= {"api-key", "admin-api-key", "hf-token", "ssl-keyfile-password", "seqlog-api-key"}
+    assert secret <= {
+        "api-key",
+        "admin-api-key",
+        "hf-token",
+        "ssl-keyfile-password",
+        "seqlog-api-key",
+    }
     assert engine == "tabbyapi" or "api-key" in secret
 
 
 def test_argv_masks_every_value_under_a_secret_flag() -> None:
-    argv = ["vllm", "serve", "m", "--api-key", "x", "second-key", "--port", "8000", "--hf-token=abc"]
-    assert mask_argv(argv) == ("vllm", "serve", "m", "--api-key", MASK, MASK, "--port", "8000", f"--hf-token={MASK}")
+    argv = [
+        "vllm",
+        "serve",
+        "m",
+        "--api-key",
+        "x",
+        "second-key",
+        "--port",
+        "8000",
+        "--hf-token=abc",
+    ]
+    assert mask_argv(argv) == (
+        "vllm",
+        "serve",
+        "m",
+        "--api-key",
+        MASK,
+        MASK,
+        "--port",
+        "8000",
+        f"--hf-token={MASK}",
+    )
 
 
 def test_command_masks_the_value_wherever_it_occurs() -> None:
-    command = Command(("sglang", "serve", "--api-key", "s3cret", "--alias", "with-s3cret-inside"), {"HF_TOKEN": "tok"})
+    command = Command(
+        ("sglang", "serve", "--api-key", "s3cret", "--alias", "with-s3cret-inside"),
+        {"HF_TOKEN": "tok"},
+    )
     masked = mask_command(command)
     assert "s3cret" not in masked.shell() and "tok" not in masked.env.values()
     assert masked.argv[-1] == f"with-{MASK}-inside"
@@ -116,22 +188,33 @@ def test_command_masks_the_value_wherever_it_occurs() -> None:
 def test_env_and_text() -> None:
     env = {"PATH": "/bin", "EMPTY_KEY": ""}
     assert mask_env({"HF_TOKEN": "abc", **env}) == {"HF_TOKEN": MASK, **env}
-    assert mask_text("vllm serve m --api-key hunter2 --port 1") == f"vllm serve m --api-key {MASK} --port 1"
-    assert mask_text("http_proxy=http://me:pw@proxy:3128/") == f"http_proxy=http://me:{MASK}@proxy:3128/"
-    assert mask_text("listening on http://127.0.0.1:8000/v1") == "listening on http://127.0.0.1:8000/v1"
+    assert (
+        mask_text("vllm serve m --api-key hunter2 --port 1")
+        == f"vllm serve m --api-key {MASK} --port 1"
+    )
+    assert (
+        mask_text("http_proxy=http://me:pw@proxy:3128/")
+        == f"http_proxy=http://me:{MASK}@proxy:3128/"
+    )
+    assert mask_text("listening on http://127.0.0.1:8000/v1") == (
+        "listening on http://127.0.0.1:8000/v1"
+    )
     assert mask_text("max_num_batched_tokens=8192") == "max_num_batched_tokens=8192"
 
 
 def test_plan_with_a_key_shows_none() -> None:
     engine, plan = engines.get("vllm"), LaunchPlan("vllm", "m")
-    plan = engines.apply_assignments(plan, engine.catalog(), ["api-key=a b"], envs=["VLLM_API_KEY=topsecret"])
+    plan = engines.apply_assignments(
+        plan, engine.catalog(), ["api-key=a b"], envs=["VLLM_API_KEY=topsecret"]
+    )
     shown = mask_command(engine.command(plan)).shell()
     assert "topsecret" not in shown
     assert f"--api-key '{MASK}' '{MASK}'" in shown
 
 
 @pytest.mark.parametrize(
-    "text", ["Authorization: Bearer k1", "Authorization: Basic k1", '{"Authorization": "Bearer k1"}']
+    "text",
+    ["Authorization: Bearer k1", "Authorization: Basic k1", '{"Authorization": "Bearer k1"}'],
 )
 def test_a_short_key_in_a_header_is_masked(text: str) -> None:
     assert "k1" not in mask_text(text) and "k1" not in repr(mask_argv(["curl", "-H", text]))
@@ -140,8 +223,16 @@ def test_a_short_key_in_a_header_is_masked(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("http://h/v1?api_key=K3y-9", "'https://h?a=1&access_token=K3y-9&b=2' is no URL", "http://K3y-9@h:8000/v1"),
-        *("http://h/?X-Amz-Signature=K3y-9#x", "GET http://me:K3y-9@h/?key=K3y-9", "ws://h/?sig=K3y-9"),
+        *(
+            "http://h/v1?api_key=K3y-9",
+            "'https://h?a=1&access_token=K3y-9&b=2' is no URL",
+            "http://K3y-9@h:8000/v1",
+        ),
+        *(
+            "http://h/?X-Amz-Signature=K3y-9#x",
+            "GET http://me:K3y-9@h/?key=K3y-9",
+            "ws://h/?sig=K3y-9",
+        ),
     ],
 )
 def test_a_url_shows_no_secret_in_its_query_or_before_its_host(text: str) -> None:
@@ -154,14 +245,29 @@ def test_a_url_shows_no_secret_in_its_query_or_before_its_host(text: str) -> Non
 @pytest.mark.parametrize(
     ("argv", "hidden"),
     [
-        *((("tool", "-k", "abcd1234efgh5678"), True), (("tool", "token=ab"), True), (("env", "AUTH=ab", "x"), True)),
-        *((("curl", "-k", "https://box:8000/v1/models"), False), (("curl", "-k", "-s", "http://h/"), False)),
-        *((("pytest", "-k", "test_one and not slow"), False), (("curl", "-k", "host.example.org1:8000/x"), False)),
-        *((("sort", "-k", "2"), False), (("ssh", "ssh://user@host/"), False), (("x", "http://h/?page=2&n=1"), False)),
+        *(
+            (("tool", "-k", "abcd1234efgh5678"), True),
+            (("tool", "token=ab"), True),
+            (("env", "AUTH=ab", "x"), True),
+        ),
+        *(
+            (("curl", "-k", "https://box:8000/v1/models"), False),
+            (("curl", "-k", "-s", "http://h/"), False),
+        ),
+        *(
+            (("pytest", "-k", "test_one and not slow"), False),
+            (("curl", "-k", "host.example.org1:8000/x"), False),
+        ),
+        *(
+            (("sort", "-k", "2"), False),
+            (("ssh", "ssh://user@host/"), False),
+            (("x", "http://h/?page=2&n=1"), False),
+        ),
     ],
 )
 def test_a_key_in_a_command_is_masked_and_nothing_else(argv: tuple[str, ...], hidden: bool) -> None:
-    """curl's -k (--insecure) has no value, so the word after it is masked only if it looks like a key."""
+    """curl's -k (--insecure) has no value, so the word after it is masked only if it looks like a
+    key."""
     assert (mask_argv(argv) != argv) is hidden
     if argv[1] == "-k" and not hidden:
         assert mask_text(" ".join(argv)) == " ".join(argv)
@@ -169,7 +275,13 @@ def test_a_key_in_a_command_is_masked_and_nothing_else(argv: tuple[str, ...], hi
         assert argv[2] not in mask_text(" ".join(argv))
 
 
-@given(st.lists(st.sampled_from(["token", "tokens", "s", "sig", "k-", "key", "=", "?", " ", "hf_", "a1" * 9, "-"])))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["token", "tokens", "s", "sig", "k-", "key", "=", "?", " ", "hf_", "a1" * 9, "-"]
+        )
+    )
+)
 def test_the_quick_check_of_a_line_hides_no_secret(parts: list[str]) -> None:
     line = f"GET http://box/?{''.join(parts)}"
     with pytest.MonkeyPatch.context() as patch:
@@ -178,7 +290,24 @@ def test_the_quick_check_of_a_line_hides_no_secret(parts: list[str]) -> None:
     assert mask_text(line) == whole
 
 
-PARTS = ["token", "s", "1", "23", "Bearer ", "abcdefgh12", "key", "=", "?", " ", "hf_", "a1" * 9, "-", "Σ", "mine", "x"]
+PARTS = [
+    "token",
+    "s",
+    "1",
+    "23",
+    "Bearer ",
+    "abcdefgh12",
+    "key",
+    "=",
+    "?",
+    " ",
+    "hf_",
+    "a1" * 9,
+    "-",
+    "Σ",
+    "mine",
+    "x",
+]
 
 
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), max_size=12))
@@ -187,18 +316,25 @@ def test_lines_are_masked_the_same_together_and_one_by_one(lines: list[str]) -> 
         assert mask_lines(lines, known) == [mask_text(line, known) for line in lines]
 
 
-def test_lines_about_throughput_are_not_searched_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_about_throughput_are_not_searched_for_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The search takes 30 us a line: 6 % of a core for a log of 2,000 lines a second."""
     monkeypatch.setattr(secrets, "mask_urls", lambda text: pytest.fail(text))
-    line = "INFO 11-22 12:00:00 [loggers.py:1] Avg prompt throughput: 9.1 tokens/s, Running: 8 reqs, max_num_tokens 12"
+    line = (
+        "INFO 11-22 12:00:00 [loggers.py:1] Avg prompt throughput: 9.1 tokens/s, Running: 8 "
+        "reqs, max_num_tokens 12"
+    )
     assert mask_text(line) == line
 
 
 @pytest.mark.parametrize(
-    "part", ["A", "xpassword", "--a", "token=", "eyJ-", "A_", "sk-", "?a", "://a:", "-k ", "api_key"]
+    "part",
+    ["A", "xpassword", "--a", "token=", "eyJ-", "A_", "sk-", "?a", "://a:", "-k ", "api_key"],
 )
 def test_a_long_line_without_a_secret_takes_no_time_to_search(part: str) -> None:
-    """A line of a log may have 64 KiB, and clients choose what an engine logs; 60 s and more before."""
+    """A line of a log may have 64 KiB, and clients choose what an engine logs; 60 s and more
+    before."""
     line = "key " + part * (64 * 1024 // len(part))
     start = time.process_time()
     mask_text(line)

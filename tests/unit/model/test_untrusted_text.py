@@ -1,4 +1,5 @@
-"""Text from other programs: what `clean` removes, and that JSON for scripts contains it only as escapes."""
+"""Text from other programs: what `clean` removes, and that JSON for scripts contains it only as
+escapes."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ def test_no_text_keeps_anything_unsafe(text: str, lines: bool) -> None:
 
 
 @pytest.mark.slow
-@given(st.recursive(hostile_texts(), lambda inner: st.lists(inner) | st.dictionaries(hostile_texts(), inner)))
+@given(
+    st.recursive(
+        hostile_texts(), lambda inner: st.lists(inner) | st.dictionaries(hostile_texts(), inner)
+    )
+)
 def test_json_for_scripts_contains_control_characters_only_as_escapes(data: object) -> None:
     text = escaped(json.dumps(data, ensure_ascii=False))
     assert not UNSAFE.search(text)
@@ -64,6 +69,8 @@ def _texts(data: object) -> list[str]:
 
 @given(hostile_texts())
 def test_an_error_cannot_forge_its_own_next_step(text: str) -> None:
-    shown = str(WorkbenchError(f"{text}\n  next: run this", host="box", command=text, next_step="wait"))
+    shown = str(
+        WorkbenchError(f"{text}\n  next: run this", host="box", command=text, next_step="wait")
+    )
     assert not UNSAFE.search(shown)
     assert [line for line in shown.splitlines() if line.startswith("  next: ")] == ["  next: wait"]

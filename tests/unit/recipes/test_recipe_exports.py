@@ -1,4 +1,5 @@
-"""Exports: the words and the environment arrive as they are, secrets are references, and a round trip loses nothing."""
+"""Exports: the words and the environment arrive as they are, secrets are references, and a round
+trip loses nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ IN_IMAGE = ("docker", "podman", "compose", "sparkrun")
 SECRET = LaunchPlan(
     "vllm",
     "org/Model",
-    flags=(FlagSetting("api-key", "sk-abcdefghijklmnopqrst"), FlagSetting("admin-api-key", "sk-zyxwvutsrqponmlkjihg")),
+    flags=(
+        FlagSetting("api-key", "sk-abcdefghijklmnopqrst"),
+        FlagSetting("admin-api-key", "sk-zyxwvutsrqponmlkjihg"),
+    ),
     env=(FlagSetting("HF_TOKEN", "hf_abcdefghijklmnopqrst"), FlagSetting("PLAIN", "1")),
 )
 
@@ -44,16 +48,26 @@ def exported(plan: LaunchPlan, form: str, **known: Any) -> tuple[str, Notes]:
 
 
 def launch_with(argv: list[str], env: dict[str, str], **changes: Any) -> Launch:
-    return replace(launch_of(LaunchPlan("vllm", "m"), Notes(), "a", "b"), argv=tuple(argv), env=env, **changes)
+    return replace(
+        launch_of(LaunchPlan("vllm", "m"), Notes(), "a", "b"), argv=tuple(argv), env=env, **changes
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(argv=st.lists(WORDS, max_size=6), env=st.dictionaries(NAMES, WORDS, max_size=3))
-def test_a_script_gives_back_exactly_argv_and_environment(argv: list[str], env: dict[str, str]) -> None:
+def test_a_script_gives_back_exactly_argv_and_environment(
+    argv: list[str], env: dict[str, str]
+) -> None:
     """Run by sh: whatever the words hold, nothing of them is executed, expanded or lost."""
     show = 'for a do printf "%s\\0" "$a"; done; env -0 | grep -z "^W_" | sort -z'
     script = shell.script(launch_with(["sh", "-c", show, "sh", *argv], env), Notes())
-    done = subprocess.run(["sh"], input=script.encode(), capture_output=True, timeout=20, env={"PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        ["sh"],
+        input=script.encode(),
+        capture_output=True,
+        timeout=20,
+        env={"PATH": "/usr/bin:/bin"},
+    )
     assert done.returncode in (0, 1), done.stderr  # 1: grep found no variable
     expected = [*argv, *(f"{k}={v}" for k, v in sorted(env.items()))]
     assert done.stdout.decode().split("\0")[:-1] == expected
@@ -65,7 +79,9 @@ def test_a_script_writes_its_files(tmp_path: Path) -> None:
     launch = launch_with(["cat", "{run_dir}/config.yml"], {}, files=files)
     launch = replace(launch, plan=replace(launch.plan, workdir=str(tmp_path)))
     script = shell.script(launch, Notes())
-    done = subprocess.run(["sh"], input=script, capture_output=True, text=True, cwd=tmp_path / "empty", timeout=20)
+    done = subprocess.run(
+        ["sh"], input=script, capture_output=True, text=True, cwd=tmp_path / "empty", timeout=20
+    )
     assert (done.stdout, done.stderr) == ("a: 'b'\n$(touch x)\n", "")
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
@@ -84,7 +100,9 @@ def test_a_round_trip_loses_nothing_that_both_sides_can_say(form: str, seed: int
     read = read_text(text).plan
     assert read is not None
     hidden = ("CUDA_VISIBLE_DEVICES",) if form in ("slurm", "pbs") else ()
-    assert {e.name: e.value for e in read.env} == {e.name: e.value for e in plan.env if e.name not in hidden}
+    assert {e.name: e.value for e in read.env} == {
+        e.name: e.value for e in plan.env if e.name not in hidden
+    }
     wanted, found = list(argv_of(plan)), list(argv_of(read))
     if form == "llamaswap":  # it chooses the port
         for words in (wanted, found):
@@ -100,7 +118,11 @@ def test_a_round_trip_loses_nothing_that_both_sides_can_say(form: str, seed: int
 def test_no_export_contains_a_secret_and_each_names_its_variable(form: str) -> None:
     text, notes = exported(SECRET, form)
     everything = text + repr(notes.findings)
-    assert "sk-" not in everything and "hf_" not in everything.replace("hf_token", "") and "\ue001" not in everything
+    assert (
+        "sk-" not in everything
+        and "hf_" not in everything.replace("hf_token", "")
+        and "\ue001" not in everything
+    )
     for name in ("VLLM_API_KEY", "ADMIN_API_KEY", "HF_TOKEN"):
         assert name in everything
     assert "--api-key" not in text and "--admin-api-key" in text
@@ -109,15 +131,26 @@ def test_no_export_contains_a_secret_and_each_names_its_variable(form: str) -> N
 @pytest.mark.parametrize("form", ["shell", "docker", "podman", "slurm", "pbs"])
 def test_every_script_is_valid_for_bash_and_stops_without_its_secrets(form: str) -> None:
     text, _ = exported(SECRET, form)
-    assert subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=20).stderr == ""
+    assert (
+        subprocess.run(
+            ["bash", "-n"], input=text, capture_output=True, text=True, timeout=20
+        ).stderr
+        == ""
+    )
     done = subprocess.run(
-        ["bash"], input=text, capture_output=True, text=True, timeout=20, env={"PATH": "/usr/bin:/bin"}
+        ["bash"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env={"PATH": "/usr/bin:/bin"},
     )
     assert done.returncode != 0 and "set VLLM_API_KEY to the secret" in done.stderr
 
 
 def systemd_words(line: str) -> list[str]:
-    """Return the words of a line as systemd.syntax(7) and systemd.service(5) define them: quotes, C escapes, %%, $$."""
+    """Return the words of a line as systemd.syntax(7) and systemd.service(5) define them: quotes, C
+    escapes, %%, $$."""
     words = re.findall(r'"((?:[^"\\]|\\.)*)"', line)
     plain = [word.replace("%%", "%").replace("$$", "$") for word in words]
     return [re.sub(r'\\(x[0-9a-f]{2}|.)', _unescaped, word).encode("latin-1", "surrogateescape").decode("utf-8") if
@@ -130,7 +163,13 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=12), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=12),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_words_of_a_unit_are_those_of_the_plan(argv: list[str]) -> None:
     lines = systemd.unit(launch_with(argv, {"A": argv[0]}), Notes()).splitlines()
     start = next(line for line in lines if line.startswith("ExecStart="))
@@ -140,7 +179,9 @@ def test_words_of_a_unit_are_those_of_the_plan(argv: list[str]) -> None:
 
 
 def test_a_description_does_not_continue_in_the_next_line() -> None:
-    lines = systemd.unit(replace(launch_with(["x"], {}), title="ends with \\"), Notes()).splitlines()
+    lines = systemd.unit(
+        replace(launch_with(["x"], {}), title="ends with \\"), Notes()
+    ).splitlines()
     assert lines[1:3] == ["Description=ends with ", "Wants=network-online.target"]
 
 
@@ -162,14 +203,25 @@ def test_helm_values_say_the_flags_as_the_chart_does() -> None:
     plan = LaunchPlan(
         "vllm",
         "org/Model",
-        flags=tuple(FlagSetting(*pair) for pair in (("max-model-len", 4096), ("tensor-parallel-size", 2), ("seed", 7))),
+        flags=tuple(
+            FlagSetting(*pair)
+            for pair in (("max-model-len", 4096), ("tensor-parallel-size", 2), ("seed", 7))
+        ),
         env=(FlagSetting("A", "$(B) $C $$"), FlagSetting("HF_TOKEN", "hf_x")),
         image="vllm/vllm-openai@sha256:00ff",
     )
     spec = yaml.safe_load(exported(plan, "helm")[0])["servingEngineSpec"]["modelSpec"][0]
-    assert (spec["repository"], spec["tag"], spec["requestGPU"]) == ("vllm/vllm-openai@sha256", "00ff", 2)
+    assert (spec["repository"], spec["tag"], spec["requestGPU"]) == (
+        "vllm/vllm-openai@sha256",
+        "00ff",
+        2,
+    )
     config = spec["vllmConfig"]
-    assert (config["maxModelLen"], config["enablePrefixCaching"], config["extraArgs"]) == (4096, True, ["--seed", "7"])
+    assert (config["maxModelLen"], config["enablePrefixCaching"], config["extraArgs"]) == (
+        4096,
+        True,
+        ["--seed", "7"],
+    )
     assert spec["env"] == [{"name": "A", "value": "$$(B) $$C $$$$"}]
     assert spec["hf_token"] == {"secretName": "a-name-secrets", "secretKey": "HF_TOKEN"}
 
@@ -177,7 +229,11 @@ def test_helm_values_say_the_flags_as_the_chart_does() -> None:
 @pytest.mark.parametrize(
     ("plan", "form", "said"),
     [
-        (LaunchPlan("tabbyapi", "/m/x", workdir="/srv"), "sparkrun", "sparkrun cannot start TabbyAPI"),
+        (
+            LaunchPlan("tabbyapi", "/m/x", workdir="/srv"),
+            "sparkrun",
+            "sparkrun cannot start TabbyAPI",
+        ),
         (LaunchPlan("sglang", "m"), "helm", "cannot start SGLang"),
         (LaunchPlan("vllm", "m", env=(FlagSetting("A", "${b}"),)), "llamaswap", "cannot pass"),
         (
@@ -185,7 +241,11 @@ def test_helm_values_say_the_flags_as_the_chart_does() -> None:
             "systemd",
             "needs the file config.yml",
         ),
-        (LaunchPlan("vllm", "m", nodes=(Node("h", 0), Node("w", 1))), "systemd", "choose the node with --node: h, w"),
+        (
+            LaunchPlan("vllm", "m", nodes=(Node("h", 0), Node("w", 1))),
+            "systemd",
+            "choose the node with --node: h, w",
+        ),
     ],
 )
 def test_what_a_form_cannot_say_is_an_error(plan: LaunchPlan, form: str, said: str) -> None:
@@ -205,11 +265,18 @@ def test_a_slurm_job_of_two_nodes_starts_each_with_its_own_words(tmp_path: Path)
     program = tmp_path / "vllm"
     program.write_text('#!/bin/sh\necho "$IP $*"\n')
     srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\nshift\nfor SLURM_NODEID in 0 1; do export SLURM_NODEID; "$@"; done\n')
+    srun.write_text(
+        '#!/bin/sh\nshift\nfor SLURM_NODEID in 0 1; do export SLURM_NODEID; "$@"; done\n'
+    )
     for each in (program, srun):
         each.chmod(0o755)
-    nodes = tuple(Node(name, rank, {"node-rank": rank}, {"IP": f"10.0.0.{rank}"}) for rank, name in enumerate("hw"))
-    text, _ = exported(LaunchPlan("vllm", "org/it's", executable=(str(program),), nodes=nodes), "slurm", gpus=2)
+    nodes = tuple(
+        Node(name, rank, {"node-rank": rank}, {"IP": f"10.0.0.{rank}"})
+        for rank, name in enumerate("hw")
+    )
+    text, _ = exported(
+        LaunchPlan("vllm", "org/it's", executable=(str(program),), nodes=nodes), "slurm", gpus=2
+    )
     assert "#SBATCH --nodes=2" in text and "--gres=gpu:1" in text
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["bash"], input=text, capture_output=True, text=True, timeout=20, env=env)
@@ -219,5 +286,7 @@ def test_a_slurm_job_of_two_nodes_starts_each_with_its_own_words(tmp_path: Path)
 
 def test_the_engines_of_all_forms_are_known() -> None:
     for name in engines.names():
-        words = shlex.split(exported(LaunchPlan(name, "org/Model", workdir="/srv"), "docker")[0].splitlines()[-1])
+        words = shlex.split(
+            exported(LaunchPlan(name, "org/Model", workdir="/srv"), "docker")[0].splitlines()[-1]
+        )
         assert engines.get(name).image in " ".join(words)

@@ -1,4 +1,5 @@
-"""Recipes of other tools as presets: each form's settings arrive, the rest is named, and nothing is run."""
+"""Recipes of other tools as presets: each form's settings arrive, the rest is named, and nothing is
+run."""
 
 from __future__ import annotations
 
@@ -59,10 +60,19 @@ CLUB = json.dumps(
         "schema_version": "1.0",
         "id": "model-2x",
         "title": "A model on two cards",
-        "hardware": {"gpu_count": 2, "gpu_model": "NVIDIA GeForce RTX 5060 Ti", "vram_per_gpu_gb": 16},
+        "hardware": {
+            "gpu_count": 2,
+            "gpu_model": "NVIDIA GeForce RTX 5060 Ti",
+            "vram_per_gpu_gb": 16,
+        },
         "runtime": {"engine": "llama.cpp", "preset_file": "examples/x.sh"},
         "model": {"id": "Model", "source": "org/Model-GGUF"},
-        "serving": {"kv_cache_k": "q8_0", "parallel": 1, "tensor_split": "50,50", "speculation": "MTP n=3"},
+        "serving": {
+            "kv_cache_k": "q8_0",
+            "parallel": 1,
+            "tensor_split": "50,50",
+            "speculation": "MTP n=3",
+        },
         "context": {"target_tokens": 65536},
         "caveats": ["slow"],
     }
@@ -91,7 +101,9 @@ models:
     ttl: 60
   large: {cmd: "llama-server -m /x.gguf", cmdStop: "touch CANARY"}
 """
-ENGINE_CONFIG = "model: org/Model-7B\nno-enable-prefix-caching: true\nmax-num-batched-tokens: 8192\n"
+ENGINE_CONFIG = (
+    "model: org/Model-7B\nno-enable-prefix-caching: true\nmax-num-batched-tokens: 8192\n"
+)
 DOCKER = """docker run --rm -it --gpus '"device=2,3"' --ipc=host -p 8090:8000 -eVLLM_LOGGING_LEVEL=DEBUG \\
     -v /srv/models:/models:ro -v ~/.cache/huggingface:/root/.cache/huggingface --env-file secrets.env \\
     vllm/vllm-openai:v0.11.0 --model /models/seven --max-num-seqs 4"""
@@ -162,7 +174,12 @@ def texts(recipe: Recipe, code: str) -> list[str]:
             CLUB,
             "llamacpp",
             "org/Model-GGUF",
-            {"cache-type-k": "q8_0", "parallel": 1, "tensor-split": [50.0, 50.0], "ctx-size": 65536},
+            {
+                "cache-type-k": "q8_0",
+                "parallel": 1,
+                "tensor-split": [50.0, 50.0],
+                "ctx-size": 65536,
+            },
             None,
         ),
         (
@@ -197,7 +214,12 @@ def texts(recipe: Recipe, code: str) -> list[str]:
             DOCKER,
             "vllm",
             "/srv/models/seven",
-            {"max-num-seqs": 4, "VLLM_LOGGING_LEVEL": "DEBUG", "CUDA_VISIBLE_DEVICES": "2,3", "port": 8090},
+            {
+                "max-num-seqs": 4,
+                "VLLM_LOGGING_LEVEL": "DEBUG",
+                "CUDA_VISIBLE_DEVICES": "2,3",
+                "port": 8090,
+            },
             "vllm/vllm-openai:v0.11.0",
         ),
         (
@@ -229,9 +251,17 @@ def test_each_form_gives_its_settings(
     [
         (SPARKRUN, "refused", "the recipe's pre_exec is not run: touch CANARY"),
         (SPARKRUN, "refused", "the recipe's mods is not run: mods/some-patch"),
-        (SPARKRUN.replace("-tp {tensor_parallel}", ""), "left-out", "defaults: tensor_parallel = 2 is left out"),
+        (
+            SPARKRUN.replace("-tp {tensor_parallel}", ""),
+            "left-out",
+            "defaults: tensor_parallel = 2 is left out",
+        ),
         (SPARKRUN, "secret", "a secret is left out, because no preset stores one: HF_TOKEN"),
-        (SPARKRUN_WITHOUT_COMMAND, "not-understood", "defaults: odd is not understood and left out: 3"),
+        (
+            SPARKRUN_WITHOUT_COMMAND,
+            "not-understood",
+            "defaults: odd is not understood and left out: 3",
+        ),
         (VLLM_RECIPE, "refused", "an installation step is not run: touch CANARY"),
         (VLLM_RECIPE, "left-out", "the variant fp8 is left out: --entry fp8 reads it"),
         (VLLM_RECIPE, "left-out", "the feature speculation is left out"),
@@ -250,12 +280,18 @@ def test_each_form_gives_its_settings(
     ],
 )
 def test_what_is_not_taken_over_is_named(text: str, code: str, said: str) -> None:
-    assert any(said in found for found in texts(read_text(text), code)), texts(read_text(text), code)
+    assert any(said in found for found in texts(read_text(text), code)), texts(
+        read_text(text), code
+    )
 
 
 def test_an_entry_chooses_the_variant_the_service_or_the_model() -> None:
     fp8 = read_text(VLLM_RECIPE, "fp8")
-    assert fp8.plan is not None and fp8.plan.model == "org/Model-7B-FP8" and settings(fp8)["kv-cache-dtype"] == "fp8"
+    assert (
+        fp8.plan is not None
+        and fp8.plan.model == "org/Model-7B-FP8"
+        and settings(fp8)["kv-cache-dtype"] == "fp8"
+    )
     assert fp8.plan.engine_versions == ">=0.11.0"
     large = read_text(LLAMA_SWAP, "large")
     assert large.plan is not None and large.plan.model == "/x.gguf"
@@ -279,21 +315,30 @@ def grown(hole: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: &a [1,2,3,4,5,6,7,8,9]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+        ("a: &a [1,2,3,4,5,6,7,8,9]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c "
+        "[*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
          "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d]\n", "more than 20,000 values"),
         ("a: &a [*a]\n", "contains itself"),
         ("a: &a\n  <<: *a\n", "contains itself"),
-        (bomb("{{<<: [{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}]}}", "{k: 1}"), "more than 20,000 values"),
-        (bomb("!!pairs [a: {0}, b: {0}, c: {0}, d: {0}]", "[x]"), "line 2: Workbench reads no values with the tag"),
-        ("model: m\nruntime: vllm\ndefaults: {speculative_config: {a: !!binary aGk=}}\n", "no values with the tag"),
+        (bomb("{{<<: [{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, "
+        "{0}]}}", "{k: 1}"), "more than 20,000 values"),
+        (bomb("!!pairs [a: {0}, b: {0}, c: {0}, d: {0}]", "[x]"), "line 2: Workbench reads no "
+        "values with the tag"),
+        ("model: m\nruntime: vllm\ndefaults: {speculative_config: {a: !!binary "
+        "aGk=}}\n", "no values with the tag"),
         ("A=aaaaaaaa\n" + "A=$A$A\n" * 40 + "vllm serve $A", "grow beyond 1 MiB"),
         ("A=" + "a" * 100_000 + "\nvllm serve m" + " $A." * 20_000, "grow beyond 1 MiB"),
-        ("model: m\nruntime: vllm\ncommand: vllm serve m {d0}\ndefaults:\n" + grown("{{d{}}}"), "values filled in"),
-        ("models: {m: {cmd: 'vllm serve m ${d0}'}}\nmacros:\n" + grown("${{d{}}}"), "values filled in"),
-        ("services: {s: {image: vllm/vllm-openai, command: ['" + "${A:-" * 3000 + "}" * 3000 + "']}}", "too deeply"),
-        ("services: {s: {image: [a], command: {a: b}, volumes: 5, ports: {a: 1}}}", "starts no server"),
+        ("model: m\nruntime: vllm\ncommand: vllm serve m "
+        "{d0}\ndefaults:\n" + grown("{{d{}}}"), "values filled in"),
+        ("models: {m: {cmd: 'vllm serve m "
+        "${d0}'}}\nmacros:\n" + grown("${{d{}}}"), "values filled in"),
+        ("services: {s: {image: vllm/vllm-openai, command: "
+        "['" + "${A:-" * 3000 + "}" * 3000 + "']}}", "too deeply"),
+        ("services: {s: {image: [a], command: {a: b}, volumes: 5, ports: {a: "
+        "1}}}", "starts no server"),
         ("a: " + "[" * 2000, "not valid YAML"),
-        ("model: !!python/object/apply:os.system ['touch CANARY']\n", "not valid YAML: line 1: Workbench reads no"),
+        ("model: !!python/object/apply:os.system ['touch "
+        "CANARY']\n", "not valid YAML: line 1: Workbench reads no"),
         ("model: a\nmodel: b\n", "'model' is given twice"),
         ("model: a\n  runtime: b\n", "line 2"),
         ("{" * 3000, "not valid JSON"),
@@ -339,9 +384,11 @@ def test_each_fault_of_a_command_line_has_a_finding(line: str, code: str) -> Non
 def test_no_secret_and_no_escape_sequence_of_a_document_appears_anywhere() -> None:
     secret = "hf_abcdefghijklmnopqrst"
     for text in (
-        f"name: {secret}\nmodel: m\nruntime: vllm\ncontainer: https://u:{secret}@r/i\ndescription: use {secret}\n"
+        f"name: {secret}\nmodel: m\nruntime: vllm\ncontainer: https://u:{secret}@r/i\ndescription: "
+        f"use {secret}\n"
         f'"x\\x1b]0;a\\x07 {secret}": 1\ndefaults: {{"\\u202e": 1}}\n',
-        f'{{"title": "{secret}", "runtime": {{"engine": "vllm", "image": "{secret}"}}, "serving": {{}}, '
+        f'{{"title": "{secret}", "runtime": {{"engine": "vllm", "image": "{secret}"}}, "serving": '
+        f"{{}}, "
         f'"model": {{"id": "m"}}, "purpose": "{secret}", '
         f'"hardware": {{"gpu_model": "{secret}", "vram_per_gpu_gb": 1{"0" * 400}}}, '
         f'"caveats": ["{secret} \\u001b[31m"]}}',
@@ -349,7 +396,12 @@ def test_no_secret_and_no_escape_sequence_of_a_document_appears_anywhere() -> No
     ):
         recipe = read_text(text)
         shown = str([recipe, *(finding.text for finding in recipe.findings)])
-        assert secret not in shown and "hf_" not in shown and UNSAFE.search(shown) is None and "x1b" not in shown
+        assert (
+            secret not in shown
+            and "hf_" not in shown
+            and UNSAFE.search(shown) is None
+            and "x1b" not in shown
+        )
 
 
 @pytest.mark.parametrize("image", ["--privileged", "a b", "a:${TAG}", "a\nb", "$(touch CANARY)"])
@@ -360,7 +412,8 @@ def test_an_image_that_is_no_name_of_an_image_reaches_no_preset(image: str) -> N
 
 def test_no_secret_of_a_command_line_appears_anywhere() -> None:
     line = (
-        "HF_TOKEN=hf_abcdefghijklmnopqrst vllm serve m --api-key=sk-abcdefghijklmnopqrst hf_abcdefghijklmnopqrst; "
+        "HF_TOKEN=hf_abcdefghijklmnopqrst vllm serve m --api-key=sk-abcdefghijklmnopqrst "
+        "hf_abcdefghijklmnopqrst; "
         "curl -H 'Authorization: Bearer abcdefgh12345678'"
     )
     shown = repr(read_text(line))
@@ -385,7 +438,9 @@ def test_a_running_process_gives_its_program_and_its_tuning_variables(
     assert recipe.plan is not None
     assert (recipe.plan.executable, recipe.plan.model) == (executable, "m")
     assert settings(recipe) == {"VLLM_LOGGING_LEVEL": "DEBUG"}
-    assert texts(recipe, "secret") and any("1 other variable" in text for text in texts(recipe, "left-out"))
+    assert texts(recipe, "secret") and any(
+        "1 other variable" in text for text in texts(recipe, "left-out")
+    )
 
 
 def test_a_process_that_is_no_server_is_refused() -> None:
@@ -401,20 +456,32 @@ def test_parallel_sizes_of_a_recipe_for_one_node_give_the_number_of_gpus() -> No
     recipe = read_text(SPARKRUN)
     assert document_of(recipe, "r", "r.yaml")["hardware"]["count"] == 2
     two_nodes = read_text(
-        SPARKRUN.replace("min_nodes: 1", "cluster_only: true").replace("tensor_parallel: 2", "tensor_parallel: 1")
+        SPARKRUN.replace("min_nodes: 1", "cluster_only: true").replace(
+            "tensor_parallel: 2", "tensor_parallel: 1"
+        )
     )
     assert document_of(two_nodes, "r", "r.yaml")["hardware"]["count"] == 2
 
 
 @pytest.mark.parametrize(
     ("word", "variable"),
-    [("VLLM_MODEL_PLACEHOLDER", "vllm_model"), ("<your model>", "your_model"), ("{{ model }}", "model")],
+    [
+        ("VLLM_MODEL_PLACEHOLDER", "vllm_model"),
+        ("<your model>", "your_model"),
+        ("{{ model }}", "model"),
+    ],
 )
-def test_a_placeholder_of_a_template_is_asked_for_and_never_passed_on(word: str, variable: str) -> None:
+def test_a_placeholder_of_a_template_is_asked_for_and_never_passed_on(
+    word: str, variable: str
+) -> None:
     """The unit of a write-up has them for its model, its name and its port."""
     line = f"vllm serve --model '{word}' --served-model-name VLLM_SERVED_MODEL_NAME_PLACEHOLDER"
     recipe = read_text(f"{line} --port VLLM_PORT_PLACEHOLDER --max-model-len 8192")
-    assert recipe.plan is not None and recipe.plan.model == f"${{{variable}}}" and variable in recipe.variables
+    assert (
+        recipe.plan is not None
+        and recipe.plan.model == f"${{{variable}}}"
+        and variable in recipe.variables
+    )
     assert [setting.name for setting in recipe.plan.flags] == ["max-model-len"]
     named = [f.flag for f in recipe.findings if f.code == "recipe.placeholder"]
     assert {"served-model-name", "port", None} == {*named} and "PLACEHOLDER" not in str(recipe.plan)

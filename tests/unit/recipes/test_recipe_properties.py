@@ -1,4 +1,5 @@
-"""Properties of recipes: what is written is read back, any text is read or refused with a reason, nothing is run."""
+"""Properties of recipes: what is written is read back, any text is read or refused with a reason,
+nothing is run."""
 
 from __future__ import annotations
 
@@ -24,13 +25,20 @@ from workbench.model.secrets import is_secret_name
 from workbench.recipes import yaml_text
 from workbench.recipes.registry import read_text
 
-SAFE = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=12)
+SAFE = st.text(
+    st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=12
+)
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CANARY = "recipe-canary"
 RUN = f"touch {CANARY}"
 FOREIGN = (
     *(f"$({RUN})", f"`{RUN}`", f"; {RUN}", f"| sh -c '{RUN}'", f"<({RUN})", f"&& {RUN} #"),
-    *(f"!!python/object/apply:os.system ['{RUN}']", "hf_abcdefghijklmnopqrstuv", "\x1b]0;x\x07", "${IFS}"),
+    *(
+        f"!!python/object/apply:os.system ['{RUN}']",
+        "hf_abcdefghijklmnopqrstuv",
+        "\x1b]0;x\x07",
+        "${IFS}",
+    ),
     *("'", '"', "{model}", "*a", "&a"),
 )
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect")
@@ -39,7 +47,23 @@ STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork
 def value_of(spec: FlagSpec, chance: random.Random) -> Any:
     if spec.choices:
         return chance.choice(spec.choices)
-    words = ("a", "auto", "x/y", "it's", 'a "b"', "100%", "$HOME", "a b", "-1", "{x}", "${y", "ü", "#no", "*", "\\n")
+    words = (
+        "a",
+        "auto",
+        "x/y",
+        "it's",
+        'a "b"',
+        "100%",
+        "$HOME",
+        "a b",
+        "-1",
+        "{x}",
+        "${y",
+        "ü",
+        "#no",
+        "*",
+        "\\n",
+    )
     one = {
         FlagKind.BOOL: lambda: chance.random() < 0.6,
         FlagKind.INT: lambda: chance.randint(int(spec.minimum or 0), 1 << 20),
@@ -47,13 +71,22 @@ def value_of(spec: FlagSpec, chance: random.Random) -> Any:
         FlagKind.JSON: lambda: {"k": chance.choice(words), "n": [1, True, None]},
         FlagKind.STR: lambda: chance.choice(words),
     }[spec.kind]
-    count = int(spec.nargs) if (spec.nargs or "").isdecimal() else chance.randint(1, 3) if spec.repeatable else 1
+    count = (
+        int(spec.nargs)
+        if (spec.nargs or "").isdecimal()
+        else chance.randint(1, 3)
+        if spec.repeatable
+        else 1
+    )
     values = [str(v) if str(v)[:1] != "-" else "x" for v in (one() for _ in range(count))]
     if spec.nargs == ",":
         values = [v.replace(",", ".") for v in values]
     if count == 1:
         return one()
-    return [float(v) if spec.kind is FlagKind.FLOAT else int(v) if spec.kind is FlagKind.INT else v for v in values]
+    return [
+        float(v) if spec.kind is FlagKind.FLOAT else int(v) if spec.kind is FlagKind.INT else v
+        for v in values
+    ]
 
 
 def random_plan(chance: random.Random) -> LaunchPlan:
@@ -62,7 +95,9 @@ def random_plan(chance: random.Random) -> LaunchPlan:
     catalog = engine.catalog()
     own = ("host", "port", "config", "model-dir", "loras", *engine.model_flags)
     names = [n for n in catalog.flags if n not in own and not is_secret_name(n)]
-    chosen = {n: value_of(catalog.flags[n], chance) for n in chance.sample(names, chance.randint(0, 8))}
+    chosen = {
+        n: value_of(catalog.flags[n], chance) for n in chance.sample(names, chance.randint(0, 8))
+    }
     flags = {n: v for n, v in chosen.items() if not (isinstance(v, dict) and engine.key_file)}
     flags["port"] = chance.randint(1, 65535)
     env = {"VLLM_X": chance.choice(("1", "a b", "it's", "$x", "")), "CUDA_VISIBLE_DEVICES": "0,1"}
@@ -90,11 +125,18 @@ def test_a_command_line_is_read_back_as_the_same_plan(seed: int) -> None:
     assert (argv_of(read), findings) == (command.argv, ())
     pasted = read_text(command.shell()).plan
     assert pasted is not None and argv_of(pasted) == command.argv
-    assert {e.name: e.value for e in pasted.env} == command.env and pasted.workdir == command.workdir
+    assert {
+        e.name: e.value for e in pasted.env
+    } == command.env and pasted.workdir == command.workdir
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | SAFE | st.floats(allow_nan=False), lambda inner:
-       st.lists(inner, max_size=3) | st.dictionaries(SAFE, inner, max_size=3), max_leaves=8))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | SAFE | st.floats(allow_nan=False),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SAFE, inner, max_size=3),
+        max_leaves=8,
+    )
+)
 @relaxed
 def test_yaml_is_read_back_as_it_was_written(data: Any) -> None:
     assert yaml_text.load(yaml_text.dump(data)) == data
@@ -112,14 +154,19 @@ def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
 
 
 def hostile(number: int) -> str:
-    """Return one text of the corpus: a plan, a recipe or a command line, broken and with code in it."""
+    """Return one text of the corpus: a plan, a recipe or a command line, broken and with code in
+    it."""
     chance = random.Random(number)
     code = chance.choice(FOREIGN)
     plan = random_plan(chance)
     words = list(argv_of(plan))
     words.insert(chance.randint(1, len(words)), code)
-    line = " ".join(word if chance.random() < 0.1 or word == code else shlex.quote(word) for word in words)
-    form = chance.choice(("line", "docker", "sparkrun", "compose", "swap", "club", "recipe", "script"))
+    line = " ".join(
+        word if chance.random() < 0.1 or word == code else shlex.quote(word) for word in words
+    )
+    form = chance.choice(
+        ("line", "docker", "sparkrun", "compose", "swap", "club", "recipe", "script")
+    )
     document: Any = {
         "sparkrun": {
             "model": plan.model,
@@ -128,10 +175,21 @@ def hostile(number: int) -> str:
             "pre_exec": [code],
             "defaults": {"a": code},
         },
-        "compose": {"services": {"a": {"image": "vllm/vllm-openai", "command": words, "environment": [f"A={code}"]}}},
+        "compose": {
+            "services": {
+                "a": {"image": "vllm/vllm-openai", "command": words, "environment": [f"A={code}"]}
+            }
+        },
         "swap": {"models": {"a": {"cmd": line, "env": [f"A={code}"], "cmdStop": code}}},
-        "club": {"runtime": {"engine": plan.engine}, "serving": {"max_model_len": code}, "model": {"id": code}},
-        "recipe": {"model": {"model_id": "m", "base_args": words}, "dependencies": [{"command": code}]},
+        "club": {
+            "runtime": {"engine": plan.engine},
+            "serving": {"max_model_len": code},
+            "model": {"id": code},
+        },
+        "recipe": {
+            "model": {"model_id": "m", "base_args": words},
+            "dependencies": [{"command": code}],
+        },
     }.get(form)
     text = {
         "docker": f"docker run -e A={code} -v a:/b vllm/vllm-openai {line}",
@@ -150,8 +208,8 @@ def hostile(number: int) -> str:
 
 
 def corpus_report(numbers: range) -> dict[str, int]:
-    """Read the texts of the corpus, and count what became of them. An error without a message or a recipe without a
-    plan and without a finding is a failure."""
+    """Read the texts of the corpus, and count what became of them. An error without a message or a
+    recipe without a plan and without a finding is a failure."""
     counts = {"plans": 0, "refused": 0, "findings": 0}
     for number in numbers:
         text = hostile(number)
@@ -169,7 +227,8 @@ def corpus_report(numbers: range) -> dict[str, int]:
 
 
 def audited(numbers: range, directory: Path) -> dict[str, Any]:
-    """Read the corpus in a process that fails at once if anything in it starts a process or writes a file."""
+    """Read the corpus in a process that fails at once if anything in it starts a process or writes
+    a file."""
     code = (
         "import sys, json\n"
         f"sys.path[:0] = {sys.path!r}\n"
@@ -178,13 +237,16 @@ def audited(numbers: range, directory: Path) -> dict[str, Any]:
         "tests.corpus_report(range(20))\n"  # imports what is imported late
         "def watch(event, arguments):\n"
         "    if event in tests.STARTS or (\n"
-        "        event == 'open' and isinstance(arguments[1], str) and set(arguments[1]) & set('wax+')\n"
+        "        event == 'open' and isinstance(arguments[1], str) and set(arguments[1]) & "
+        "set('wax+')\n"
         "    ):\n"
         "        raise SystemExit(f'{event} {arguments}')\n"
         "sys.addaudithook(watch)\n"
         f"print(json.dumps(tests.corpus_report(range({numbers.start}, {numbers.stop}))))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert not list(directory.iterdir())
     counts: dict[str, Any] = json.loads(done.stdout)

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
+from workbench.model.bench import (
+    BenchResult,
+    BenchSpec,
+    BenchSummary,
+    Conditions,
+    Distribution,
+    GpuDuring,
+)
 from workbench.model.errors import InputError
 from workbench.model.json_records import from_json
 from workbench.model.secrets import mask_data
@@ -37,7 +44,9 @@ CONDITIONS = Conditions(
     gpus=({"name": "RTX PRO 6000", "power_limit_w": 600},),
     gpu_settings={"power_limit_w": 500},
 )
-SPEC = BenchSpec("http://127.0.0.1:8000", "org/tiny", api_key_env="MY_KEY", extra_body={"api_key": "sesame-f"})
+SPEC = BenchSpec(
+    "http://127.0.0.1:8000", "org/tiny", api_key_env="MY_KEY", extra_body={"api_key": "sesame-f"}
+)
 SUMMARY = BenchSummary(
     requests_ok=62,
     requests_failed=2,
@@ -61,7 +70,9 @@ SUMMARY = BenchSummary(
     absent={"power_w": "not supported", "itl_ms": "one | chunk"},
     notes=("the server rejected min_tokens: requests were sent without",),
 )
-RESULT = BenchResult(7, 1_790_000_000.0, SPEC, CONDITIONS, SUMMARY, note="after | reboot", tags=("ab",))
+RESULT = BenchResult(
+    7, 1_790_000_000.0, SPEC, CONDITIONS, SUMMARY, note="after | reboot", tags=("ab",)
+)
 
 
 def simulated(result: BenchResult = RESULT) -> BenchResult:
@@ -70,7 +81,10 @@ def simulated(result: BenchResult = RESULT) -> BenchResult:
 
 @pytest.mark.parametrize("form", OUTPUT_FORMATS)
 def test_simulated_is_marked_and_real_is_not(form: str) -> None:
-    assert "SIMULATED" in export(simulated(), form) or json.loads(export(simulated(), form))["simulated"] is True
+    assert (
+        "SIMULATED" in export(simulated(), form)
+        or json.loads(export(simulated(), form))["simulated"] is True
+    )
     assert "SIMULATED" not in export(RESULT, form)
 
 
@@ -88,7 +102,16 @@ def test_json_is_the_whole_result() -> None:
     assert data["samples"] == [{"index": 0, "gaps_us": [1]}] and data["simulated"] is False
     back = from_json(BenchResult, data)
     assert (back.summary, back.id, back.note) == (SUMMARY, 7, "after | reboot")
-    assert back.conditions.argv == ("vllm", "serve", "org/tiny", "--api-key", "***", "--hf-token=***", "-tp", "2")
+    assert back.conditions.argv == (
+        "vllm",
+        "serve",
+        "org/tiny",
+        "--api-key",
+        "***",
+        "--hf-token=***",
+        "-tp",
+        "2",
+    )
 
 
 def test_csv_has_a_row_for_each_metric_and_condition() -> None:
@@ -136,7 +159,9 @@ def test_an_unknown_format() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -155,7 +180,9 @@ def shape(value: Any) -> Any:
 
 
 @given(
-    flags=st.dictionaries(st.sampled_from(["api-key", "password", "hf-token", "x"]), st.text(min_size=1), max_size=3)
+    flags=st.dictionaries(
+        st.sampled_from(["api-key", "password", "hf-token", "x"]), st.text(min_size=1), max_size=3
+    )
 )
 def test_a_value_under_a_secret_name_is_masked(flags: dict[str, str]) -> None:
     for name, value in mask_data(flags).items():

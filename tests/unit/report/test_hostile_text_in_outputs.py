@@ -39,7 +39,11 @@ def filled(data: Any, text: str) -> Any:
 
 def hostile_result(text: str) -> BenchResult:
     data = to_json(made_results.result())
-    spoilt = {**data, "conditions": filled(data["conditions"], text), "summary": filled(data["summary"], text)}
+    spoilt = {
+        **data,
+        "conditions": filled(data["conditions"], text),
+        "summary": filled(data["summary"], text),
+    }
     return replace(from_json(BenchResult, spoilt), note=text, tags=(text,))
 
 
@@ -59,7 +63,9 @@ def test_no_output_contains_escape_sequences(text: str) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(hostile_texts())
-def test_an_import_stores_clean_text_or_reports_a_clean_error(tmp_path_factory: Any, text: str) -> None:
+def test_an_import_stores_clean_text_or_reports_a_clean_error(
+    tmp_path_factory: Any, text: str
+) -> None:
     path = tmp_path_factory.mktemp("import") / "evil.json"
     one = made_results.result()
     document = json.loads(export(one, "json"))
@@ -70,7 +76,9 @@ def test_an_import_stores_clean_text_or_reports_a_clean_error(tmp_path_factory: 
     except InputError as error:
         assert_safe(str(error))
     else:
-        assert_safe(f"{taken.conditions.model}{taken.conditions.host}{taken.note}".replace("\n", "\0"))
+        assert_safe(
+            f"{taken.conditions.model}{taken.conditions.host}{taken.note}".replace("\n", "\0")
+        )
 
 
 def said(*words: str) -> str:

@@ -1,5 +1,5 @@
-"""Tests of imports. vllm bench serve 0.32, llama-benchy 0.4 and AIPerf 0.13 wrote the fixtures when each measured a
-simulated engine of Workbench; only paths were removed."""
+"""Tests of imports. vllm bench serve 0.32, llama-benchy 0.4 and AIPerf 0.13 wrote the fixtures when
+each measured a simulated engine of Workbench; only paths were removed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_result(one: Imported, number: int = 1) -> BenchResult:
     return BenchResult(number, one.unix_s, one.spec, one.conditions, one.summary)
 
 
-# -- vllm bench serve ------------------------------------------------------------------------------------------------
+# -- vllm bench serve ------------------------------------------------------------------------------
 
 
 def test_vllm_with_every_request() -> None:
@@ -60,18 +60,39 @@ def test_vllm_with_every_request() -> None:
     s = one.summary
     assert (s.requests_ok, s.requests_failed, s.prompt_tokens, s.output_tokens) == (8, 0, 179, 128)
     assert (s.output_tok_s, s.duration_s) == (data["output_throughput"], data["duration"])
-    for ours, theirs in (("ttft_ms", "ttft"), ("tpot_ms", "tpot"), ("itl_ms", "itl"), ("e2e_ms", "e2el")):
+    for ours, theirs in (
+        ("ttft_ms", "ttft"),
+        ("tpot_ms", "tpot"),
+        ("itl_ms", "itl"),
+        ("e2e_ms", "e2el"),
+    ):
         for part, name in (("mean", "mean"), ("p50", "median"), ("p90", "p90"), ("p99", "p99")):
             # Samples are whole microseconds; the percentiles are computed of them.
-            assert s.latency(ours, part) == pytest.approx(data[f"{name}_{theirs}_ms"], abs=0.002), (ours, part)
+            assert s.latency(ours, part) == pytest.approx(data[f"{name}_{theirs}_ms"], abs=0.002), (
+                ours,
+                part,
+            )
     assert s.ttft_ms is not None and s.ttft_ms.count == 8
     assert s.power_w is None and s.absent["power_w"] == "not in the imported file"
-    assert (one.spec.concurrency, one.spec.requests, one.spec.max_tokens, one.spec.input_tokens) == (4, 8, 16, 22)
-    assert one.conditions.known_workload == ("requests", "endpoint", "concurrency", "input_tokens", "max_tokens")
+    assert (
+        one.spec.concurrency,
+        one.spec.requests,
+        one.spec.max_tokens,
+        one.spec.input_tokens,
+    ) == (4, 8, 16, 22)
+    assert one.conditions.known_workload == (
+        "requests",
+        "endpoint",
+        "concurrency",
+        "input_tokens",
+        "max_tokens",
+    )
     assert (one.conditions.imported, one.conditions.engine) == ("vllm bench serve", None)
     assert any("has only the role as the first token" in note for note in s.notes)
     assert len(one.samples) == 8 and {s["output_tokens"] for s in one.samples} == {16}
-    assert min(s["start_s"] for s in one.samples) == 0.0 and "generated_texts" not in str(one.samples)
+    assert min(s["start_s"] for s in one.samples) == 0.0 and "generated_texts" not in str(
+        one.samples
+    )
 
 
 def test_vllm_without_requests_has_only_some_percentiles() -> None:
@@ -84,21 +105,39 @@ def test_vllm_without_requests_has_only_some_percentiles() -> None:
         "p50": data["median_ttft_ms"],
         "p99": data["p99_ttft_ms"],
     }
-    assert s.latency("ttft_ms", "p90") is None and s.latency("ttft_ms", "p99") == data["p99_ttft_ms"]
-    assert s.e2e_ms is None and "e2e_ms" not in s.partial and s.absent["e2e_ms"] == "not in the imported file"
+    assert (
+        s.latency("ttft_ms", "p90") is None and s.latency("ttft_ms", "p99") == data["p99_ttft_ms"]
+    )
+    assert (
+        s.e2e_ms is None
+        and "e2e_ms" not in s.partial
+        and s.absent["e2e_ms"] == ("not in the imported file")
+    )
     assert one.samples == ()
 
 
 def test_vllm_open_loop_failures_and_several_documents(wrote: Callable[[Any], Path]) -> None:
     data = fixture("vllm-0.32.json")
-    open_loop = {**data, "request_rate": 3.5, "max_concurrency": None, "burstiness": 0.5, "num_prompts": 10}
+    open_loop = {
+        **data,
+        "request_rate": 3.5,
+        "max_concurrency": None,
+        "burstiness": 0.5,
+        "num_prompts": 10,
+    }
     del open_loop["failed"]  # older versions do not have it
     nothing = {**data, "completed": 0, "failed": 8, "mean_ttft_ms": 0.0, "output_throughput": 0.0}
     first, second = read(wrote(json.dumps(open_loop) + "\n" + json.dumps(nothing)))
-    assert (first.spec.rate, first.spec.arrival, first.summary.requests_failed) == (3.5, "gamma 0.5", 2)
+    assert (first.spec.rate, first.spec.arrival, first.summary.requests_failed) == (
+        3.5,
+        "gamma 0.5",
+        2,
+    )
     assert "concurrency" not in first.conditions.known_workload
     assert second.summary.output_tok_s is None and second.summary.partial == {}
-    assert second.summary.absent["ttft_ms"] == "no request was answered" and second.summary.errors == {"failed": 8}
+    assert second.summary.absent["ttft_ms"] == (
+        "no request was answered"
+    ) and second.summary.errors == {"failed": 8}
     assert first.uid != second.uid
 
 
@@ -111,11 +150,15 @@ def test_vllm_requests_that_failed_are_kept_apart(wrote: Callable[[Any], Path]) 
 
 
 def test_vllm_on_the_completions_endpoint_has_no_role_chunk(wrote: Callable[[Any], Path]) -> None:
-    (one,) = read(wrote({**fixture("vllm-0.32.json"), "endpoint_type": "openai", "backend": "openai"}))
-    assert one.spec.endpoint == "completions" and not any("role" in note for note in one.summary.notes)
+    (one,) = read(
+        wrote({**fixture("vllm-0.32.json"), "endpoint_type": "openai", "backend": "openai"})
+    )
+    assert one.spec.endpoint == "completions" and not any(
+        "role" in note for note in one.summary.notes
+    )
 
 
-# -- llama-benchy ----------------------------------------------------------------------------------------------------
+# -- llama-benchy ----------------------------------------------------------------------------------
 
 
 def test_llama_benchy_is_a_result_per_combination() -> None:
@@ -123,10 +166,17 @@ def test_llama_benchy_is_a_result_per_combination() -> None:
     alone, four = read(FIXTURES / "llama-benchy-0.4.json")
     assert (alone.spec.concurrency, four.spec.concurrency) == (1, 4)
     raw = sorted(data["benchmarks"][1]["e2e_ttft"]["values"])
-    assert four.summary.ttft_ms is not None and four.summary.ttft_ms.count == len(raw) == four.summary.requests_ok
+    assert (
+        four.summary.ttft_ms is not None
+        and four.summary.ttft_ms.count == len(raw) == four.summary.requests_ok
+    )
     assert four.summary.ttft_ms.p50 == pytest.approx((raw[3] + raw[4]) / 2)
-    assert four.summary.output_tok_s is None and "decode window" in four.summary.absent["output_tok_s"]
-    assert four.summary.absent["requests_failed"] and four.conditions.imported == "llama-benchy 0.4.0"
+    assert (
+        four.summary.output_tok_s is None and "decode window" in four.summary.absent["output_tok_s"]
+    )
+    assert four.summary.absent["requests_failed"] and four.conditions.imported == (
+        "llama-benchy 0.4.0"
+    )
     assert alone.unix_s == 1795243505.0  # its time is UTC, and says so
     assert alone.uid != four.uid
 
@@ -134,7 +184,11 @@ def test_llama_benchy_is_a_result_per_combination() -> None:
 def test_llama_benchy_decode_rate_is_per_stream(wrote: Callable[[Any], Path]) -> None:
     data = fixture("llama-benchy-0.4.json")
     run = data["benchmarks"][0]
-    run["tg_req_throughput"] = run["tg_throughput"] = {"mean": 50.0, "std": 0.0, "values": [49.0, 51.0]}
+    run["tg_req_throughput"] = run["tg_throughput"] = {
+        "mean": 50.0,
+        "std": 0.0,
+        "values": [49.0, 51.0],
+    }
     run |= {"context_size": 4096, "is_context_prefill_phase": True}
     one = read(wrote(data))[0]
     assert one.summary.per_stream_tok_s == 50.0 and one.summary.output_tok_s is None
@@ -143,7 +197,7 @@ def test_llama_benchy_decode_rate_is_per_stream(wrote: Callable[[Any], Path]) ->
     assert any("fills a context of 4096 tokens" in note for note in one.summary.notes)
 
 
-# -- AIPerf ----------------------------------------------------------------------------------------------------------
+# -- AIPerf ----------------------------------------------------------------------------------------
 
 
 def test_aiperf_metrics_get_workbenchs_names() -> None:
@@ -151,20 +205,33 @@ def test_aiperf_metrics_get_workbenchs_names() -> None:
     (one,) = read(FIXTURES / "aiperf-0.13.json")
     s = one.summary
     assert s.tpot_ms is not None and s.tpot_ms.mean == data["inter_token_latency"]["avg"]
-    assert s.itl_ms is not None and s.itl_ms.p99 == data["inter_chunk_latency"]["p99"] and s.itl_ms.count == 167
+    assert (
+        s.itl_ms is not None
+        and s.itl_ms.p99 == data["inter_chunk_latency"]["p99"]
+        and s.itl_ms.count == 167
+    )
     assert s.e2e_ms is not None and s.e2e_ms.max == data["request_latency"]["max"]
     assert (s.output_tokens, s.prompt_tokens, s.requests_ok, s.requests_failed) == (192, 208, 12, 0)
     assert (s.output_tok_s, s.duration_s) == (data["output_token_throughput"]["avg"], 0.153507584)
-    assert (one.spec.model, one.spec.concurrency, one.spec.endpoint) == ("Qwen/Qwen3-0.6B", 4, "chat")
+    assert (one.spec.model, one.spec.concurrency, one.spec.endpoint) == (
+        "Qwen/Qwen3-0.6B",
+        4,
+        "chat",
+    )
     assert one.conditions.imported == "AIPerf 0.13.0" and not s.refused
 
 
-def test_aiperf_tokens_of_its_own_tokenizer_are_not_the_servers(wrote: Callable[[Any], Path]) -> None:
+def test_aiperf_tokens_of_its_own_tokenizer_are_not_the_servers(
+    wrote: Callable[[Any], Path],
+) -> None:
     data = fixture("aiperf-0.13.json")
     data["input_config"]["endpoint"]["use_server_token_count"] = False
     data = {name: value for name, value in data.items() if not name.startswith("total_usage_")}
     (one,) = read(wrote(data))
-    assert one.summary.output_tokens is None and "token counts of the server" in one.summary.absent["output_tokens"]
+    assert (
+        one.summary.output_tokens is None
+        and ("token counts of the server") in one.summary.absent["output_tokens"]
+    )
     assert any("client's tokenizer" in note for note in one.summary.notes)
     data["total_usage_completion_tokens"] = {"unit": "tokens", "avg": 180.0}
     assert read(wrote(data))[0].summary.output_tokens == 180
@@ -185,11 +252,26 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
         "telemetry_data": {
             "endpoints": {
                 "localhost": {
-                    "gpus": {"gpu_0": {"gpu_index": 0, "gpu_name": "RTX PRO 6000", "gpu_uuid": "GPU-1", "metrics": {}}}
+                    "gpus": {
+                        "gpu_0": {
+                            "gpu_index": 0,
+                            "gpu_name": "RTX PRO 6000",
+                            "gpu_uuid": "GPU-1",
+                            "metrics": {},
+                        }
+                    }
                 }
             }
         },
-        "request_latency": {"unit": "sec", "avg": 0.5, "p50": 0.4, "p90": 0.6, "p99": 0.7, "min": 0.1, "max": 0.8},
+        "request_latency": {
+            "unit": "sec",
+            "avg": 0.5,
+            "p50": 0.4,
+            "p90": 0.6,
+            "p99": 0.7,
+            "min": 0.1,
+            "max": 0.8,
+        },
     }
     (one,) = read(wrote(data))
     s = one.summary
@@ -200,7 +282,7 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
     assert s.e2e_ms is not None and s.e2e_ms.mean == 500.0
 
 
-# -- all of them -----------------------------------------------------------------------------------------------------
+# -- all of them -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -232,7 +314,10 @@ def test_the_same_content_is_the_same_result(name: str, tmp_path: Path) -> None:
     copied = tmp_path / "again.json"
     copied.write_text(json.dumps(fixture(name), indent=3))
     ids = [
-        [db.add(o.spec, o.conditions, o.summary, o.samples, uid=o.uid, unix_s=o.unix_s) for o in read(path)]
+        [
+            db.add(o.spec, o.conditions, o.summary, o.samples, uid=o.uid, unix_s=o.unix_s)
+            for o in read(path)
+        ]
         for path in (FIXTURES / name, copied)
     ]
     assert ids[0] == ids[1] and len(db.list()) == len(ids[0])
@@ -263,15 +348,25 @@ def test_the_model_must_be_known(wrote: Callable[[Any], Path]) -> None:
         ('{"a":' * 100_000, "nested too deeply"),
     ],
 )
-def test_files_that_are_not_results_are_rejected(wrote: Callable[[Any], Path], text: str, said: str) -> None:
+def test_files_that_are_not_results_are_rejected(
+    wrote: Callable[[Any], Path], text: str, said: str
+) -> None:
     with pytest.raises(InputError) as caught:
         read(wrote(text))
-    assert said in caught.value.message and "file.json" in caught.value.message and caught.value.next_step
+    assert (
+        said in caught.value.message
+        and "file.json" in caught.value.message
+        and caught.value.next_step
+    )
 
 
 def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xff"}')
-    for name, said in (("nowhere.json", "No such file"), ("latin.json", "byte 7 is not UTF-8"), (".", "directory")):
+    for name, said in (
+        ("nowhere.json", "No such file"),
+        ("latin.json", "byte 7 is not UTF-8"),
+        (".", "directory"),
+    ):
         with pytest.raises(InputError, match=said):
             read(tmp_path / name)
 
@@ -279,20 +374,68 @@ def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("vllm-0.32.json", {"completed": "8"}, "completed: the field must be a number that is 0 or more, found '8'"),
-        ("vllm-0.32.json", {"completed": 7.5}, "completed: the field must be a whole number, found 7.5"),
+        (
+            "vllm-0.32.json",
+            {"completed": "8"},
+            "completed: the field must be a number that is 0 or more, found '8'",
+        ),
+        (
+            "vllm-0.32.json",
+            {"completed": 7.5},
+            "completed: the field must be a whole number, found 7.5",
+        ),
         ("vllm-0.32.json", {"mean_ttft_ms": -1}, "mean_ttft_ms: the field must be a number"),
-        ("vllm-0.32.json", {"output_throughput": float("nan")}, "output_throughput: the field must be a number"),
-        ("vllm-0.32.json", {"date": "yesterday"}, "date: the field must be a date and time, found 'yesterday'"),
+        (
+            "vllm-0.32.json",
+            {"output_throughput": float("nan")},
+            "output_throughput: the field must be a number",
+        ),
+        (
+            "vllm-0.32.json",
+            {"date": "yesterday"},
+            "date: the field must be a date and time, found 'yesterday'",
+        ),
         ("vllm-0.32-detailed.json", {"itls": [[0.1]]}, "itls: the field must be a list of 8 lists"),
-        ("vllm-0.32-detailed.json", {"itls": [[0.1], 3, *[[0.1]] * 6]}, "itls: the field must be a list of lists"),
-        ("vllm-0.32-detailed.json", {"start_times": [1.0]}, "start_times: the field must be a list of 8 numbers"),
-        ("llama-benchy-0.4.json", {"benchmarks": []}, "benchmarks: the field must contain at least one benchmark"),
-        ("llama-benchy-0.4.json", {"benchmarks": [{}]}, "benchmarks[0].concurrency: the field must be a whole number"),
-        ("aiperf-0.13.json", {"request_latency": {"unit": "parsec", "avg": 1}}, "request_latency.unit: the field must"),
-        ("aiperf-0.13.json", {"request_count": 3}, "request_count: the field must be an object, found 3"),
-        ("aiperf-0.13.json", {"nvidia_total_gpu_power": {"unit": "mW"}}, "_gpu_power.unit: the field must be 'W'"),
-        ("aiperf-0.13.json", {"was_cancelled": "no"}, "was_cancelled: the field must be true or false"),
+        (
+            "vllm-0.32-detailed.json",
+            {"itls": [[0.1], 3, *[[0.1]] * 6]},
+            "itls: the field must be a list of lists",
+        ),
+        (
+            "vllm-0.32-detailed.json",
+            {"start_times": [1.0]},
+            "start_times: the field must be a list of 8 numbers",
+        ),
+        (
+            "llama-benchy-0.4.json",
+            {"benchmarks": []},
+            "benchmarks: the field must contain at least one benchmark",
+        ),
+        (
+            "llama-benchy-0.4.json",
+            {"benchmarks": [{}]},
+            "benchmarks[0].concurrency: the field must be a whole number",
+        ),
+        (
+            "aiperf-0.13.json",
+            {"request_latency": {"unit": "parsec", "avg": 1}},
+            "request_latency.unit: the field must",
+        ),
+        (
+            "aiperf-0.13.json",
+            {"request_count": 3},
+            "request_count: the field must be an object, found 3",
+        ),
+        (
+            "aiperf-0.13.json",
+            {"nvidia_total_gpu_power": {"unit": "mW"}},
+            "_gpu_power.unit: the field must be 'W'",
+        ),
+        (
+            "aiperf-0.13.json",
+            {"was_cancelled": "no"},
+            "was_cancelled: the field must be true or false",
+        ),
     ],
 )
 def test_errors_name_the_invalid_field(
@@ -300,20 +443,27 @@ def test_errors_name_the_invalid_field(
 ) -> None:
     with pytest.raises(InputError) as caught:
         read(wrote(fixture(name) | change))
-    assert said in caught.value.message and caught.value.next_step == "no result of this file was imported"
+    assert said in caught.value.message and caught.value.next_step == (
+        "no result of this file was imported"
+    )
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_value_in_any_field_is_read_or_rejected(wrote: Callable[[Any], Path], data: st.DataObject) -> None:
-    """Nothing raises an unexpected error, and every imported result can be stored, compared and reported."""
+def test_any_value_in_any_field_is_read_or_rejected(
+    wrote: Callable[[Any], Path], data: st.DataObject
+) -> None:
+    """Nothing raises an unexpected error, and every imported result can be stored, compared and
+    reported."""
     document = copy.deepcopy(fixture(data.draw(st.sampled_from(NAMES))))
     place: Any = document
     while True:
@@ -334,10 +484,16 @@ def test_any_value_in_any_field_is_read_or_rejected(wrote: Callable[[Any], Path]
         assert export(result, "html", one.samples) and compare(made.result(), result).warnings
 
 
-def test_workbenchs_results_from_another_machine_are_imported(wrote: Callable[[Any], Path], tmp_path: Path) -> None:
+def test_workbenchs_results_from_another_machine_are_imported(
+    wrote: Callable[[Any], Path], tmp_path: Path
+) -> None:
     there = replace(made.result(), note="seen there", tags=("x",))
     (one,) = read(wrote(export(there, "json", made.samples())))
-    assert one.summary == there.summary and len(one.samples) == 40 and (one.note, one.tags) == ("seen there", ("x",))
+    assert (
+        one.summary == there.summary
+        and len(one.samples) == 40
+        and (one.note, one.tags) == ("seen there", ("x",))
+    )
     assert one.conditions.imported == "Workbench" and one.conditions.host == "box"
     assert "sesame" not in str(one)
 
@@ -349,19 +505,28 @@ def test_an_unsaved_result_is_imported_as_the_users_own(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
         with pytest.raises(StoreError):
-            blocked.add(made.result().spec, made.result().conditions, made.result().summary, made.samples(), unix_s=5.0)
+            blocked.add(
+                made.result().spec,
+                made.result().conditions,
+                made.result().summary,
+                made.samples(),
+                unix_s=5.0,
+            )
     (waiting,) = tmp_path.glob("unsaved-result-*.json")
     (one,) = read(waiting)
     assert one.conditions.imported is None and one.unix_s == 5.0 and len(one.samples) == 40
     assert one.uid and one.uid in waiting.name
-    hostile = tmp_path / "hostile.json"  # the samples, the timeline and the unsaved result are named after it
+    # the samples, the timeline and the unsaved result are named after it
+    hostile = tmp_path / "hostile.json"
     hostile.write_text(waiting.read_text().replace(one.uid, "../../elsewhere"))
     with pytest.raises(WorkbenchError, match="uid"):
         read(hostile)
 
 
 def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> None:
-    metrics = {k: v for k, v in fixture("aiperf-0.13.json").items() if isinstance(v, dict) and "unit" in v}
+    metrics = {
+        k: v for k, v in fixture("aiperf-0.13.json").items() if isinstance(v, dict) and "unit" in v
+    }
     config = {
         "model": ["org/tiny"],
         "endpoint": "v1/chat/completions",
@@ -371,5 +536,9 @@ def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> No
         "concurrency": 4,
     }
     (one,) = read(wrote({**metrics, "input_config": config}))
-    assert (one.conditions.imported, one.spec.model, one.spec.concurrency) == ("GenAI-Perf", "org/tiny", 4)
+    assert (one.conditions.imported, one.spec.model, one.spec.concurrency) == (
+        "GenAI-Perf",
+        "org/tiny",
+        4,
+    )
     assert one.spec.endpoint == "chat" and one.spec.stream and one.summary.tpot_ms is not None

@@ -1,4 +1,5 @@
-"""Tests of reports: they are complete, a stranger's text never becomes markup, and plots can be drawn."""
+"""Tests of reports: they are complete, a stranger's text never becomes markup, and plots can be
+drawn."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ ALL = {"one": ONE, "two": TWO, "experiment": TRIAL, "sweep": SWEEP}
 
 
 class Page(HTMLParser):
-    """An HTML parser that checks that tags are closed in order, and collects them with their attributes."""
+    """An HTML parser that checks that tags are closed in order, and collects them with their
+    attributes."""
 
     VOID = frozenset({"meta"})
 
@@ -74,11 +76,20 @@ def plots_of(what: Report) -> list[str]:
 def test_html_loads_nothing_and_runs_nothing(name: str) -> None:
     text = report(ALL[name], "html")
     page = Page(text)
-    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
+    assert {tag for tag, _ in page.tags}.isdisjoint(
+        {"script", "link", "img", "iframe", "object", "base", "form"}
+    )
     for _, attributes in page.tags:
-        assert not {"src", "href", "srcset", "action", "style", "onload", "onclick"} & attributes.keys()
+        assert (
+            not {"src", "href", "srcset", "action", "style", "onload", "onclick"}
+            & attributes.keys()
+        )
     assert not re.search(r"url\(|@import|javascript:", text)
-    assert "prefers-color-scheme: dark" in text and "@media print" in text and "default-src &#x27;none&#x27;" in text
+    assert (
+        "prefers-color-scheme: dark" in text
+        and "@media print" in text
+        and ("default-src &#x27;none&#x27;") in text
+    )
 
 
 @pytest.mark.parametrize("form", OUTPUT_FORMATS)
@@ -99,8 +110,14 @@ def test_simulated_is_shown_once_at_the_top(name: str) -> None:
     text = report(shown, "html")
     assert text.count('class="alert simulated"') == 1 and "<title>SIMULATED: " in text
     assert text.index('class="alert simulated"') < text.index("<h2>")
-    assert "alert simulated" not in report(what, "html") and "SIMULATED" not in Page(report(what, "html")).text
-    assert report(shown, "md").count("**SIMULATED**") == 1 and json.loads(report(shown, "json"))["simulated"] is True
+    assert (
+        "alert simulated" not in report(what, "html")
+        and "SIMULATED" not in Page(report(what, "html")).text
+    )
+    assert (
+        report(shown, "md").count("**SIMULATED**") == 1
+        and json.loads(report(shown, "json"))["simulated"] is True
+    )
     assert "SIMULATED" in report(shown, "csv") and "SIMULATED" not in report(what, "csv")
 
 
@@ -130,8 +147,12 @@ def test_a_strangers_text_never_becomes_markup() -> None:
     one = replace(one, summary=summary, note=evil, tags=(evil,))
     arm = Arm(sets=(evil,))
     trial = made.experiment(verdict=evil, note=evil, error=evil)
-    trial = replace(trial, spec=replace(trial.spec, a=arm), runs=(replace(trial.runs[0], error=evil),))
-    swept = made.sweep({evil: None, f"{evil}2": None, "c": None}, name=evil, knee_text=evil, notes=(evil,))
+    trial = replace(
+        trial, spec=replace(trial.spec, a=arm), runs=(replace(trial.runs[0], error=evil),)
+    )
+    swept = made.sweep(
+        {evil: None, f"{evil}2": None, "c": None}, name=evil, knee_text=evil, notes=(evil,)
+    )
     alone = Report((one,), {7: made.samples()})
     for what in (alone, replace(alone, experiment=trial), replace(alone, sweep=swept)):
         page = Page(report(what, "html"))
@@ -171,12 +192,17 @@ def test_plots_can_be_drawn(name: str) -> None:
                 assert -1 <= float(shape.get(key, 0)) <= width + 1, ElementTree.tostring(shape)
             for key in ("y", "y1", "y2", "cy"):
                 assert -1 <= float(shape.get(key, 0)) <= height + 1, ElementTree.tostring(shape)
-        png = bytes(resvg_py.svg_to_bytes(svg_string=plot.replace("<svg ", '<svg color="#123" ', 1), background="#fff"))
+        png = bytes(
+            resvg_py.svg_to_bytes(
+                svg_string=plot.replace("<svg ", '<svg color="#123" ', 1), background="#fff"
+            )
+        )
         assert png.startswith(b"\x89PNG") and len(png) > 1000
 
 
 def test_throughput_over_time_contains_all_tokens() -> None:
-    """The area under the steps is the number of tokens, except for the last bin, which the end of the run cuts off."""
+    """The area under the steps is the number of tokens, except for the last bin, which the end of
+    the run cuts off."""
     from workbench.report import plots
 
     seen: list[svg.Series] = []
@@ -190,7 +216,9 @@ def test_throughput_over_time_contains_all_tokens() -> None:
         patch.setattr(svg, "chart", spy)
         assert plots.throughput(made.samples(), made.result().summary) is not None
     (steps,) = seen
-    area = sum(y * (after - x) for (x, y), (after, _) in zip(steps.points, steps.points[1:], strict=False))
+    area = sum(
+        y * (after - x) for (x, y), (after, _) in zip(steps.points, steps.points[1:], strict=False)
+    )
     assert 0.97 * 1280 < area <= 1280
 
 
@@ -198,7 +226,9 @@ FAILED = tuple({**s, "error": "reset"} for s in made.samples())
 
 
 @pytest.mark.parametrize("samples", [(), ({"index": 0},), made.samples(3), FAILED])
-def test_too_few_requests_give_a_report_without_plots(samples: tuple[dict[str, object], ...]) -> None:
+def test_too_few_requests_give_a_report_without_plots(
+    samples: tuple[dict[str, object], ...],
+) -> None:
     assert Page(report(Report((made.result(),), {7: samples}), "html")).text
 
 
@@ -209,7 +239,9 @@ def test_too_few_requests_give_a_report_without_plots(samples: tuple[dict[str, o
 def test_ticks_are_few_and_inside(low: float, span: float) -> None:
     axis = svg.SvgAxis("", low, low + span)
     ticks = axis.ticks()
-    assert len(ticks) <= 12 and all(low - span * 0.01 - 1e-6 <= t <= low + span * 1.01 + 1e-6 for t in ticks)
+    assert len(ticks) <= 12 and all(
+        low - span * 0.01 - 1e-6 <= t <= low + span * 1.01 + 1e-6 for t in ticks
+    )
 
 
 def test_an_experiment_has_design_intervals_and_raw_pairs() -> None:
@@ -230,25 +262,34 @@ def test_an_experiment_has_design_intervals_and_raw_pairs() -> None:
         replace(
             TRIAL,
             experiment=made.experiment(error="link lost")
-            and replace(made.experiment(), state="stopped", error="link lost", comparison=None, verdict=""),
+            and replace(
+                made.experiment(), state="stopped", error="link lost", comparison=None, verdict=""
+            ),
         ),
         "md",
     )
-    assert "The experiment is stopped" in stopped and "link lost" in stopped and "0.9" not in stopped
+    assert (
+        "The experiment is stopped" in stopped and "link lost" in stopped and "0.9" not in stopped
+    )
 
 
 def test_a_sweep_names_its_knee_and_claims_nothing_for_flags() -> None:
     text = report(SWEEP, "md")
     assert "**Knee at c=8: little is gained beyond**" in text and "| c=8 (knee) |" in text
     assert len(plots_of(SWEEP)) >= 4 and ">knee</text>" in plots_of(SWEEP)[0]
-    words = made.sweep({"fp8": None, "auto": None}, kind="flag", name="kv-cache-dtype", knee=None, knee_text="")
+    words = made.sweep(
+        {"fp8": None, "auto": None}, kind="flag", name="kv-cache-dtype", knee=None, knee_text=""
+    )
     text = report(Report(sweep=words), "md")
     assert "not confirmed" in text and "kv-cache-dtype" in text and "Knee" not in text
     assert ">fp8</text>" in plots_of(Report(sweep=words))[0]
 
 
 def test_a_report_says_whether_pairs_confirmed_the_best_value() -> None:
-    for confirmed, text in ((True, "was confirmed by experiment 1"), (False, "was not confirmed by experiment 1")):
+    for confirmed, text in (
+        (True, "was confirmed by experiment 1"),
+        (False, "was not confirmed by experiment 1"),
+    ):
         swept = made.sweep(kind="flag", experiment_id=1, confirmed=confirmed)
         assert f"The best value {text}." in report(Report(sweep=swept), "md")
     older = report(Report(sweep=made.sweep(kind="flag", experiment_id=1)), "md")
@@ -264,22 +305,34 @@ def test_json_has_everything_and_can_be_imported(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(report(TWO, "json"))
     first, second = read(file)
-    assert first.summary == made.result().summary and len(first.samples) == 40 and not second.samples
+    assert (
+        first.summary == made.result().summary and len(first.samples) == 40 and not second.samples
+    )
     assert first.conditions.imported == "Workbench"
 
 
 def test_csv_has_a_row_for_each_result_or_each_request() -> None:
     rows = list(csv.DictReader(io.StringIO(report(TWO, "csv"))))
     assert [r["id"] for r in rows] == ["7", "8"] and rows[0]["summary.output_tok_s"] == "346.2"
-    requests = list(csv.DictReader(io.StringIO(report(replace(TWO, layout=Layout.REQUESTS), "csv"))))
-    assert len(requests) == 40 and len(requests[3]["gaps_us"].split()) == 31 and requests[3]["ttft_us"] == "101000"
+    requests = list(
+        csv.DictReader(io.StringIO(report(replace(TWO, layout=Layout.REQUESTS), "csv")))
+    )
+    assert (
+        len(requests) == 40
+        and len(requests[3]["gaps_us"].split()) == 31
+        and requests[3]["ttft_us"] == "101000"
+    )
 
 
 def test_text_for_a_terminal_has_no_escape_sequences() -> None:
     one = replace(made.result(model="evil\x1b[2Jname"), note="a\x07b")
     text = report(Report.of_result(one), "txt")
     assert "\x1b" not in text and "\x07" not in text and "evilname on box" in text
-    assert "in force: yes" in text and "3f1c99d0a1b2c3d4 (4 files, 1.2 GB)" in text and "running, mean" in text
+    assert (
+        "in force: yes" in text
+        and ("3f1c99d0a1b2c3d4 (4 files, 1.2 GB)") in text
+        and "running, mean" in text
+    )
 
 
 def test_an_unknown_format() -> None:
@@ -292,14 +345,22 @@ def test_an_unknown_format() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "n/a"), (0.0, "0"), (5290.7, "5,291"), (46.31, "46.3"), (0.0412, "0.0412"), (-3.25, "−3.25")],
+    [
+        (None, "n/a"),
+        (0.0, "0"),
+        (5290.7, "5,291"),
+        (46.31, "46.3"),
+        (0.0412, "0.0412"),
+        (-3.25, "−3.25"),
+    ],
 )
 def test_numbers_have_three_significant_digits(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("percent", "half", "text"), [(3.12, 0.9, "+3.1 % ± 0.9"), (-0.04, 0.03, "−0.04 % ± 0.03"), (0.0, None, "+0.0 %")]
+    ("percent", "half", "text"),
+    [(3.12, 0.9, "+3.1 % ± 0.9"), (-0.04, 0.03, "−0.04 % ± 0.03"), (0.0, None, "+0.0 %")],
 )
 def test_changes_show_their_interval(percent: float, half: float | None, text: str) -> None:
     assert change(percent, half) == text
@@ -314,25 +375,37 @@ def test_labels_at_line_ends_are_in_the_order_of_the_lines() -> None:
         svg.SvgAxis("ms", 0.0, 100.0),
         [svg.Series(low, label="p50"), svg.Series(high, label="p99")],
     )
-    places = {name: float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for name in ("p50", "p99")}  # type: ignore[index]
+    places = {
+        name: float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for name in ("p50", "p99")
+    }  # type: ignore[index]
     assert places["p99"] < places["p50"]  # from the top
 
 
 def test_labels_of_close_marks_are_below_one_another() -> None:
     marks = [(10.0, "p50"), (12.2, "p90"), (90.0, "p99")]
     line = [svg.Series([(0.0, 1.0), (100.0, 2.0)])]
-    drawn = svg.chart("t", svg.SvgAxis("ms", 0.0, 100.0), svg.SvgAxis("%", 0.0, 100.0), line, marks=marks)
+    drawn = svg.chart(
+        "t", svg.SvgAxis("ms", 0.0, 100.0), svg.SvgAxis("%", 0.0, 100.0), line, marks=marks
+    )
     heights = [float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for _, name in marks]  # type: ignore[index]
-    assert heights[0] < heights[1] and heights[2] == heights[0] and drawn.count('stroke-dasharray="4 3"') == 3
+    assert (
+        heights[0] < heights[1]
+        and heights[2] == heights[0]
+        and drawn.count('stroke-dasharray="4 3"') == 3
+    )
 
 
 def test_the_knees_label_is_not_repeated() -> None:
-    text = report(replace(SWEEP, sweep=replace(SWEEP.sweep, knee_text="c=8: the lowest latency")), "md")
+    text = report(
+        replace(SWEEP, sweep=replace(SWEEP.sweep, knee_text="c=8: the lowest latency")), "md"
+    )
     assert "**Knee at c=8: the lowest latency**" in text
 
 
 def test_the_marks_of_a_result_are_shown() -> None:
     marked = made.result()
-    marked = replace(marked, summary=replace(marked.summary, marked=("a short measurement: one request",)))
+    marked = replace(
+        marked, summary=replace(marked.summary, marked=("a short measurement: one request",))
+    )
     for form in ("md", "html"):
         assert "a short measurement: one request" in report(Report((marked,), {}), form)

@@ -32,7 +32,9 @@ def make(tmp_path: Path) -> Make:
     def plan(behaviour: str = "", port: int | None = None, **env: str) -> Made:
         settings = tuple(FlagSetting(k, v) for k, v in {"FAKE_ENGINE": behaviour, **env}.items())
         flags = (FlagSetting("port", port or free_port()),)
-        made = LaunchPlan("vllm", "org/model", flags=flags, env=settings, executable=(str(launcher),))
+        made = LaunchPlan(
+            "vllm", "org/model", flags=flags, env=settings, executable=(str(launcher),)
+        )
         return made, VLLM.command(made)
 
     return plan

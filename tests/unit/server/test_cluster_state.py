@@ -1,4 +1,5 @@
-"""The status of a server from those of its ranks: every combination of their states gives one clear answer."""
+"""The status of a server from those of its ranks: every combination of their states gives one clear
+answer."""
 
 from __future__ import annotations
 
@@ -24,13 +25,22 @@ def rank(
     unreachable: str | None = None,
     findings: tuple[Finding, ...] = (),
 ) -> RankState:
-    name = ClusterRank(f"spark-0{number + 1}", f"20261122-200000-vllm-000{number}", f"rank {number}")
+    name = ClusterRank(
+        f"spark-0{number + 1}", f"20261122-200000-vllm-000{number}", f"rank {number}"
+    )
     if state is None:
         return RankState(name, None, None, unreachable)
     alive = state in (*LIVE, ServerState.STOPPING)
     ready = 1.0 if number == 0 and state in (ServerState.READY, ServerState.CRASHED) else None
     status = ServerStatus(
-        name.run_id, "vllm", state, name.host, alive=alive, reason=reason, ready_unix_s=ready, findings=findings
+        name.run_id,
+        "vllm",
+        state,
+        name.host,
+        alive=alive,
+        reason=reason,
+        ready_unix_s=ready,
+        findings=findings,
     )
     return RankState(name, status, ended_ago_s, unreachable)
 
@@ -44,24 +54,40 @@ def test_ready_only_if_the_head_is_ready_and_every_rank_lives() -> None:
     ready, live = rank(0, ServerState.READY), rank(1, ServerState.STARTING)
     assert status_of(ready, live).state is ServerState.READY
     lost = status_of(ready, rank(1, ServerState.UNKNOWN, "no connection for 3 s"))
-    assert (lost.state, lost.reason) == (ServerState.UNKNOWN, "rank 1 on spark-02: no connection for 3 s")
+    assert (lost.state, lost.reason) == (
+        ServerState.UNKNOWN,
+        "rank 1 on spark-02: no connection for 3 s",
+    )
     assert status_of(ready, rank(1, None, unreachable="no route")).state is ServerState.UNKNOWN
     assert status_of(ready, rank(1, None), age_s=1.0).state is ServerState.STARTING
     never = status_of(ready, rank(1, None))
-    assert (never.state, never.reason) == (ServerState.CRASHED, "rank 1 on spark-02 was never started")
+    assert (never.state, never.reason) == (
+        ServerState.CRASHED,
+        "rank 1 on spark-02 was never started",
+    )
 
 
 def test_a_lost_link_stops_nothing() -> None:
     lost = (rank(0, ServerState.READY), rank(1, ServerState.UNKNOWN, "no connection"))
     assert cluster_state.to_stop(lost, 1000.0) == ()
-    assert cluster_state.to_stop((rank(0, ServerState.READY), rank(1, None, unreachable="no route")), 1000.0) == ()
+    assert (
+        cluster_state.to_stop(
+            (rank(0, ServerState.READY), rank(1, None, unreachable="no route")), 1000.0
+        )
+        == ()
+    )
 
 
 def test_the_first_end_that_is_not_a_consequence_is_the_cause() -> None:
     head = rank(0, ServerState.CRASHED, NCCL, ended_ago_s=5.0)
-    killed = rank(1, ServerState.FAILED, "the server's process was killed by SIGKILL", ended_ago_s=4.0)
+    killed = rank(
+        1, ServerState.FAILED, "the server's process was killed by SIGKILL", ended_ago_s=4.0
+    )
     assert cluster_state.cause((head, killed)) is killed  # although the clock of its exit is later
-    both = rank(0, ServerState.CRASHED, "CUDA error", 1.0), rank(1, ServerState.FAILED, "out of memory", 2.0)
+    both = (
+        rank(0, ServerState.CRASHED, "CUDA error", 1.0),
+        rank(1, ServerState.FAILED, "out of memory", 2.0),
+    )
     assert cluster_state.cause(both) is both[1]
     unknown_end = rank(1, ServerState.FAILED, "the host was restarted", None)
     assert cluster_state.cause((head, unknown_end)) is unknown_end
@@ -83,19 +109,29 @@ def test_the_findings_of_the_cause_come_first() -> None:
 def test_a_stop_that_could_not_reach_a_node_says_so() -> None:
     status = status_of(rank(0, ServerState.STOPPED), rank(1, ServerState.UNKNOWN, "no connection"))
     assert status.state is ServerState.STOPPING
-    assert status.reason == "rank 1 on spark-02 cannot be reached and is stopped when the link is back"
+    assert status.reason == (
+        "rank 1 on spark-02 cannot be reached and is stopped when the link is back"
+    )
     back = (rank(0, ServerState.STOPPED), rank(1, ServerState.STARTING))
     assert [r.rank.label for r in cluster_state.to_stop(back, 1000.0)] == ["rank 1"]
-    assert status_of(rank(0, ServerState.STOPPED), rank(1, ServerState.STOPPED)).state is ServerState.STOPPED
+    assert (
+        status_of(rank(0, ServerState.STOPPED), rank(1, ServerState.STOPPED)).state
+        is ServerState.STOPPED
+    )
 
 
 STATES = st.sampled_from([*ServerState, None])
 
 
 @given(st.lists(STATES, min_size=1, max_size=4), st.floats(0, 200), st.booleans())
-def test_every_combination_of_ranks(states: list[ServerState | None], age_s: float, unreachable: bool) -> None:
+def test_every_combination_of_ranks(
+    states: list[ServerState | None], age_s: float, unreachable: bool
+) -> None:
     why = "no route" if unreachable else None
-    ranks = tuple(rank(i, s, unreachable=why if s is None else None, ended_ago_s=1.0) for i, s in enumerate(states))
+    ranks = tuple(
+        rank(i, s, unreachable=why if s is None else None, ended_ago_s=1.0)
+        for i, s in enumerate(states)
+    )
     status = status_of(*ranks, age_s=age_s)
     assert len(status.ranks) == len(ranks)
     everyone_lives = all(r.live for r in ranks)
@@ -119,9 +155,15 @@ def test_logs_are_merged_by_the_times_in_their_lines() -> None:
     assert merged[0] == "[rank 0] INFO 11-22 23:59:58 a" and merged[2].startswith("[rank 1] ")
 
 
-@given(st.dictionaries(st.sampled_from(["rank 0", "rank 1", "ray 0"]), st.lists(st.text(max_size=60), max_size=8)))
+@given(
+    st.dictionaries(
+        st.sampled_from(["rank 0", "rank 1", "ray 0"]), st.lists(st.text(max_size=60), max_size=8)
+    )
+)
 def test_no_line_of_a_log_is_lost_or_moved_within_its_rank(logs: dict[str, list[str]]) -> None:
     merged = cluster_log.merge(logs)
     for label, lines in logs.items():
-        assert [m for m in merged if m.startswith(f"[{label}] ")] == [cluster_log.labelled(label, x) for x in lines]
+        assert [m for m in merged if m.startswith(f"[{label}] ")] == [
+            cluster_log.labelled(label, x) for x in lines
+        ]
     assert len(merged) == sum(map(len, logs.values()))

@@ -1,4 +1,5 @@
-"""One server on two simulated nodes, with real processes: start, state, log, stop, and a rank that ends."""
+"""One server on two simulated nodes, with real processes: start, state, log, stop, and a rank that
+ends."""
 
 from __future__ import annotations
 
@@ -42,16 +43,24 @@ def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
         ]
         assert len(supervisor.statuses()) == 1
         lines = (await supervisor.load_log(status.run_id)).lines()
-        assert any(line.startswith("[rank 0] ") and "Application startup complete" in line for line in lines)
+        assert any(
+            line.startswith("[rank 0] ") and "Application startup complete" in line
+            for line in lines
+        )
         assert any(line.startswith("[rank 1] ") and "headless" in line for line in lines)
         whole = [line async for batch in supervisor.read_log(status.run_id) for line in batch.lines]
         assert sorted(whole) == sorted(lines)
-        late = ClusterSupervisor(host, lambda event: None)  # its screen draws the log while it is read
+        # its screen draws the log while it is read
+        late = ClusterSupervisor(host, lambda event: None)
         await late.runs()
-        await eventually(lambda: len(late.log(status.run_id)) == len(whole), 10, "the log of both ranks")
+        await eventually(
+            lambda: len(late.log(status.run_id)) == len(whole), 10, "the log of both ranks"
+        )
         assert list(late.log(status.run_id).lines()) == whole
         await late.close()
-        assert all(line.startswith("[rank ") for e in events if isinstance(e, LogBatch) for line in e.lines)
+        assert all(
+            line.startswith("[rank ") for e in events if isinstance(e, LogBatch) for line in e.lines
+        )
         pids = _pids(status)
         assert len(pids) == 2 and not [f for f in status.findings if f.code == "cluster.rank"]
         alone = Supervisor(host.nodes[1].host)  # a Workbench on the second node only
@@ -75,13 +84,17 @@ def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, kil
         pids = _pids(status)
         began = time.monotonic()
         os.kill(pids[killed], signal.SIGKILL)
-        await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10, "the end of all ranks")
+        await eventually(
+            lambda: not any(psutil.pid_exists(pid) for pid in pids), 10, "the end of all ranks"
+        )
         await supervisor.settle()
         await eventually(lambda: not supervisor.status(status.run_id).outlived, 10)
         assert time.monotonic() - began < 10
         ended = supervisor.status(status.run_id)
         assert ended.state is ServerState.CRASHED and ended.exit_signal == "SIGKILL"
-        assert ended.reason == f"rank {killed} on {NAMES[killed]}: the server's process was killed by SIGKILL"
+        assert ended.reason == (
+            f"rank {killed} on {NAMES[killed]}: the server's process was killed by SIGKILL"
+        )
 
     clustered(host, scenario)
 
@@ -96,7 +109,9 @@ def test_a_node_that_is_restarted_ends_the_server_and_is_the_reason(tmp_path: Pa
         (run,) = (tmp_path / NAMES[1]).glob("**/runs/*")
         (run / "boot_id").write_text("the boot before\n")
         _kill_all_that_carry((run / "token").read_text().strip())
-        await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10, "the end of all ranks")
+        await eventually(
+            lambda: not any(psutil.pid_exists(pid) for pid in pids), 10, "the end of all ranks"
+        )
         await supervisor.settle()
         ended = supervisor.status(status.run_id)
         assert ended.state in (ServerState.CRASHED, ServerState.FAILED)
@@ -121,7 +136,9 @@ def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
     async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
         status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="0"))
         os.kill(_pids(status)[1], signal.SIGKILL)  # rank 0 reports the lost rank by itself, at once
-        await eventually(lambda: not any(r.alive for r in supervisor.status(status.run_id).ranks), 10)
+        await eventually(
+            lambda: not any(r.alive for r in supervisor.status(status.run_id).ranks), 10
+        )
         ended = supervisor.status(status.run_id)
         assert ended.reason is not None and ended.reason.startswith(
             "rank 1 on spark-02: the server's process was killed"
@@ -133,7 +150,9 @@ def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(tmp_path: Path) -> None:
+def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(
+    tmp_path: Path,
+) -> None:
     host = cluster(tmp_path)
 
     async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
@@ -151,10 +170,13 @@ def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(tmp
             assert seen.state is ServerState.CRASHED
             assert seen.reason == "rank 1 on spark-02: the server's process was killed by SIGKILL"
             third_events: list[Event] = []
-            third = ClusterSupervisor(host, third_events.append)  # shows at once how it ended, and nothing else before
+            # shows at once how it ended, and nothing else before
+            third = ClusterSupervisor(host, third_events.append)
             await third.runs()
             await third.close()
-            assert {e.state for e in third_events if isinstance(e, ServerStatus)} == {ServerState.CRASHED}
+            assert {e.state for e in third_events if isinstance(e, ServerStatus)} == {
+                ServerState.CRASHED
+            }
         finally:
             await second.close()
         await supervisor.runs()
@@ -170,11 +192,15 @@ def test_a_start_that_fails_on_one_node_starts_nothing(tmp_path: Path) -> None:
         (head, first), (worker, second) = commands_of(plan)
         missing = replace(second, argv=("/nowhere/vllm", *second.argv[1:]))
         with pytest.raises(ServerError, match="/nowhere/vllm does not exist"):
-            await supervisor.start_ranks(plan, [(head, first), (worker, missing)], VLLM, simulated=True)
+            await supervisor.start_ranks(
+                plan, [(head, first), (worker, missing)], VLLM, simulated=True
+            )
         assert await supervisor.runs() == ()
         late = replace(second, files={"../outside": ""})  # is found only when the rank is started
         with pytest.raises(Exception, match="outside the run directory"):
-            await supervisor.start_ranks(plan, [(head, first), (worker, late)], VLLM, simulated=True)
+            await supervisor.start_ranks(
+                plan, [(head, first), (worker, late)], VLLM, simulated=True
+            )
         assert [s.state for s in await supervisor.runs()] == [ServerState.STOPPED]
 
     clustered(host, scenario)
@@ -187,9 +213,15 @@ def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
     async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
         status = await start(supervisor, plan_of(host))
         ended = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.FAILED, 20)
-        assert ended.reason is not None and "stopped the server:" in ended.reason and "reserve is" in ended.reason
+        assert (
+            ended.reason is not None
+            and ("stopped the server:") in ended.reason
+            and "reserve is" in ended.reason
+        )
         assert ended.findings[0].code == "log.memory-guard"
-        await eventually(lambda: not any(r.alive for r in supervisor.status(status.run_id).ranks), 10)
+        await eventually(
+            lambda: not any(r.alive for r in supervisor.status(status.run_id).ranks), 10
+        )
 
     clustered(host, scenario)
 
@@ -200,7 +232,9 @@ def _with_ray(plan: LaunchPlan, host: ClusterHost) -> LaunchPlan:
 
 
 @pytest.mark.slow
-def test_ray_is_started_counted_and_stopped_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_started_counted_and_stopped_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray, "PORT", free_port())
     host = cluster(tmp_path)
 
@@ -222,7 +256,9 @@ def test_ray_is_started_counted_and_stopped_with_the_server(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_a_ray_that_was_running_is_used_and_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_was_running_is_used_and_left_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray, "PORT", free_port())
     host = cluster(tmp_path)
 

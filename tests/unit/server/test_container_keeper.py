@@ -1,5 +1,5 @@
-"""The keeper of a container, with a stand-in for podman whose container the test changes: the log arrives whole, and
-the end is noticed, whatever happens to podman. With dash, bash and busybox."""
+"""The keeper of a container, with a stand-in for podman whose container the test changes: the log
+arrives whole, and the end is noticed, whatever happens to podman. With dash, bash and busybox."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from workbench.server.launchers.launcher import Launched, parse_launched
 
 RUN = "20261122-200000-vllm-abcd"
 ID = "cd" * 32
-# `logs --follow` is `tail -f`, which does not notice the end of the container. With the file `half`, it prints as many
-# bytes as that file says, and a message.
+# `logs --follow` is `tail -f`, which does not notice the end of the container. With the file
+# `half`, it prints as many bytes as that file says, and a message.
 _PODMAN = """#!/bin/sh
 cd PLACE || exit
 case $1-$2 in
@@ -46,7 +46,9 @@ esac
 class Kept:
     """A container, its process, and its keeper, whose output is the run's log."""
 
-    def __init__(self, directory: Path, host: UserlandHost, log: str = "", half: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, host: UserlandHost, log: str = "", half: int | None = None
+    ) -> None:
         self.place, self.run_dir = directory / "container", directory / "run"
         for path in (self.place, self.run_dir, directory / "programs"):
             path.mkdir()
@@ -65,7 +67,9 @@ class Kept:
         with (self.run_dir / "log").open("ab") as output:
             argv = ["sh", "-c", container_scripts.KEEPER, "sh", *words]
             env = {"PATH": path, "HOME": str(directory)}
-            self.keeper = subprocess.Popen(argv, env=env, stdout=output, stderr=output, start_new_session=True)
+            self.keeper = subprocess.Popen(
+                argv, env=env, stdout=output, stderr=output, start_new_session=True
+            )
 
     def says(self, status: str, code: int = 0) -> None:
         """Make podman say this about the container."""
@@ -122,7 +126,8 @@ def kept(tmp_path: Path, userland: UserlandHost) -> Iterator[Kept]:
 
 @pytest.mark.slow
 def test_the_log_is_whole_however_often_its_follower_is_killed(kept: Kept) -> None:
-    """A shell says "Killed", and busybox's head reads further than it prints: no byte may be counted wrongly."""
+    """A shell says "Killed", and busybox's head reads further than it prints: no byte may be
+    counted wrongly."""
     for number in range(3):
         kept.writes("".join(f"line {number}.{n} {'x' * 97}\n" for n in range(60)) + "half of ")
         eventually(lambda: kept.log == kept.own.read_text(), "the log", 20)
@@ -140,12 +145,16 @@ def test_the_log_is_whole_however_often_its_follower_is_killed(kept: Kept) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("half", [0, 4, 11, 17])
-def test_what_the_program_says_about_itself_hides_no_line(tmp_path: Path, userland: UserlandHost, half: int) -> None:
+def test_what_the_program_says_about_itself_hides_no_line(
+    tmp_path: Path, userland: UserlandHost, half: int
+) -> None:
     """Its own message stands in the same stream as the log, perhaps in the middle of a line."""
     kept = Kept(tmp_path, userland, "first line\nsecond line\n", half)
     try:
         kept.writes("third line\n")
-        eventually(lambda: "unexpected EOF" in kept.log and "third line\n" in kept.log, "the log", 20)
+        eventually(
+            lambda: "unexpected EOF" in kept.log and "third line\n" in kept.log, "the log", 20
+        )
         own = kept.own.read_text().splitlines()
         assert [line for line in kept.log.splitlines() if line in own] == own
     finally:
@@ -181,12 +190,15 @@ def test_the_exit_code_is_noted_where_no_new_file_can_be_written(kept: Kept) -> 
 
 @pytest.mark.slow
 def test_a_process_that_cannot_be_seen_is_not_taken_for_ended(kept: Kept) -> None:
-    """docker may be on another machine, and /proc may hide the processes of others: the program is asked."""
+    """docker may be on another machine, and /proc may hide the processes of others: the program is
+    asked."""
     (kept.place / "lives").touch()
     kept.follower()
     kept.server.kill()
     kept.server.wait()
-    eventually(lambda: "start hidden\n" in (kept.run_dir / "launched").read_text(), "the answer", 20)
+    eventually(
+        lambda: "start hidden\n" in (kept.run_dir / "launched").read_text(), "the answer", 20
+    )
     kept.writes("it lives\n")
     eventually(lambda: "it lives\n" in kept.log, "the log", 20)
     assert kept.keeper.poll() is None and not (kept.place / "removed").exists()
@@ -197,7 +209,17 @@ def monitor(directory: Path, name: str, container: str, *more: str) -> subproces
     program, script = directory / name, directory / "script"
     shutil.copy("/bin/sh", program)
     script.write_text("sleep 600\nexit 0\n")
-    words = (str(program), str(script), "--api-version", "1", "-c", container, "-u", container, *more)
+    words = (
+        str(program),
+        str(script),
+        "--api-version",
+        "1",
+        "-c",
+        container,
+        "-u",
+        container,
+        *more,
+    )
     process = subprocess.Popen(words)
     eventually(lambda: psutil.Process(process.pid).children(), "what the monitor holds", 20)
     return process
@@ -207,7 +229,8 @@ def monitor(directory: Path, name: str, container: str, *more: str) -> subproces
 def test_a_monitor_that_podman_has_forgotten_is_ended_and_no_other(
     tmp_path: Path, userland: UserlandHost, deletes: bool
 ) -> None:
-    """By the runtime, or if that can do nothing, by signals. Only the whole id of the container counts."""
+    """By the runtime, or if that can do nothing, by signals. Only the whole id of the container
+    counts."""
     run_dir, programs, runtime = tmp_path / "run", tmp_path / "programs", tmp_path / "a runtime"
     for path in (run_dir, programs):
         path.mkdir()
@@ -231,7 +254,9 @@ def test_a_monitor_that_podman_has_forgotten_is_ended_and_no_other(
         reaper.join(10)
         assert own.poll() is not None and not any(alive(process.pid) for process in held)
         assert (run_dir / "deleted").read_text().splitlines()[0] == f"delete --force {ID}"
-        assert all(other.poll() is None and psutil.Process(other.pid).children() for other in others)
+        assert all(
+            other.poll() is None and psutil.Process(other.pid).children() for other in others
+        )
     finally:
         for process in (own, *others):
             with contextlib.suppress(psutil.Error):
@@ -256,18 +281,35 @@ esac
 """
 
 
-def asked(directory: Path, userland: UserlandHost, answer: str, times: int) -> tuple[str, list[str], str]:
-    """Start a container with a podman that answers `times` questions for its image with `answer`. Return how the run
-    ended, what podman was called for, and what the check before a start says."""
+def asked(
+    directory: Path, userland: UserlandHost, answer: str, times: int
+) -> tuple[str, list[str], str]:
+    """Start a container with a podman that answers `times` questions for its image with `answer`.
+    Return how the run ended, what podman was called for, and what the check before a start says."""
     place, run_dir = directory / "podman", directory / "run"
     for path in (place, run_dir):
         path.mkdir()
-    text = _ASKED.replace("PLACE", str(place)).replace("ID", ID).replace("DIGEST", "ab" * 32).replace("ANSWER", answer)
+    text = (
+        _ASKED.replace("PLACE", str(place))
+        .replace("ID", ID)
+        .replace("DIGEST", "ab" * 32)
+        .replace("ANSWER", answer)
+    )
     (place / "podman").write_text(text)
     (place / "podman").chmod(0o755)
     env = {"PATH": f"{place}:{userland.path}", "HOME": str(directory)}
     (place / "left").write_text(f"{times}\n")
-    check = ["sh", "-c", container_scripts.CHECK, "sh", "podman", "repo:1", "docker.io/repo:1", "none", ""]
+    check = [
+        "sh",
+        "-c",
+        container_scripts.CHECK,
+        "sh",
+        "podman",
+        "repo:1",
+        "docker.io/repo:1",
+        "none",
+        "",
+    ]
     found = subprocess.run(check, env=env, capture_output=True, text=True, timeout=30)
     assert (found.returncode, found.stderr) == (0, "")
     (place / "left").write_text(f"{times}\n")
@@ -286,7 +328,12 @@ def asked(directory: Path, userland: UserlandHost, answer: str, times: int) -> t
         "",
         "0",
     )
-    subprocess.run(["sh", "-c", container_scripts.KEEPER, "sh", *words, "0"], env=env, capture_output=True, timeout=30)
+    subprocess.run(
+        ["sh", "-c", container_scripts.KEEPER, "sh", *words, "0"],
+        env=env,
+        capture_output=True,
+        timeout=30,
+    )
     launched = parse_launched((run_dir / "launched").read_bytes())
     assert launched is not None and launched.ended is not None
     return launched.ended, (place / "calls").read_text().splitlines(), found.stdout
@@ -309,16 +356,23 @@ def test_an_image_of_which_the_program_says_nothing_is_not_taken_for_a_missing_o
     tmp_path: Path, userland: UserlandHost, answer: str, why: str
 ) -> None:
     ended, calls, found = asked(tmp_path, userland, answer, 100)
-    assert ended == f"podman image inspect does not say whether repo:1 is on this host ({why}), so nothing was pulled"
+    assert ended == (
+        f"podman image inspect does not say whether repo:1 is on this host ({why}), "
+        "so nothing was pulled"
+    )
     assert set(calls) == {"image inspect"}
     assert f"unsure {why}\n" in found and "\nimage " not in found
 
 
 @pytest.mark.slow
-def test_a_program_that_is_killed_once_is_asked_again(tmp_path: Path, userland: UserlandHost) -> None:
+def test_a_program_that_is_killed_once_is_asked_again(
+    tmp_path: Path, userland: UserlandHost
+) -> None:
     ended, calls, found = asked(tmp_path, userland, KILLED, 1)
     assert ended == "the container exited with code 0"
-    assert calls[:3] == ["image inspect", "image inspect", "run --cidfile"] and not [c for c in calls if "pull" in c]
+    assert calls[:3] == ["image inspect", "image inspect", "run --cidfile"] and not [
+        c for c in calls if "pull" in c
+    ]
     assert "\nimage sha256:1234 linux/" in found and "unsure" not in found
 
 
@@ -337,8 +391,10 @@ def test_a_missing_image_is_pulled(tmp_path: Path, userland: UserlandHost) -> No
         "Error response from daemon: No such image: repo:1",
         "Error: inspecting object: repo:1: image not known",
         "Error: no such object: repo:1",
-        "Error response from daemon: failed to find image repo:1: docker.io/library/repo:1: image not known",
-        "unable to find 'repo:1' in local storage: unable to find a name and tag match for repo:1 in repotags",
+        "Error response from daemon: failed to find image repo:1: docker.io/library/repo:1: image "
+        "not known",
+        "unable to find 'repo:1' in local storage: unable to find a name and tag match for repo:1 "
+        "in repotags",
     ],
 )
 def test_the_words_for_a_missing_image(answer: str) -> None:

@@ -1,5 +1,5 @@
-"""Servers as containers, against stand-ins for docker and podman: every word and variable arrives as it is, and what is
-against a start is named.
+"""Servers as containers, against stand-ins for docker and podman: every word and variable arrives
+as it is, and what is against a start is named.
 """
 
 from __future__ import annotations
@@ -30,19 +30,43 @@ from workbench.server.launchers.containers import Containers, launcher
 from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
 
 RUN = "20261122-200000-vllm-abcd"
-TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=12) | st.sampled_from(
-    ["a b", "'", '"', "$HOME", "$(touch x)", "a\nb", "`x`", "\\", "ä€😀", "-d", "--privileged", "*", "~", "!", "\t", ""]
+TEXT = st.text(
+    st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=12
+) | st.sampled_from(
+    [
+        "a b",
+        "'",
+        '"',
+        "$HOME",
+        "$(touch x)",
+        "a\nb",
+        "`x`",
+        "\\",
+        "ä€😀",
+        "-d",
+        "--privileged",
+        "*",
+        "~",
+        "!",
+        "\t",
+        "",
+    ]
 )
-NAMES = st.sampled_from(["PATH", "HOME", "LD_PRELOAD", "_", "wb_dir", "name", "image", "IFS", "a.b"]) | st.from_regex(
-    r"[A-Z][A-Z_]{0,8}", fullmatch=True
-)
+NAMES = st.sampled_from(
+    ["PATH", "HOME", "LD_PRELOAD", "_", "wb_dir", "name", "image", "IFS", "a.b"]
+) | st.from_regex(r"[A-Z][A-Z_]{0,8}", fullmatch=True)
 PATHS = st.text(
-    st.characters(blacklist_characters="\0\n\r/:", blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=8
+    st.characters(blacklist_characters="\0\n\r/:", blacklist_categories=["Cs", "Cc"]),
+    min_size=1,
+    max_size=8,
 )
 
 
 def launch(
-    plan: LaunchPlan, word: str = "podman", options: list[str] | None = None, run_dir: str = "/runs/one"
+    plan: LaunchPlan,
+    word: str = "podman",
+    options: list[str] | None = None,
+    run_dir: str = "/runs/one",
 ) -> Launch:
     plan = with_assignments(plan, word, options or [])
     return launch_of(RUN, run_dir, plan, registry.get(plan.engine).command(plan))
@@ -63,13 +87,16 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_word_variable_and_path_survives(
     word: str, data: st.DataObject, stand_in: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Through the keeper's script and the shell line that ssh hosts read, to the words that docker and podman get."""
+    """Through the keeper's script and the shell line that ssh hosts read, to the words that docker
+    and podman get."""
     argv = data.draw(st.lists(TEXT, max_size=5))
     env = data.draw(st.dictionaries(NAMES, TEXT, max_size=4))
     mounts = [f"/{a}:/{b}:ro" for a, b in data.draw(st.lists(st.tuples(PATHS, PATHS), max_size=2))]
     run_dir = tmp_path_factory.mktemp("run")
     (run_dir / "log").touch()
-    model = run_dir / data.draw(PATHS.filter(lambda name: name not in (".", "..") and len(name.encode()) < 200))
+    model = run_dir / data.draw(
+        PATHS.filter(lambda name: name not in (".", "..") and len(name.encode()) < 200)
+    )
     model.mkdir(exist_ok=True)
     plan = LaunchPlan("vllm", str(model), executable=("/opt/engine",), executable_from="given")
     one = launch(plan, word, [f"mount={mount}" for mount in mounts], str(run_dir))
@@ -78,7 +105,12 @@ def test_every_word_variable_and_path_survives(
     keeper = launcher(word).keeper(one)
     line = order(keeper.argv, keeper.env)
     path = f"{stand_in}:{os.environ['PATH']}"
-    done = subprocess.run(["sh", "-c", line], env={"PATH": path, "HOME": str(run_dir)}, capture_output=True, timeout=30)
+    done = subprocess.run(
+        ["sh", "-c", line],
+        env={"PATH": path, "HOME": str(run_dir)},
+        capture_output=True,
+        timeout=30,
+    )
     assert done.returncode == 7, done.stderr
 
     words, environ = container_runs.recorded(stand_in)
@@ -93,9 +125,15 @@ def test_every_word_variable_and_path_survives(
     assert given == env
 
 
-def test_the_keeper_reports_the_pinned_image_and_the_exit_code(stand_in: Path, tmp_path: Path) -> None:
+def test_the_keeper_reports_the_pinned_image_and_the_exit_code(
+    stand_in: Path, tmp_path: Path
+) -> None:
     (tmp_path / "log").touch()
-    one = launch(LaunchPlan("vllm", "org/Model"), options=["gpus=0,1", "image=repo:tag"], run_dir=str(tmp_path))
+    one = launch(
+        LaunchPlan("vllm", "org/Model"),
+        options=["gpus=0,1", "image=repo:tag"],
+        run_dir=str(tmp_path),
+    )
     keeper = launcher("podman").keeper(one)
     env = {"PATH": f"{stand_in}:{os.environ['PATH']}", "HOME": str(tmp_path), **keeper.env}
     done = subprocess.run(keeper.argv, env=env, capture_output=True, timeout=30)
@@ -104,7 +142,11 @@ def test_the_keeper_reports_the_pinned_image_and_the_exit_code(stand_in: Path, t
     launched = parse_launched((tmp_path / "launched").read_bytes())
     assert launched is not None
     assert launched.image == f"repo:tag@{container_runs.DIGEST}"
-    assert (launched.handle, launched.state, launched.gpus) == (f"workbench-{RUN}", "exited", ("0", "1"))
+    assert (launched.handle, launched.state, launched.gpus) == (
+        f"workbench-{RUN}",
+        "exited",
+        ("0", "1"),
+    )
     assert (launched.exit_code, launched.ended) == (7, "the container exited with code 7")
     words, _ = container_runs.recorded(stand_in)
     assert f"{tmp_path}/.cache/huggingface:/root/.cache/huggingface" in pairs(words, "--volume")
@@ -122,7 +164,11 @@ def test_the_keeper_reports_the_pinned_image_and_the_exit_code(stand_in: Path, t
         ("podman", ["gpus=0,1"], ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1"]),
         ("podman", ["ipc=host"], ["--ipc", "host"]),
         ("podman", ["shm-size=32g"], ["--shm-size", "32g"]),
-        ("podman", ["ulimit=memlock=-1", "ulimit=stack=1:2"], ["--ulimit", "memlock=-1", "--ulimit", "stack=1:2"]),
+        (
+            "podman",
+            ["ulimit=memlock=-1", "ulimit=stack=1:2"],
+            ["--ulimit", "memlock=-1", "--ulimit", "stack=1:2"],
+        ),
         ("podman", ["network=bridge"], ["--publish", "127.0.0.1:8000:8000"]),
         ("podman", ["init=yes"], ["--init"]),
         ("podman", [], ["--network", "host", "--shm-size", "16g"]),
@@ -142,7 +188,9 @@ def test_without_gpus_nothing_asks_for_them() -> None:
 
 def test_nothing_is_privileged_without_the_plan() -> None:
     for word in ("docker", "podman"):
-        words = launcher(word).command(launch(LaunchPlan("vllm", "m"), word, ["privileged=no"])).argv
+        words = (
+            launcher(word).command(launch(LaunchPlan("vllm", "m"), word, ["privileged=no"])).argv
+        )
         assert not {"--privileged", "--cap-add", "--pid", "--userns"} & set(words)
 
 
@@ -157,7 +205,9 @@ def test_an_api_key_is_a_variable_and_on_no_command_line() -> None:
 
 def test_the_hub_cache_is_mounted_for_a_hub_id_only() -> None:
     def cache(model: str, *options: str) -> str:
-        return launcher("podman")._hub_cache(launch(LaunchPlan("vllm", model), options=list(options)))
+        return launcher("podman")._hub_cache(
+            launch(LaunchPlan("vllm", model), options=list(options))
+        )
 
     assert cache("org/Model") == "/root/.cache/huggingface"
     assert cache("/models/a") == ""
@@ -182,12 +232,14 @@ HUB = LaunchPlan("vllm", "org/Model")
     [
         ("missing\n", "podman is not installed", "--as process"),
         (
-            "problem Cannot connect to the Docker daemon at unix:///x.sock. Is the docker daemon running?\n",
+            "problem Cannot connect to the Docker daemon at unix:///x.sock. Is the docker daemon "
+            "running?\n",
             "Is the docker daemon running?",
             "systemctl start docker",
         ),
         (
-            "problem permission denied while trying to connect to the Docker daemon socket at unix:///x\n",
+            "problem permission denied while trying to connect to the Docker daemon socket at "
+            "unix:///x\n",
             "permission denied",
             "usermod -aG docker",
         ),
@@ -216,7 +268,10 @@ def test_findings_about_the_plan_itself() -> None:
     codes = {finding.code: finding for finding in check(HUB, "uid 1000\nlinger no\n")}
     assert codes["container.linger"].level is Level.WARN
     assert codes["container.pull"].level is Level.INFO
-    unsure = {finding.code: finding for finding in check(HUB, "uid 0\nunsure it was ended by signal 9\n", "pull=never")}
+    unsure = {
+        finding.code: finding
+        for finding in check(HUB, "uid 0\nunsure it was ended by signal 9\n", "pull=never")
+    }
     assert unsure["container.image-unsure"].level is Level.WARN and "container.pull" not in unsure
     assert not [code for code, finding in unsure.items() if finding.level is Level.ERROR]
     secret = LaunchPlan("vllm", "m", env=(FlagSetting("HF_TOKEN", "hf_abcdefghijklmnop"),))
@@ -224,15 +279,27 @@ def test_findings_about_the_plan_itself() -> None:
     odd = LaunchPlan("vllm", "m", env=(FlagSetting("DOCKER_TOKEN", "abcdefghijklmnop"),))
     assert any("DOCKER_TOKEN: the value is on the command line" in f.text for f in check(odd, fine))
     gpus = HUB.with_env("CUDA_VISIBLE_DEVICES", "2,3")
-    assert "numbers these GPUs from 0" in {f.code: f.text for f in check(gpus, fine, "gpus=2,3")}["container.gpus"]
+    assert (
+        "numbers these GPUs from 0"
+        in {f.code: f.text for f in check(gpus, fine, "gpus=2,3")}["container.gpus"]
+    )
 
 
 @pytest.mark.parametrize(
     "option",
     [
         *("privileged=yes", "device=/dev/sda", "cap-add=SYS_ADMIN", "pid=host", "userns=host"),
-        *("mount=/:/host", "mount=/etc:/etc:ro", "mount=//:/x", "mount=/dev/../:/x", "security-opt=seccomp=unconfined"),
-        *("mount=/var/run/docker.sock:/var/run/docker.sock", "mount=/run/user/1000/podman/podman.sock:/s"),
+        *(
+            "mount=/:/host",
+            "mount=/etc:/etc:ro",
+            "mount=//:/x",
+            "mount=/dev/../:/x",
+            "security-opt=seccomp=unconfined",
+        ),
+        *(
+            "mount=/var/run/docker.sock:/var/run/docker.sock",
+            "mount=/run/user/1000/podman/podman.sock:/s",
+        ),
     ],
 )
 def test_power_over_the_host_needs_trust_whoever_set_it(option: str) -> None:
@@ -243,16 +310,28 @@ def test_power_over_the_host_needs_trust_whoever_set_it(option: str) -> None:
 
 
 def test_harmless_options_need_no_trust_and_a_strangers_image_does() -> None:
-    plan = with_assignments(HUB, "docker", ["mount=/data:/data", "device=nvidia.com/gpu=0", "gpus=0", "init=yes"])
+    plan = with_assignments(
+        HUB, "docker", ["mount=/data:/data", "device=nvidia.com/gpu=0", "gpus=0", "init=yes"]
+    )
     assert untrusted(plan, ()) == ()
     foreign = LaunchPlan("vllm", "m", image="evil/vllm:1", run_as="docker", stranger=True)
     assert [part.name for part in untrusted(foreign, ())] == ["image"]
-    usual = LaunchPlan("vllm", "m", image="docker.io/vllm/vllm-openai:v0.32.0", run_as="docker", stranger=True)
+    usual = LaunchPlan(
+        "vllm", "m", image="docker.io/vllm/vllm-openai:v0.32.0", run_as="docker", stranger=True
+    )
     assert untrusted(usual, ()) == ()
 
 
 def test_bad_options_are_refused() -> None:
-    for bad in ("mount=relative:/x", "mount=/a", "gpus=0;rm", "image=-x", "shm-size=lots", "grace=-1", "pull=maybe"):
+    for bad in (
+        "mount=relative:/x",
+        "mount=/a",
+        "gpus=0;rm",
+        "image=-x",
+        "shm-size=lots",
+        "grace=-1",
+        "pull=maybe",
+    ):
         with pytest.raises(InputError):
             with_assignments(HUB, "docker", [bad])
 
@@ -270,7 +349,11 @@ def test_a_container_that_is_there_can_be_kept_again() -> None:
     """Also one that has ended: its log and its exit code are still to be taken."""
     assert asked(f"own workbench-{RUN}\n", Launched()) == (True, None, None)
     assert asked("other running 0\n", Launched("theirs")) == (True, None, None)
-    assert asked("other exited 3\n", Launched("theirs")) == (False, "the container exited with code 3", 3)
+    assert asked("other exited 3\n", Launched("theirs")) == (
+        False,
+        "the container exited with code 3",
+        3,
+    )
     lives, ended, _ = asked("", Launched(f"workbench-{RUN}"))
     assert (lives, ended) == (False, "its keeper was lost before the server started")
     lives, ended, _ = asked("", Launched(f"workbench-{RUN}", began_unix_s=1.0))
@@ -282,7 +365,11 @@ INSPECT = {
     "Path": "vllm",
     "Args": ["serve", "org/Model", "--port", "8000"],
     "State": {"Running": True, "Status": "running"},
-    "Config": {"Env": ["A=b=c", "VLLM_API_KEY=k"], "WorkingDir": "/app", "Image": "vllm/vllm-openai:v0.32.0"},
+    "Config": {
+        "Env": ["A=b=c", "VLLM_API_KEY=k"],
+        "WorkingDir": "/app",
+        "Image": "vllm/vllm-openai:v0.32.0",
+    },
     "NetworkSettings": {
         "IPAddress": "172.17.0.2",
         "Ports": {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8007"}]},
@@ -299,13 +386,24 @@ def inspecting(document: object, code: int = 0) -> FakeHost:
 
 def test_a_container_of_others_is_found_with_its_words_and_its_port() -> None:
     found = asyncio.run(launcher("docker").find(inspecting(INSPECT), "theirs", {}))
-    assert (found.handle, found.argv) == ("theirs", ("vllm", "serve", "org/Model", "--port", "8000"))
+    assert (found.handle, found.argv) == (
+        "theirs",
+        ("vllm", "serve", "org/Model", "--port", "8000"),
+    )
     assert found.env == {"A": "b=c", "VLLM_API_KEY": "k"}
-    assert (found.address, found.port, found.image) == ("127.0.0.1", 8007, "vllm/vllm-openai:v0.32.0")
+    assert (found.address, found.port, found.image) == (
+        "127.0.0.1",
+        8007,
+        "vllm/vllm-openai:v0.32.0",
+    )
 
 
-@pytest.mark.parametrize("wrong", [None, 1, 1.5, True, [], {}, [1], {"a": [{"HostPort": "9" * 5000}]}, "\x1b[31mx"])
-@pytest.mark.parametrize("where", ["Name", "Path", "Args", "State", "Config", "NetworkSettings", "ImageName"])
+@pytest.mark.parametrize(
+    "wrong", [None, 1, 1.5, True, [], {}, [1], {"a": [{"HostPort": "9" * 5000}]}, "\x1b[31mx"]
+)
+@pytest.mark.parametrize(
+    "where", ["Name", "Path", "Args", "State", "Config", "NetworkSettings", "ImageName"]
+)
 def test_whatever_inspect_answers_is_text_or_an_error(where: str, wrong: object) -> None:
     config = {**INSPECT["Config"], "Image": wrong, "WorkingDir": wrong}  # type: ignore[dict-item]
     for document in ({**INSPECT, where: wrong}, {**INSPECT, "Config": config}):
@@ -325,7 +423,8 @@ def test_an_answer_of_inspect_that_is_no_json_is_an_error(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", [inspecting({}, 1), inspecting({**INSPECT, "State": {"Running": False, "Status": "exited"}})]
+    "host",
+    [inspecting({}, 1), inspecting({**INSPECT, "State": {"Running": False, "Status": "exited"}})],
 )
 def test_a_container_that_is_not_there_or_does_not_run_is_named(host: FakeHost) -> None:
     with pytest.raises(ServerError, match="theirs"):
@@ -348,16 +447,33 @@ SIZES = "3000000000 sha256:aaaaaaaaaaaa1111\n9400000000 sha256:bbbbbbbbbbbb2222\
             0,
             "pulling 3.0 of 12.4 GB",
         ),
-        (SIZES, "aaaaaaaaaaaa: Pull complete\nbbbbbbbbbbbb: Pull complete\n", 0, "unpacking 12.4 GB"),
+        (
+            SIZES,
+            "aaaaaaaaaaaa: Pull complete\nbbbbbbbbbbbb: Pull complete\n",
+            0,
+            "unpacking 12.4 GB",
+        ),
         (SIZES, "aaaaaaaaaaaa: Already exists\n", 0, "pulling 3.0 of 12.4 GB"),
-        (SIZES, "Copying blob sha256:aaaaaaaaaaaa1111 skipped: already exists\n", 1000000, "pulling 4.0 of 12.4 GB"),
+        (
+            SIZES,
+            "Copying blob sha256:aaaaaaaaaaaa1111 skipped: already exists\n",
+            1000000,
+            "pulling 4.0 of 12.4 GB",
+        ),
         ("", "Copying blob sha256:aaaaaaaaaaaa1111\n", 2000000, "pulling, 2.0 GB so far"),
-        ("", "aaaaaaaaaaaa: Pull complete\nbbbbbbbbbbbb: Pulling fs layer\n", 0, "pulling, 1 of 2 layers"),
+        (
+            "",
+            "aaaaaaaaaaaa: Pull complete\nbbbbbbbbbbbb: Pulling fs layer\n",
+            0,
+            "pulling, 1 of 2 layers",
+        ),
         ("5000000 sha256:aaaaaaaaaaaa1111\n", "", 2000, "pulling 2 of 5 MB"),
     ],
 )
 @pytest.mark.parametrize("awk", ["mawk", "gawk", "busybox awk"])
-def test_the_progress_of_a_pull(awk: str, sizes: str, output: str, kib: int, expected: str, tmp_path: Path) -> None:
+def test_the_progress_of_a_pull(
+    awk: str, sizes: str, output: str, kib: int, expected: str, tmp_path: Path
+) -> None:
     from shutil import which
 
     from workbench.server.launchers.container_images import PROGRESS
@@ -381,16 +497,29 @@ NO_NAME = "dial tcp: lookup registry-1.docker.io: Temporary failure in name reso
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("Error response from daemon: manifest for a/b:v9 not found: manifest unknown", "image-not-found"),
         (
-            "Error: initializing source docker://q.io/a:1: reading manifest 1 in q.io/a: unauthorized: no",
+            "Error response from daemon: manifest for a/b:v9 not found: manifest unknown",
+            "image-not-found",
+        ),
+        (
+            "Error: initializing source docker://q.io/a:1: reading manifest 1 in q.io/a: "
+            "unauthorized: no",
             "image-unauthorized",
         ),
         (f"Error response from daemon: pull access denied for a/b, {LOGIN}", "image-unauthorized"),
-        (f'Error: pinging container registry a: Get "https://a/v2/": {NO_NAME}', "registry-unreachable"),
-        ('Error: writing blob: storing blob to file "/x": write /x: no space left on device', "image-disk-full"),
+        (
+            f'Error: pinging container registry a: Get "https://a/v2/": {NO_NAME}',
+            "registry-unreachable",
+        ),
+        (
+            'Error: writing blob: storing blob to file "/x": write /x: no space left on device',
+            "image-disk-full",
+        ),
         ("exec /usr/bin/vllm: exec format error", "image-platform"),
-        ("workbench: the image repo:tag is for linux/arm64, and this host is linux/amd64", "image-platform"),
+        (
+            "workbench: the image repo:tag is for linux/arm64, and this host is linux/amd64",
+            "image-platform",
+        ),
     ],
 )
 def test_known_answers_have_a_cause_and_a_fix(line: str, code: str) -> None:

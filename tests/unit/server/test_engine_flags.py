@@ -1,4 +1,5 @@
-"""An installed engine is asked for its own flags: by its real parser or help, once, whatever its program does."""
+"""An installed engine is asked for its own flags: by its real parser or help, once, whatever its
+program does."""
 
 from __future__ import annotations
 
@@ -76,12 +77,16 @@ async def found_at(program: Path) -> InstalledEngine:
 
 def ask(program: Path, timeout_s: float = 30.0) -> dict[str, Any]:
     async def asked() -> object:
-        return await engine_flags.ask(LocalHost(), engines.get("sglang"), await found_at(program), timeout_s)
+        return await engine_flags.ask(
+            LocalHost(), engines.get("sglang"), await found_at(program), timeout_s
+        )
 
     return own_flags.entries(engines.get("sglang"), "0.5.99", asyncio.run(asked()))
 
 
-def test_the_parser_of_the_engine_gives_names_types_defaults_choices_and_help(tmp_path: Path) -> None:
+def test_the_parser_of_the_engine_gives_names_types_defaults_choices_and_help(
+    tmp_path: Path,
+) -> None:
     data = ask(install(tmp_path))
     catalog = catalogs.of_data("sglang", "0.5.99", data, asked="x")
     flags = catalog.flags
@@ -106,9 +111,17 @@ def test_an_engine_that_hangs_fails_or_prints_nonsense_is_an_error_in_time(tmp_p
             ("import time; time.sleep(600)", 1.0, "did not end within 1 s"),
             ("raise RuntimeError('no CUDA\\x1b[2J')", 30.0, "RuntimeError: no CUDA"),
             ("os.kill(os.getpid(), 9)", 30.0, "SIGKILL ended it"),
-            ("[parser.add_argument(f'--x{n}', help='x' * 9000) for n in range(5000)]", 30.0, "it printed"),
+            (
+                "[parser.add_argument(f'--x{n}', help='x' * 9000) for n in range(5000)]",
+                30.0,
+                "it printed",
+            ),
             ("json.dump = lambda data, out: out.write('[' * 900)", 30.0, "the answer is not JSON"),
-            ("json.dump = lambda data, out: out.write('[' * 900 + ']' * 900)", 30.0, "not the flag list of SGLang"),
+            (
+                "json.dump = lambda data, out: out.write('[' * 900 + ']' * 900)",
+                30.0,
+                "not the flag list of SGLang",
+            ),
         )
     ):
         with pytest.raises(WorkbenchError) as error:
@@ -128,7 +141,9 @@ CHILDREN = {  # of an engine that ends: with its pipes, without them, and in a s
 @pytest.mark.parametrize("kind", CHILDREN.values(), ids=CHILDREN)
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.slow
-def test_a_child_that_a_probed_engine_leaves_is_ended(tmp_path: Path, kind: dict[str, Any], answers: bool) -> None:
+def test_a_child_that_a_probed_engine_leaves_is_ended(
+    tmp_path: Path, kind: dict[str, Any], answers: bool
+) -> None:
     number = f"61.{os.getpid()}"
     left = LEFT.format(words=f"'sleep', '{number}'", **kind)
     began = time.monotonic()
@@ -153,10 +168,14 @@ def test_an_engine_is_asked_once_until_its_program_changes(tmp_path: Path) -> No
     async def scenario() -> None:
         first = EngineFlags(StateHolder(LocalHost()), ConfigStore())
         assert first.known(engine, await found_at(program)) is None
-        asked = await asyncio.gather(*[first.ask(engine, await found_at(program)) for _ in range(3)])
+        asked = await asyncio.gather(
+            *[first.ask(engine, await found_at(program)) for _ in range(3)]
+        )
         assert {len(catalog.flags) for catalog in asked} == {9}
         later = EngineFlags(StateHolder(LocalHost()), ConfigStore())
-        assert later.known(engine, await found_at(program)) == await later.ask(engine, await found_at(program))
+        assert later.known(engine, await found_at(program)) == await later.ask(
+            engine, await found_at(program)
+        )
         assert len((tmp_path / "seen").read_text().splitlines()) == 1
         os.utime(program, (1_000_000, 1_000_000))
         assert later.known(engine, await found_at(program)) is None
@@ -170,7 +189,9 @@ def test_the_plan_under_edit_is_checked_against_the_engine_s_own_flags(tmp_path:
     program = install(tmp_path)
     chosen = {"new_thing": 8, "new-swich": True, "max-running-requests": 4}
     flags = tuple(FlagSetting(name, value) for name, value in chosen.items())
-    plan = LaunchPlan("sglang", "org/model", flags=flags, executable=(str(program),), executable_from="given")
+    plan = LaunchPlan(
+        "sglang", "org/model", flags=flags, executable=(str(program),), executable_from="given"
+    )
 
     async def scenario() -> None:
         session = Session.of_host()
@@ -182,7 +203,9 @@ def test_the_plan_under_edit_is_checked_against_the_engine_s_own_flags(tmp_path:
         assert view.catalog_asked and view.checked_against == "its own flags of sglang 0.5.99"
         errors = {f.flag: f.text for f in view.findings if f.level is Level.ERROR}
         assert set(errors) == {"new-swich", "max-running-requests"}, errors
-        assert [spec.name for spec in engines.search(session.plans.editor.catalog, "new-swi")] == ["new-switch"]
+        assert [spec.name for spec in engines.search(session.plans.editor.catalog, "new-swi")] == [
+            "new-switch"
+        ]
         assert "--new-thing 8" in view.shell() or "--new_thing 8" in view.shell()
         install(tmp_path, "raise RuntimeError('broken')")
         os.utime(program, (1_000_000, 1_000_000))
@@ -220,11 +243,19 @@ def test_an_engine_that_refused_is_not_asked_again_and_a_damaged_answer_is(tmp_p
 def test_the_help_of_a_real_llama_server_gives_every_flag_of_its_catalog() -> None:
     engine = engines.get("llamacpp")
     data = own_flags.entries(engine, "b11434", HELP.read_text())
-    own, shipped = catalogs.of_data("llamacpp", "b11434", data).flags, engine.catalog("b11434").flags
+    own, shipped = (
+        catalogs.of_data("llamacpp", "b11434", data).flags,
+        engine.catalog("b11434").flags,
+    )
     assert set(own) == set(shipped) and len(own) == 251
     for name, spec in shipped.items():
         found = own[name]
-        assert (found.kind, found.choices, found.nargs, found.env) == (spec.kind, spec.choices, spec.nargs, spec.env)
+        assert (found.kind, found.choices, found.nargs, found.env) == (
+            spec.kind,
+            spec.choices,
+            spec.nargs,
+            spec.env,
+        )
         assert (found.aliases, found.negation) == (spec.aliases, spec.negation), name
         if spec.default not in (None, "") and spec.kind is not FlagKind.STR:
             assert found.default == spec.default, name
@@ -232,13 +263,29 @@ def test_the_help_of_a_real_llama_server_gives_every_flag_of_its_catalog() -> No
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=20,
 )
-_FIELDS = ("names", "negations", "kind", "choices", "default", "nargs", "help", "group", "json_fields", "env")
+_FIELDS = (
+    "names",
+    "negations",
+    "kind",
+    "choices",
+    "default",
+    "nargs",
+    "help",
+    "group",
+    "json_fields",
+    "env",
+)
 _FLAG = st.dictionaries(
     st.sampled_from((*_FIELDS, "default_text", "repeatable")),
-    _JSON | st.sampled_from(("int", "bool", "json", ["--x"], ["--model-path"], ["--port", "-p"], "\x1b[1m")),
+    _JSON
+    | st.sampled_from(
+        ("int", "bool", "json", ["--x"], ["--model-path"], ["--port", "-p"], "\x1b[1m")
+    ),
 )
 NEEDED = [{"names": [f"--{name}"], "kind": "str"} for name in ("host", "port", "model-path")]
 
@@ -255,13 +302,20 @@ def test_any_answer_is_either_refused_or_a_catalog(answer: Any) -> None:
         return
     catalog = catalogs.of_data("sglang", "0.5.99", json.loads(json.dumps(data)))
     for name, spec in catalog.flags.items():
-        assert "\x1b" not in f"{name}{spec.help}{spec.choices}{spec.group}" and len(spec.help) <= 240
-        engines.parse_value(spec, engines.format_value(spec.default)) if spec.kind is FlagKind.STR else None
+        assert (
+            "\x1b" not in f"{name}{spec.help}{spec.choices}{spec.group}" and len(spec.help) <= 240
+        )
+        engines.parse_value(
+            spec, engines.format_value(spec.default)
+        ) if spec.kind is FlagKind.STR else None
 
 
 def test_a_default_of_thousands_of_digits_is_no_default() -> None:
     long = "9" * 6000
-    text = f"--model FNAME  m\n--host HOST  h\n--port N  p (default: {long})\n--share N  s (default: -{long}.5)\n"
+    text = (
+        f"--model FNAME  m\n--host HOST  h\n--port N  p (default: {long})\n--share N  s "
+        f"(default: -{long}.5)\n"
+    )
     flags = own_flags.entries(engines.get("llamacpp"), "b9000", text)["flags"]
     assert {flag["name"]: flag.get("default") for flag in flags}["port"] is None
 
@@ -270,4 +324,6 @@ def test_an_engine_that_prints_without_end_is_named_with_its_program(tmp_path: P
     program = install(tmp_path, "import sys; [sys.stdout.write('x' * 10**6) for _ in range(100)]")
     with pytest.raises(HostError, match="printed more than") as error:
         ask(program)
-    assert error.value.command == str(tmp_path / "bin/python") and "workbench flags" in (error.value.next_step or "")
+    assert error.value.command == str(tmp_path / "bin/python") and ("workbench flags") in (
+        error.value.next_step or ""
+    )

@@ -35,8 +35,11 @@ def recorded(name: str) -> Answer:
     return lambda: http((ANSWERS / name).read_bytes(), "200 OK", "Content-Type: application/json")
 
 
-def asked(engine: str, answers: dict[str, Answer], log: Iterable[str] = (), **flags: Any) -> InForceReport:
-    """Return what is in force in a server that gives `answers`, by path; any other path is not found."""
+def asked(
+    engine: str, answers: dict[str, Answer], log: Iterable[str] = (), **flags: Any
+) -> InForceReport:
+    """Return what is in force in a server that gives `answers`, by path; any other path is not
+    found."""
     settings = tuple(FlagSetting(name.replace("_", "-"), value) for name, value in flags.items())
     plan = LaunchPlan(engine, "org/model", flags=settings)
     found = engines.get(engine)
@@ -56,7 +59,9 @@ def asked(engine: str, answers: dict[str, Answer], log: Iterable[str] = (), **fl
             engine=found,
             host=LocalHost(),
             facts=SimpleNamespace(alive=True, pid=None),
-            record=SimpleNamespace(run_id="run", engine=engine, plan=plan, command=found.command(plan)),
+            record=SimpleNamespace(
+                run_id="run", engine=engine, plan=plan, command=found.command(plan)
+            ),
             follower=SimpleNamespace(ring=ring),
             secrets=("s3cret",),
             http=same,
@@ -77,28 +82,50 @@ def rows(report: InForceReport) -> dict[str, tuple[str | None, str | None, str, 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
 def test_sglang(path: str) -> None:
     answers = {path: recorded("sglang-0.5.2-get_server_info.json")}
-    flags = {"tensor_parallel_size": 2, "chunked_prefill_size": 16384, "quantization": "awq", "max_total_tokens": 65536}
-    report = asked("sglang", answers, **flags, attention_backend="triton", api_key="s3cret", made_up=1)
+    flags = {
+        "tensor_parallel_size": 2,
+        "chunked_prefill_size": 16384,
+        "quantization": "awq",
+        "max_total_tokens": 65536,
+    }
+    report = asked(
+        "sglang", answers, **flags, attention_backend="triton", api_key="s3cret", made_up=1
+    )
     found = rows(report)
     assert found["version"] == (None, "0.5.2", "server's answer", False)
     assert found["attention backend"] == ("triton", "triton", "server's answer", False)
     assert found["KV cache, tokens"] == ("65536", "62318", "server's answer", True)
-    assert found["tensor-parallel-size"] == ("2", "1", "server's answer", True)  # it answers tp_size
+    # it answers tp_size
+    assert found["tensor-parallel-size"] == ("2", "1", "server's answer", True)
     assert found["chunked-prefill-size"][3] is False and found["quantization"] == (
         "awq",
         "awq_marlin",
         "server's answer",
         False,
     )
-    assert found["made-up"][1] is None and "never-shown" not in str(report) and "s3cret" not in str(report)
+    assert (
+        found["made-up"][1] is None
+        and "never-shown" not in str(report)
+        and "s3cret" not in str(report)
+    )
     assert not any("server_info" in note for note in report.notes)
 
 
 def test_a_recorded_answer_of_sglang() -> None:
-    flags = {"max_total_tokens": 65536, "max_running_requests": 8, "attention_backend": "torch_native", "device": "cpu"}
+    flags = {
+        "max_total_tokens": 65536,
+        "max_running_requests": 8,
+        "attention_backend": "torch_native",
+        "device": "cpu",
+    }
     report = asked("sglang", {"/server_info": recorded("sglang-0.5.23-server_info.json")}, **flags)
     found = rows(report)
-    assert found["version"][1] == "0.5.23" and found["device"] == ("cpu", "cpu", "server's answer", False)
+    assert found["version"][1] == "0.5.23" and found["device"] == (
+        "cpu",
+        "cpu",
+        "server's answer",
+        False,
+    )
     assert found["KV cache, tokens"] == ("65536", "65536", "server's answer", False)
     assert found["requests at once"] == ("8", "16", "server's answer", True)
     assert (found["KV cache, GiB"][1], found["weights, GiB"][1]) == ("0.063", "0.012")
@@ -114,7 +141,12 @@ def test_sglang_behind_its_grpc_gateway() -> None:
 
 def test_tabbyapi() -> None:
     answers = {"/v1/model": recorded("tabbyapi-v1-model.json")}
-    flags = {"max_seq_len": 32768, "cache_size": 32768, "cache_mode": "Q8", "draft_model_name": "other"}
+    flags = {
+        "max_seq_len": 32768,
+        "cache_size": 32768,
+        "cache_mode": "Q8",
+        "draft_model_name": "other",
+    }
     found = rows(asked("tabbyapi", answers, **flags))
     assert found["model name"][1] == "Mistral-Large-Instruct-2411-exl3-4.0bpw"
     assert found["max model length"] == ("32768", "16384", "/v1/model", True)
@@ -126,7 +158,11 @@ def test_tabbyapi() -> None:
 def test_a_server_without_a_model_or_without_the_key_is_a_note() -> None:
     """TabbyAPI answers so before a model is loaded, and to a wrong key."""
     for status in ("503 Service Unavailable", "401 Unauthorized"):
-        report = asked("tabbyapi", {"/v1/model": lambda status=status: http(b'{"detail":"no"}', status)}, max_seq_len=1)
+        report = asked(
+            "tabbyapi",
+            {"/v1/model": lambda status=status: http(b'{"detail":"no"}', status)},
+            max_seq_len=1,
+        )
         assert f"/v1/model answers HTTP status {status[:3]}" in report.notes
         assert rows(report)["max-seq-len"][1] is None
 
@@ -163,10 +199,16 @@ HOSTILE: dict[str, Answer] = {
     "null": lambda: http(b"null"),
     "no JSON": lambda: http(b"<html>"),
     "nothing": lambda: http(b""),
-    "wrong types": lambda: http(b'{"version": {"a": []}, "mem_fraction_static": [{"b": null}], "tp_size": true}'),
-    "not numbers": lambda: http(b'{"mem_fraction_static": NaN, "tp_size": -Infinity, "max_total_num_tokens": 1e999}'),
+    "wrong types": lambda: http(
+        b'{"version": {"a": []}, "mem_fraction_static": [{"b": null}], "tp_size": true}'
+    ),
+    "not numbers": lambda: http(
+        b'{"mem_fraction_static": NaN, "tp_size": -Infinity, "max_total_num_tokens": 1e999}'
+    ),
     "a number of 5000 digits": lambda: http(b'{"tp_size": ' + b"9" * 5000 + b"}"),
-    "escape sequences": lambda: http(json.dumps({"version": EVIL, EVIL: EVIL, "mem_fraction_static": EVIL}).encode()),
+    "escape sequences": lambda: http(
+        json.dumps({"version": EVIL, EVIL: EVIL, "mem_fraction_static": EVIL}).encode()
+    ),
     "another charset": lambda: http(
         '{"version": "\u202e1"}'.encode("utf-16"), "200 OK", "Content-Type: a/b; charset=hex"
     ),
@@ -186,7 +228,11 @@ def test_an_answer_that_no_server_gives_is_a_note_or_a_row(
     engine: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_force, "TIMEOUT_S", 0.5)
-    flags = {"mem_fraction_static": 0.9, "tensor_parallel_size": 4} if engine == "sglang" else {"max_seq_len": 8192}
+    flags = (
+        {"mem_fraction_static": 0.9, "tensor_parallel_size": 4}
+        if engine == "sglang"
+        else {"max_seq_len": 8192}
+    )
     paths = ("/server_info", "/get_server_info", "/v1/models", "/v1/model", "/metrics")
     report = asked(engine, dict.fromkeys(paths, HOSTILE[kind]), [LOGGED], **flags)
     shown = json.dumps(report.as_json(), ensure_ascii=False)
@@ -200,7 +246,9 @@ def test_an_answer_that_no_server_gives_is_a_note_or_a_row(
 def test_a_log_counts_if_no_answer_does() -> None:
     report = asked("sglang", {"/server_info": HOSTILE["a list"]}, [LOGGED], tensor_parallel_size=4)
     assert rows(report)["tensor-parallel-size"] == ("4", "4", "log", False)
-    report = asked("sglang", {"/server_info": HOSTILE["no JSON"]}, [LOGGED], mem_fraction_static=0.9)
+    report = asked(
+        "sglang", {"/server_info": HOSTILE["no JSON"]}, [LOGGED], mem_fraction_static=0.9
+    )
     assert rows(report)["mem-fraction-static"] == ("0.9", "0.5", "log", True)
     assert "/server_info answers no JSON" in report.notes
 

@@ -21,7 +21,9 @@ def listed(answer: str, *runs: ServerStatus) -> list[Job]:
 
 
 def test_jobs_of_slurm_have_their_run_reason_and_time_left() -> None:
-    run = ServerStatus("20261121-031502-vllm-3f2a", "vllm", ServerState.READY, "login", run_as="slurm", handle="7")
+    run = ServerStatus(
+        "20261121-031502-vllm-3f2a", "vllm", ServerState.READY, "login", run_as="slurm", handle="7"
+    )
     waiting, ours = listed(
         "slurm\n8|PENDING|gpu|n/a|gres:gpu:2|1-00:00:00|Resources|a|b\n7|RUNNING|gpu|c01|gres:gpu:4|7:59:30|None|wb\n",
         run,
@@ -35,10 +37,24 @@ def test_jobs_of_pbs_are_read_from_long_values_too(tmp_path: Path, torque: bool)
     pbs = install(tmp_path)
     pbs.set("torque", torque)
     resources = {"nodes": "1:gpus=2"} if torque else {"select": "1:ngpus=2"}
-    job = {"id": "3.pbs01", "name": "wb", "state": "Q", "owner": "me", "queue": "q", "out": "/o" * 80, "workdir": "/w"}
+    job = {
+        "id": "3.pbs01",
+        "name": "wb",
+        "state": "Q",
+        "owner": "me",
+        "queue": "q",
+        "out": "/o" * 80,
+        "workdir": "/w",
+    }
     text = shown(Server(tmp_path), {**job, "resources": {**resources, "walltime": "01:00:00"}})
     (found,) = listed(f"pbs\n{text}")
-    assert (found.id, found.state, found.queue, found.gpus, found.left_s) == ("3.pbs01", "queued", "q", "gpu:2", 3600)
+    assert (found.id, found.state, found.queue, found.gpus, found.left_s) == (
+        "3.pbs01",
+        "queued",
+        "q",
+        "gpu:2",
+        3600,
+    )
     assert found.reason == "Not Running: Insufficient amount of resource: ngpus (R: 2 A: 0 T: 4)"
 
 
@@ -49,7 +65,9 @@ def test_a_host_without_a_scheduler_and_one_whose_scheduler_is_silent() -> None:
         listed("slurm\nrefused slurm_load_jobs error: Unable to contact slurm controller\n")
 
 
-def test_the_programs_are_asked_for_the_jobs_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs_are_asked_for_the_jobs_of_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from workbench.hosts.local import LocalHost
 
     pbs = install(tmp_path)
@@ -60,19 +78,29 @@ def test_the_programs_are_asked_for_the_jobs_of_this_user(tmp_path: Path, monkey
     (pbs.bin / "sh").symlink_to("/bin/sh")
     assert asyncio.run(read(LocalHost(), ())) == ()
     (tmp_path / "job.sh").touch()
-    subprocess.run([str(pbs.bin / "qsub"), "-N", "mine", "job.sh"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [str(pbs.bin / "qsub"), "-N", "mine", "job.sh"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
     (job,) = asyncio.run(read(LocalHost(), ()))
     assert (job.id, job.name, job.state, job.left_s) == ("1.pbs01", "mine", "queued", None)
     subprocess.run([str(pbs.bin / "qdel"), job.id], check=True)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1-02:03:04", 93784), ("59", 59), ("NOT_SET", None), (None, None)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1-02:03:04", 93784), ("59", 59), ("NOT_SET", None), (None, None)]
+)
 def test_durations(text: str | None, seconds: int | None) -> None:
     assert seconds_of(text) == seconds
 
 
 def test_every_job_is_listed_and_no_text_of_a_job_tears_the_table() -> None:
-    lines = [f"{n}|RUNNING|gpu|c01|gres:gpu:4|{'9' * 5000 if n == 7 else '1:00'}|None|a\tb\x1b[31m" for n in range(900)]
+    lines = [
+        f"{n}|RUNNING|gpu|c01|gres:gpu:4|{'9' * 5000 if n == 7 else '1:00'}|None|a\tb\x1b[31m"
+        for n in range(900)
+    ]
     found = listed("slurm\n" + "\n".join(lines) + "\n")
     assert [job.id for job in found] == [str(n) for n in range(900)]
     assert {job.name for job in found} == {"a b"}

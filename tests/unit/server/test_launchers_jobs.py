@@ -1,4 +1,5 @@
-"""Servers as jobs: the script on the node, the keeper, and the launcher, with PBS programs that behave as PBS does."""
+"""Servers as jobs: the script on the node, the keeper, and the launcher, with PBS programs that
+behave as PBS does."""
 
 from __future__ import annotations
 
@@ -37,13 +38,16 @@ from workbench.server.watched_run import WatchedRun
 RUN_ID = "20261121-031502-vllm-3f2a"
 SHELLS = (["dash"], ["bash"], ["busybox", "sh"])
 RECORD = (
-    "import os, sys; sys.stdout.write('\\0'.join([*sys.argv[1:], os.getcwd(), *map(os.environ.get, ('A', 'B_2'))]))"
+    "import os, sys; sys.stdout.write('\\0'.join([*sys.argv[1:], os.getcwd(), *map(os.environ.get, "
+    "('A', 'B_2'))]))"
 )
 awaited = functools.partial(wait_for, deadline_s=40.0)
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
 
 
-def launch(run_dir: Path, *argv: str, run_as: str = "pbs", address: str = "0.0.0.0", **fields: object) -> Launch:
+def launch(
+    run_dir: Path, *argv: str, run_as: str = "pbs", address: str = "0.0.0.0", **fields: object
+) -> Launch:
     plan = LaunchPlan("vllm", "org/model", run_as=run_as, run_options={"gpus": "2"})
     return replace(Launch(RUN_ID, str(run_dir), plan, argv or ("true",), address=address), **fields)  # type: ignore[arg-type]
 
@@ -62,16 +66,24 @@ def launcher(run_as: str = "pbs") -> JobLauncher:
     directory=words.filter(lambda t: t not in ("", ".", "..") and "/" not in t),
 )
 @example(
-    argv=["", " ", "$(touch gone)", "a\nb\n", "'\"\\", "…é", "-n", "*"], a="x\n'$HOME`id`\n", directory="a 'b' $c\n"
+    argv=["", " ", "$(touch gone)", "a\nb\n", "'\"\\", "…é", "-n", "*"],
+    a="x\n'$HOME`id`\n",
+    directory="a 'b' $c\n",
 )
 def test_words_variables_and_directories_reach_the_server_as_they_are(
-    shell: list[str], argv: list[str], a: str, directory: str, tmp_path_factory: pytest.TempPathFactory
+    shell: list[str],
+    argv: list[str],
+    a: str,
+    directory: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     run_dir = tmp_path_factory.mktemp("job") / directory
     workdir = tmp_path_factory.mktemp("work") / directory
     for made in (run_dir, workdir):
         made.mkdir()
-    job = launch(run_dir, sys.executable, "-c", RECORD, *argv, env={"A": a, "B_2": "b"}, workdir=str(workdir))
+    job = launch(
+        run_dir, sys.executable, "-c", RECORD, *argv, env={"A": a, "B_2": "b"}, workdir=str(workdir)
+    )
     for name, text in launcher().keeper(job).files.items():
         (run_dir / name).write_text(text)
     (run_dir / "environment").write_text("")
@@ -83,7 +95,9 @@ def test_words_variables_and_directories_reach_the_server_as_they_are(
 @given(argv=st.lists(words, max_size=4), a=words, workdir=words)
 @example(argv=["set", "--", "export"], a="export A=b\nset -- x", workdir="set")
 def test_another_workbench_reads_the_words_of_a_job(argv: list[str], a: str, workdir: str) -> None:
-    job = launch(Path("/run"), "vllm", *argv, env={"A": a, "B_2": "b"}, workdir=workdir, open_files=9)
+    job = launch(
+        Path("/run"), "vllm", *argv, env={"A": a, "B_2": "b"}, workdir=workdir, open_files=9
+    )
     command = command_in(launcher().keeper(job).files["server"])
     assert (command.argv, command.env) == (("vllm", *argv), {"A": a, "B_2": "b"})
 
@@ -93,8 +107,12 @@ def test_another_workbench_reads_the_words_of_a_job(argv: list[str], a: str, wor
 @given(value=words.filter(bool))
 @example(value="/a b:/c'd\n$e\n")
 def test_the_path_of_the_login_host_reaches_the_job(shell: list[str], value: str) -> None:
-    script = job_scripts._SHARED + '\ntext=$(exported V; echo .); V=; eval "${text%.}"; printf "%s." "$V"'
-    done = subprocess.run([*shell, "-c", script], env={**os.environ, "V": value}, capture_output=True)
+    script = job_scripts._SHARED + (
+        '\ntext=$(exported V; echo .); V=; eval "${text%.}"; printf "%s." "$V"'
+    )
+    done = subprocess.run(
+        [*shell, "-c", script], env={**os.environ, "V": value}, capture_output=True
+    )
     assert (done.stdout.decode(), done.stderr) == (f"{value}.", b"")
 
 
@@ -114,18 +132,28 @@ def test_the_path_of_the_login_host_reaches_the_job(shell: list[str], value: str
 )
 def test_durations_of_schedulers_are_read(text: str, expected: str) -> None:
     done = subprocess.run(
-        ["dash", "-c", job_scripts._SHARED + '\nseconds "$1"', "sh", text], capture_output=True, text=True
+        ["dash", "-c", job_scripts._SHARED + '\nseconds "$1"', "sh", text],
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.strip() == expected
 
 
 def test_the_node_says_that_it_does_not_see_the_run_directory(tmp_path: Path) -> None:
-    done = subprocess.run(["dash", "-c", job_scripts.JOB, "sh", str(tmp_path / "gone")], capture_output=True, text=True)
-    assert done.returncode == 66 and f"does not see the run directory {tmp_path}/gone" in done.stderr
+    done = subprocess.run(
+        ["dash", "-c", job_scripts.JOB, "sh", str(tmp_path / "gone")],
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        done.returncode == 66 and (f"does not see the run directory {tmp_path}/gone") in done.stderr
+    )
 
 
 def test_a_job_that_was_given_up_ends_at_once(tmp_path: Path) -> None:
-    for name, text in launcher().keeper(launch(tmp_path, "touch", str(tmp_path / "ran"))).files.items():
+    for name, text in (
+        launcher().keeper(launch(tmp_path, "touch", str(tmp_path / "ran"))).files.items()
+    ):
         (tmp_path / name).write_text(text)
     (tmp_path / "launched").write_text("handle 1\nended job 1 was lost\n")
     assert subprocess.run(["dash", str(tmp_path / "job.sh"), str(tmp_path)]).returncode == 0
@@ -156,7 +184,8 @@ Kept = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Iterator[Kept]:
-    """Return a function that starts the keeper of a job in `tmp_path`/run, with its output in the file `log`."""
+    """Return a function that starts the keeper of a job in `tmp_path`/run, with its output in the
+    file `log`."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     started: list[subprocess.Popen[bytes]] = []
@@ -168,7 +197,9 @@ def keep(tmp_path: Path) -> Iterator[Kept]:
         for name, text in keeper.files.items():
             (run_dir / name).write_text(text)
         with (run_dir / "log").open("wb") as log:
-            started.append(subprocess.Popen(keeper.argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+            started.append(
+                subprocess.Popen(keeper.argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            )
         return started[-1]
 
     yield start
@@ -186,9 +217,17 @@ def log(tmp_path: Path) -> str:
     return (tmp_path / "run" / "log").read_text()
 
 
-def test_a_job_waits_runs_and_ends_with_the_servers_exit_code(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
+def test_a_job_waits_runs_and_ends_with_the_servers_exit_code(
+    pbs: Pbs, keep: Kept, tmp_path: Path
+) -> None:
     pbs.set("hold")
-    keeper = keep("sh", "-c", "echo hello; until [ -e go ]; do sleep 1; done; exit 3", walltime="1:00:00", queue="q1")
+    keeper = keep(
+        "sh",
+        "-c",
+        "echo hello; until [ -e go ]; do sleep 1; done; exit 3",
+        walltime="1:00:00",
+        queue="q1",
+    )
     awaited(lambda: "Insufficient" in (launched(tmp_path).state or ""), "the reason of the queue")
     waiting = launched(tmp_path)
     assert waiting.handle == "1.pbs01" and waiting.state == (
@@ -207,10 +246,24 @@ def test_a_job_waits_runs_and_ends_with_the_servers_exit_code(pbs: Pbs, keep: Ke
     ended = launched(tmp_path)
     assert (ended.exit_code, ended.ended, ended.pid) == (3, "job 1.pbs01 ended: exit code 3", None)
     assert log(tmp_path) == "hello\nworkbench: job 1.pbs01 ended: exit code 3\n"
-    assert not (tmp_path / "run" / "server").exists() and not (tmp_path / "run" / "environment").exists()
+    assert (
+        not (tmp_path / "run" / "server").exists()
+        and not (tmp_path / "run" / "environment").exists()
+    )
     assert pbs.calls("qsub") == [
         [
-            *["-S", "/bin/sh", "-j", "oe", "-o", "job.out", "-l", "select=1:ngpus=2", "-N", "wb-031502-3f2a"],
+            *[
+                "-S",
+                "/bin/sh",
+                "-j",
+                "oe",
+                "-o",
+                "job.out",
+                "-l",
+                "select=1:ngpus=2",
+                "-N",
+                "wb-031502-3f2a",
+            ],
             *["-l", "walltime=1:00:00", "-q", "q1"],
             "job.sh",
         ]
@@ -219,7 +272,9 @@ def test_a_job_waits_runs_and_ends_with_the_servers_exit_code(pbs: Pbs, keep: Ke
 
 @pytest.mark.parametrize(("torque", "code"), [(False, 143), (True, 143)])
 @pytest.mark.slow
-def test_the_walltime_ends_the_job_and_is_named(pbs: Pbs, keep: Kept, tmp_path: Path, torque: bool, code: int) -> None:
+def test_the_walltime_ends_the_job_and_is_named(
+    pbs: Pbs, keep: Kept, tmp_path: Path, torque: bool, code: int
+) -> None:
     pbs.set("torque", torque)
     keeper = keep("/bin/sleep", "60", walltime="1")
     assert keeper.wait(60) == code
@@ -230,13 +285,19 @@ def test_the_walltime_ends_the_job_and_is_named(pbs: Pbs, keep: Kept, tmp_path: 
 def test_torque_is_asked_in_its_own_words(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
     pbs.set("torque")
     assert keep("sh", "-c", "exit 4").wait(60) == 4
-    assert "nodes=1:gpus=2" in pbs.calls("qsub")[0] and not any("-x" in call for call in pbs.calls("qstat"))
+    assert "nodes=1:gpus=2" in pbs.calls("qsub")[0] and not any(
+        "-x" in call for call in pbs.calls("qstat")
+    )
 
 
-def test_a_server_that_forgets_ended_jobs_leaves_the_exit_code_to_the_job(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
+def test_a_server_that_forgets_ended_jobs_leaves_the_exit_code_to_the_job(
+    pbs: Pbs, keep: Kept, tmp_path: Path
+) -> None:
     pbs.set("no-history")
     assert keep("sh", "-c", "exit 5").wait(60) == 5
-    assert launched(tmp_path).ended == "job 1.pbs01 ended: the scheduler no longer knows it (exit code 5)"
+    assert launched(tmp_path).ended == (
+        "job 1.pbs01 ended: the scheduler no longer knows it (exit code 5)"
+    )
 
 
 def test_a_refused_job_ends_with_the_words_of_qsub(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
@@ -245,11 +306,15 @@ def test_a_refused_job_ends_with_the_words_of_qsub(pbs: Pbs, keep: Kept, tmp_pat
     assert (launched(tmp_path).ended or "").startswith("not submitted: ") and pbs.jobs() == []
 
 
-def test_an_unreachable_scheduler_is_named_and_nothing_is_lost(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
+def test_an_unreachable_scheduler_is_named_and_nothing_is_lost(
+    pbs: Pbs, keep: Kept, tmp_path: Path
+) -> None:
     keeper = keep("sh", "-c", "until [ -e go ]; do sleep 1; done; exit 6")
     awaited(lambda: launched(tmp_path).state == "running", "the job")
     pbs.set("down")
-    awaited(lambda: "cannot connect to server pbs01" in (launched(tmp_path).state or ""), "the state")
+    awaited(
+        lambda: "cannot connect to server pbs01" in (launched(tmp_path).state or ""), "the state"
+    )
     assert (launched(tmp_path).state or "").startswith("unknown: ") and launched(tmp_path).pid
     with pytest.raises(HostError, match="PBS does not answer: qstat: cannot connect"):
         asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
@@ -260,33 +325,50 @@ def test_an_unreachable_scheduler_is_named_and_nothing_is_lost(pbs: Pbs, keep: K
 
 
 @pytest.mark.parametrize("queued", [True, False])
-def test_stop_ends_the_job_and_the_keeper_ends_by_itself(pbs: Pbs, keep: Kept, tmp_path: Path, queued: bool) -> None:
+def test_stop_ends_the_job_and_the_keeper_ends_by_itself(
+    pbs: Pbs, keep: Kept, tmp_path: Path, queued: bool
+) -> None:
     pbs.set("hold", queued)
     keeper = keep("/bin/sleep", "60")
     awaited(lambda: launched(tmp_path).state not in (None, "submitting", "submitted"), "the job")
     asyncio.run(launcher().stop(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
     assert pbs.living() == [] and pbs.calls("qdel") == [["1.pbs01"]]
     assert keeper.wait(60) == 143
-    asyncio.run(launcher().stop(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))  # a second stop
+    # a second stop
+    asyncio.run(launcher().stop(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
 
 
-def test_a_preempted_job_waits_again_and_its_second_start_is_counted(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
+def test_a_preempted_job_waits_again_and_its_second_start_is_counted(
+    pbs: Pbs, keep: Kept, tmp_path: Path
+) -> None:
     keeper = keep("sh", "-c", "echo started; until [ -e go ]; do sleep 1; done; exit 2")
-    awaited(lambda: launched(tmp_path).state == "running" and launched(tmp_path).pid is not None, "the job")
+    awaited(
+        lambda: launched(tmp_path).state == "running" and launched(tmp_path).pid is not None,
+        "the job",
+    )
     pbs.set("hold")
     pbs.preempt("1.pbs01")
     awaited(lambda: (launched(tmp_path).state or "").startswith("queued (Not Running"), "the queue")
     waiting = launched(tmp_path)
-    assert (waiting.began_unix_s, waiting.pid, waiting.ended) == (None, None, None) and keeper.poll() is None
+    assert (waiting.began_unix_s, waiting.pid, waiting.ended) == (
+        None,
+        None,
+        None,
+    ) and keeper.poll() is None
     pbs.set("hold", False)
-    awaited(lambda: launched(tmp_path).restarts == 1 and launched(tmp_path).pid is not None, "the second start")
+    awaited(
+        lambda: launched(tmp_path).restarts == 1 and launched(tmp_path).pid is not None,
+        "the second start",
+    )
     awaited(lambda: log(tmp_path).count("started") == 2, "the log of both starts")
     (tmp_path / "go").touch()
     assert keeper.wait(60) == 2 and launched(tmp_path).ended == "job 1.pbs01 ended: exit code 2"
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_numbers_without_end_end_no_keeper(pbs: Pbs, keep: Kept, tmp_path: Path, shell: list[str]) -> None:
+def test_numbers_without_end_end_no_keeper(
+    pbs: Pbs, keep: Kept, tmp_path: Path, shell: list[str]
+) -> None:
     """dash gives up a whole script at a number that it cannot hold."""
     words = " ".join([shutil.which(shell[0]) or "", *shell[1:]])
     (pbs.bin / "sh").write_text(f'#!/bin/bash\nexec {words} "$@"\n')
@@ -294,19 +376,27 @@ def test_numbers_without_end_end_no_keeper(pbs: Pbs, keep: Kept, tmp_path: Path,
     keeper = keep("sh", "-c", "until [ -e go ]; do sleep 1; done; exit 2", walltime="1:00:00")
     awaited(lambda: launched(tmp_path).pid is not None, "the job")
     many, run = "9" * 400, tmp_path / "run"
-    (run / "job.began").write_text(f"node {os.uname().nodename}\npid {many}\nrestarts {many}\nbegan {many}\n")
-    awaited(lambda: launched(tmp_path).state == "running" and launched(tmp_path).pid is None, "the next look")
+    (run / "job.began").write_text(
+        f"node {os.uname().nodename}\npid {many}\nrestarts {many}\nbegan {many}\n"
+    )
+    awaited(
+        lambda: launched(tmp_path).state == "running" and launched(tmp_path).pid is None,
+        "the next look",
+    )
     assert launched(tmp_path).restarts is None and (launched(tmp_path).ends_unix_s or 0) < 1e11
     (tmp_path / "go").touch()
     assert keeper.wait(60) == 2
 
 
-def test_a_lost_keeper_is_replaced_and_the_whole_log_is_kept(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
+def test_a_lost_keeper_is_replaced_and_the_whole_log_is_kept(
+    pbs: Pbs, keep: Kept, tmp_path: Path
+) -> None:
     keeper = keep("sh", "-c", "echo first; until [ -e go ]; do sleep 1; done; echo last; exit 7")
     awaited(lambda: "first" in log(tmp_path), "the log")
     keeper.kill()
     keeper.wait()
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), Launched()))  # found by its name
+    # found by its name
+    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), Launched()))
     assert fate.lives and fate.handle == "1.pbs01"
     again = keep(follow=fate.handle)
     (tmp_path / "go").touch()
@@ -314,7 +404,9 @@ def test_a_lost_keeper_is_replaced_and_the_whole_log_is_kept(pbs: Pbs, keep: Kep
     assert log(tmp_path).splitlines()[:2] == ["first", "last"] and len(pbs.calls("qsub")) == 1
 
 
-def test_a_job_whose_keeper_was_lost_is_explained_after_its_end(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
+def test_a_job_whose_keeper_was_lost_is_explained_after_its_end(
+    pbs: Pbs, keep: Kept, tmp_path: Path
+) -> None:
     keeper = keep("sh", "-c", "exit 9")
     awaited(lambda: bool(pbs.jobs()), "the job")
     keeper.kill()
@@ -334,7 +426,9 @@ def test_a_job_of_another_user_with_the_same_name_is_not_taken(pbs: Pbs, tmp_pat
     fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched()))
     assert (fate.lives, fate.handle) == (False, None)
     mine.write_text(json.dumps(job))
-    assert asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched())).handle == job["id"]
+    assert (
+        asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched())).handle == job["id"]
+    )
 
 
 def test_a_keeper_that_was_lost_before_the_job_left_none(pbs: Pbs, tmp_path: Path) -> None:
@@ -343,17 +437,25 @@ def test_a_keeper_that_was_lost_before_the_job_left_none(pbs: Pbs, tmp_path: Pat
     asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), Launched()))
 
 
-def test_a_job_that_does_not_end_is_an_error(pbs: Pbs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_does_not_end_is_an_error(
+    pbs: Pbs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (pbs.bin / "qdel").write_text("#!/bin/sh\necho 'qdel: Unauthorized Request' >&2\nexit 159\n")
     monkeypatch.setattr(JobLauncher, "stop_s", 3.0)
     pbs.set("hold")
     (tmp_path / "job.sh").touch()
     subprocess.run(["qsub", "-N", job_name_of(RUN_ID), "job.sh"], cwd=tmp_path, check=True)
-    with pytest.raises(ServerError, match=r"PBS did not end the job: job 1.pbs01 is still queued.*Unauthorized"):
+    with pytest.raises(
+        ServerError,
+        match=r"PBS did not end the job: job 1.pbs01 is still "
+        r"queued.*Unauthorized",
+    ):
         asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), Launched()))
     pbs_programs.install(tmp_path / "again")
     (pbs.bin / "qdel").write_text(
-        (tmp_path / "again/bin/qdel").read_text().replace(str(tmp_path / "again"), str(tmp_path / "pbs"))
+        (tmp_path / "again/bin/qdel")
+        .read_text()
+        .replace(str(tmp_path / "again"), str(tmp_path / "pbs"))
     )
 
 
@@ -362,7 +464,9 @@ def test_a_job_that_does_not_end_is_an_error(pbs: Pbs, tmp_path: Path, monkeypat
 
 def check(facts: str, **fields: object) -> list[tuple[Level, str]]:
     host = FakeHost(lambda call: facts)
-    found = asyncio.run(launcher("slurm").check(host, launch(Path("/home/a/run"), run_as="slurm", **fields)))  # type: ignore[arg-type]
+    found = asyncio.run(
+        launcher("slurm").check(host, launch(Path("/home/a/run"), run_as="slurm", **fields))
+    )  # type: ignore[arg-type]
     return [(finding.level, finding.code) for finding in found]
 
 
@@ -370,7 +474,11 @@ def check(facts: str, **fields: object) -> list[tuple[Level, str]]:
     ("facts", "address", "expected"),
     [
         ("missing sbatch\nhost login", "0.0.0.0", [(Level.ERROR, "job.scheduler")]),
-        ("host login\nrefused slurm_load_node: Unable to contact", "0.0.0.0", [(Level.ERROR, "job.scheduler")]),
+        (
+            "host login\nrefused slurm_load_node: Unable to contact",
+            "0.0.0.0",
+            [(Level.ERROR, "job.scheduler")],
+        ),
         ("host login\nfiles nfs\nnode c01", "127.0.0.1", [(Level.ERROR, "job.loopback")]),
         ("host login\nfiles nfs\nnode c01", "10.0.0.1", []),
         ("host login\nfiles ext2/ext3\nnode c01", "0.0.0.0", [(Level.WARN, "job.files")]),
@@ -382,7 +490,9 @@ def test_what_is_against_a_job(facts: str, address: str, expected: list[tuple[Le
 
 
 def test_a_job_with_fewer_gpus_than_the_plan_needs_is_named() -> None:
-    plan = LaunchPlan("vllm", "m", flags=(FlagSetting("tensor-parallel-size", 4),), run_options={"gpus": "a100:2"})
+    plan = LaunchPlan(
+        "vllm", "m", flags=(FlagSetting("tensor-parallel-size", 4),), run_options={"gpus": "a100:2"}
+    )
     assert check("host a\nnode a", plan=plan) == [(Level.WARN, "job.too-few-gpus")]
 
 
@@ -397,8 +507,11 @@ printf '%s\\n' '{line}'
 """
 
 
-def looked(directory: Path, line: str, exit_code: str, scheduler: str = "slurm") -> tuple[str, str, str]:
-    """Return phase, state and exit code of a job of which squeue prints `line` and scontrol `exit_code`."""
+def looked(
+    directory: Path, line: str, exit_code: str, scheduler: str = "slurm"
+) -> tuple[str, str, str]:
+    """Return phase, state and exit code of a job of which squeue prints `line` and scontrol
+    `exit_code`."""
     programs = {
         "squeue": SQUEUE.format(line=line),
         "scontrol": SQUEUE.format(line=f"   Requeue=0 ExitCode={exit_code} "),
@@ -418,15 +531,30 @@ def looked(directory: Path, line: str, exit_code: str, scheduler: str = "slurm")
 @pytest.mark.parametrize(
     ("line", "code", "expected", "finding"),
     [
-        ("FAILED|c01|0:00|NonZeroExitCode", "3:0", ("ended", "FAILED (NonZeroExitCode)", "3"), None),
+        (
+            "FAILED|c01|0:00|NonZeroExitCode",
+            "3:0",
+            ("ended", "FAILED (NonZeroExitCode)", "3"),
+            None,
+        ),
         (
             "OUT_OF_MEMORY|c01|0:00|OutOfMemory",
             "0:125",
             ("ended", "OUT_OF_MEMORY (it used more memory than it had asked for)", ""),
             "launcher.memory",
         ),
-        ("NODE_FAIL|c01|0:00|NodeDown", "0:0", ("ended", "NODE_FAIL (the node c01 failed)", ""), "launcher.node"),
-        ("NODE_FAIL|n/a|0:00|NodeDown", "0:0", ("ended", "NODE_FAIL (the node failed)", ""), "launcher.node"),
+        (
+            "NODE_FAIL|c01|0:00|NodeDown",
+            "0:0",
+            ("ended", "NODE_FAIL (the node c01 failed)", ""),
+            "launcher.node",
+        ),
+        (
+            "NODE_FAIL|n/a|0:00|NodeDown",
+            "0:0",
+            ("ended", "NODE_FAIL (the node failed)", ""),
+            "launcher.node",
+        ),
         (
             "TIMEOUT|c01|0:00|TimeLimit",
             "0:15",
@@ -439,7 +567,12 @@ def looked(directory: Path, line: str, exit_code: str, scheduler: str = "slurm")
             ("ended", "PREEMPTED (a job with a higher priority took its place)", "143"),
             "launcher.preempted",
         ),
-        ("CANCELLED|c01|0:00|None", f"0:{'9' * 400}", ("ended", "CANCELLED", ""), "launcher.cancelled"),
+        (
+            "CANCELLED|c01|0:00|None",
+            f"0:{'9' * 400}",
+            ("ended", "CANCELLED", ""),
+            "launcher.cancelled",
+        ),
     ],
 )
 def test_each_end_of_a_job_is_told_with_the_next_step(
@@ -465,7 +598,9 @@ def test_an_end_by_the_scheduler_is_the_reason_and_not_the_errors_that_follow() 
 
 
 def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:
-    with pytest.raises(ServerError, match="PBS has no command that runs a program inside") as refused:
+    with pytest.raises(
+        ServerError, match="PBS has no command that runs a program inside"
+    ) as refused:
         asyncio.run(launcher("pbs").find(FakeHost(lambda call: ""), "12.pbs01", {}))
     assert "workbench bench --url" in (refused.value.next_step or "")
 
@@ -473,11 +608,18 @@ def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ("phase queued\nstate PENDING (Resources)\nhost \nwhy ", r"the job 7 does not run: PENDING \(Resources\)"),
-        ("phase gone\nstate \nhost \nwhy ", "the job 7 does not run: not known to the scheduler"),
-        ("phase running\nstate RUNNING\nhost c01\nwhy ", "no server of a known engine was found in the job 7 on c01"),
         (
-            "phase running\nstate RUNNING\nhost c01\nwhy \nrefused srun: error: Access/permission denied",
+            "phase queued\nstate PENDING (Resources)\nhost \nwhy ",
+            r"the job 7 does not run: PENDING \(Resources\)",
+        ),
+        ("phase gone\nstate \nhost \nwhy ", "the job 7 does not run: not known to the scheduler"),
+        (
+            "phase running\nstate RUNNING\nhost c01\nwhy ",
+            "no server of a known engine was found in the job 7 on c01",
+        ),
+        (
+            "phase running\nstate RUNNING\nhost c01\nwhy \nrefused srun: error: Access/permission "
+            "denied",
             "on c01: srun: error: Access/permission denied",
         ),
     ],
@@ -492,9 +634,32 @@ def test_a_job_without_a_server_is_not_followed(answer: str, says: str) -> None:
 
 def test_the_outermost_server_of_a_job_is_followed() -> None:
     lines = ["phase running", "state RUNNING", "host c01", "why "]
-    lines += ["proc 30 20", "cwd /w", "arg /v/bin/python", "arg /v/bin/vllm", "arg serve", "arg org/m", "readable"]
-    lines += ["proc 20 10", "cwd /w", "arg /v/bin/python", "arg /v/bin/vllm", "arg serve", "arg org/m"]
-    lines += ["env VLLM_API_KEY=sk-1", "readable", "proc 10 1", "cwd /", "arg bash", "arg -c", "arg vllm serve org/m"]
+    lines += [
+        "proc 30 20",
+        "cwd /w",
+        "arg /v/bin/python",
+        "arg /v/bin/vllm",
+        "arg serve",
+        "arg org/m",
+        "readable",
+    ]
+    lines += [
+        "proc 20 10",
+        "cwd /w",
+        "arg /v/bin/python",
+        "arg /v/bin/vllm",
+        "arg serve",
+        "arg org/m",
+    ]
+    lines += [
+        "env VLLM_API_KEY=sk-1",
+        "readable",
+        "proc 10 1",
+        "cwd /",
+        "arg bash",
+        "arg -c",
+        "arg vllm serve org/m",
+    ]
     found = asyncio.run(launcher("slurm").find(FakeHost(lambda call: "\n".join(lines)), "7", {}))
     assert (found.argv[1:], found.workdir) == (("/v/bin/vllm", "serve", "org/m"), "/w")
     assert found.env == {"VLLM_API_KEY": "sk-1"}
@@ -502,6 +667,8 @@ def test_the_outermost_server_of_a_job_is_followed() -> None:
 
 def test_no_secret_is_on_the_command_line_of_the_keeper(tmp_path: Path) -> None:
     for word in ("slurm", "pbs"):
-        job = launch(tmp_path, "vllm", "--api-key", "sk-hidden", run_as=word, env={"HF_TOKEN": "hf-hidden"})
+        job = launch(
+            tmp_path, "vllm", "--api-key", "sk-hidden", run_as=word, env={"HF_TOKEN": "hf-hidden"}
+        )
         assert "-hidden" not in " ".join(launcher(word).keeper(job).argv)
         assert "-hidden" not in " ".join(launcher(word).command(job).argv)

@@ -13,7 +13,16 @@ from support.model_cache import COMMIT, in_directory, in_hub, model_files
 
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
-from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile, differences, size_text, unhashed
+from workbench.model.model_copy import (
+    DIRECTORY,
+    FILE,
+    HUB,
+    ModelCopy,
+    ModelFile,
+    differences,
+    size_text,
+    unhashed,
+)
 from workbench.server import model_inventory
 from workbench.server.model_inventory import Places
 from workbench.server.model_shipment import shipment_of
@@ -21,7 +30,9 @@ from workbench.server.model_shipment import shipment_of
 
 def found(hub: Path, *paths: Path | str, model: str = "") -> dict[str, ModelCopy]:
     places = Places({"HF_HUB_CACHE": str(hub)}, tuple(map(str, paths)))
-    return {copy.path: copy for copy in asyncio.run(model_inventory.copies(LocalHost(), places, model))}
+    return {
+        copy.path: copy for copy in asyncio.run(model_inventory.copies(LocalHost(), places, model))
+    }
 
 
 def only(copies: dict[str, ModelCopy]) -> ModelCopy:
@@ -58,7 +69,10 @@ def test_one_model_is_found_by_id_path_or_last_part(tmp_path: Path, name: str) -
     here = in_directory(tmp_path / "models" / "tiny")
     wanted = str(here) if name == "PATH" else name
     copies = found(hub, tmp_path / "models", model=wanted)
-    paths = {"org/tiny": {str(snapshot), str(here)}, COMMIT: {str(snapshot), str(snapshot).replace("tiny", "other")}}
+    paths = {
+        "org/tiny": {str(snapshot), str(here)},
+        COMMIT: {str(snapshot), str(snapshot).replace("tiny", "other")},
+    }
     assert set(copies) == paths.get(name, {str(here)})
     assert all(copy.small_digest for copy in copies.values())
 
@@ -75,7 +89,8 @@ def test_a_partial_copy_says_what_is_missing(tmp_path: Path) -> None:
     blob = shard.resolve()
     blob.rename(blob.with_name(f"{blob.name}.incomplete"))
     assert problems(only(found(hub))) == (
-        "a download is unfinished (300 kB so far); 1 of 2 weight files missing: model-00002-of-00002.safetensors"
+        "a download is unfinished (300 kB so far); 1 of 2 weight files missing: "
+        "model-00002-of-00002.safetensors"
     )
     shard.unlink()
     assert "1 of 2 weight files missing" in problems(only(found(hub)))
@@ -116,7 +131,9 @@ def spoil(file: Path) -> None:
 
 def hashed(copy: ModelCopy) -> tuple[ModelCopy, Sequence[int]]:
     seen: list[int] = []
-    result = asyncio.run(model_inventory.with_hashes(LocalHost(), copy, lambda done, total: seen.append(done)))
+    result = asyncio.run(
+        model_inventory.with_hashes(LocalHost(), copy, lambda done, total: seen.append(done))
+    )
     return result, seen
 
 
@@ -124,7 +141,9 @@ def test_hashes_are_computed_once_for_a_file_that_does_not_change(tmp_path: Path
     plain = in_directory(tmp_path / "a b\\n c")
     copy, seen = hashed(only(found(tmp_path, plain)))
     files = model_files()
-    assert {f.name: f.sha256 for f in copy.files} == {n: hashlib.sha256(d).hexdigest() for n, d in files.items()}
+    assert {f.name: f.sha256 for f in copy.files} == {
+        n: hashlib.sha256(d).hexdigest() for n, d in files.items()
+    }
     assert seen[-1] == copy.size_bytes and len(seen) == len(files)
     kept = tmp_path / "xdg-state" / "workbench" / "model-hashes"
     before = kept.read_text()
@@ -142,7 +161,9 @@ def test_a_damaged_blob_of_the_hub_is_named(tmp_path: Path) -> None:
     blob = (snapshot / "model-00001-of-00002.safetensors").resolve()
     spoil(blob)
     copy, _ = hashed(only(found(tmp_path, model="org/tiny")))
-    assert problems(copy) == "damaged, because the hash is not the hub's: model-00001-of-00002.safetensors"
+    assert problems(copy) == (
+        "damaged, because the hash is not the hub's: model-00001-of-00002.safetensors"
+    )
 
 
 def test_two_copies_are_compared_by_names_sizes_and_hashes(tmp_path: Path) -> None:
@@ -151,7 +172,10 @@ def test_two_copies_are_compared_by_names_sizes_and_hashes(tmp_path: Path) -> No
     (two / "original" / "tokenizer.model").unlink()
     a, b = (only(found(tmp_path, path, model=str(path))) for path in (one, two))
     weights = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
-    assert list(differences(a, b))[:2] == ["not on local: original/tokenizer.model", "only on local: more.txt"]
+    assert list(differences(a, b))[:2] == [
+        "not on local: original/tokenizer.model",
+        "only on local: more.txt",
+    ]
     assert unhashed(a, b) == []  # small test files are all hashed
     assert differences(a, b)[2] == f"other bytes on local: {', '.join(weights)}"
 
@@ -183,11 +207,14 @@ def test_a_copy_stays_in_its_directory(kind: str, name: str) -> None:
                 shipment_of(ModelCopy("h", "o/m", kind, path, files, "abc", refs), "/target")
     if kind == HUB and "/" not in name:
         with pytest.raises(InputError, match="lead out"):
-            shipment_of(ModelCopy("h", "o/m", kind, path, (ModelFile("x", 1, blob=name),), "abc"), "/target")
+            shipment_of(
+                ModelCopy("h", "o/m", kind, path, (ModelFile("x", 1, blob=name),), "abc"), "/target"
+            )
 
 
 def linked_out(tmp_path: Path, kind: str) -> tuple[Path, str]:
-    """Make a model with a link to a file outside. Return the path of the model and the name of the link."""
+    """Make a model with a link to a file outside. Return the path of the model and the name of the
+    link."""
     secret = tmp_path / "secret"
     secret.write_text("a key")
     if kind == HUB:
@@ -208,9 +235,13 @@ def linked_out(tmp_path: Path, kind: str) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize("kind", [HUB, DIRECTORY, FILE])
-def test_links_that_lead_out_of_the_model_are_named_and_not_followed_unasked(tmp_path: Path, kind: str) -> None:
+def test_links_that_lead_out_of_the_model_are_named_and_not_followed_unasked(
+    tmp_path: Path, kind: str
+) -> None:
     path, link = linked_out(tmp_path, kind)
-    copy = found(tmp_path / "hub", path.parent, model="org/m" if kind == HUB else str(path))[str(path)]
+    copy = found(tmp_path / "hub", path.parent, model="org/m" if kind == HUB else str(path))[
+        str(path)
+    ]
     assert copy.kind == kind and copy.outside == (link,) and copy.complete
     with pytest.raises(InputError, match="links that lead out of it") as refused:
         shipment_of(copy, "/target")
@@ -228,11 +259,17 @@ def test_links_within_the_model_and_to_the_whole_model_are_its_own(tmp_path: Pat
     (tmp_path / "hub").symlink_to(tmp_path / "disk" / "hub")
     (tmp_path / "linked").symlink_to(real)
     for model in ("org/m", str(tmp_path / "linked")):
-        copy = only(found(tmp_path / "hub", model=model)) if model == "org/m" else found(tmp_path, model=model)[model]
+        copy = (
+            only(found(tmp_path / "hub", model=model))
+            if model == "org/m"
+            else found(tmp_path, model=model)[model]
+        )
         shipment = shipment_of(copy, "/target")
         assert copy.complete and copy.outside == () and shipment.sizes
         if model != "org/m":
-            assert shipment.links == {"also.json": "config.json"} and "also.json" not in shipment.sizes
+            assert (
+                shipment.links == {"also.json": "config.json"} and "also.json" not in shipment.sizes
+            )
 
 
 def test_sizes_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:

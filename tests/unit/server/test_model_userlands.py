@@ -32,7 +32,9 @@ def test_copies_sizes_and_hashes(userland: UserlandHost, tmp_path: Path) -> None
             for _ in range(2):  # computed, then from the file of hashes
                 hashed = await model_inventory.with_hashes(userland, whole)
                 expected = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
-                assert {file.name: file.sha256 for file in hashed.files} == expected and hashed.complete
+                assert {
+                    file.name: file.sha256 for file in hashed.files
+                } == expected and hashed.complete
 
     asyncio.run(scenario())
 
@@ -52,7 +54,9 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
         rest = await model_shipment.remaining(userland, userland, shipment, replace=False)
         assert rest.staged == {shard: 1234} and len(rest.names) == len(FILES)
         seen: list[int] = []
-        await model_transfer.through_here(userland, userland, shipment, rest, lambda done, text: seen.append(done))
+        await model_transfer.through_here(
+            userland, userland, shipment, rest, lambda done, text: seen.append(done)
+        )
         await model_shipment.put_in_place(userland, shipment, rest.names, replace=False)
         assert seen[-1] == sum(map(len, FILES.values())) and not Path(shipment.staging).exists()
         rest = await model_shipment.remaining(userland, userland, shipment, replace=False)
@@ -60,7 +64,9 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
 
     asyncio.run(scenario())
     snapshot = target / "models--org--tiny" / "snapshots" / COMMIT
-    assert {str(f.relative_to(snapshot)): f.read_bytes() for f in snapshot.rglob("*") if f.is_file()} == FILES
+    assert {
+        str(f.relative_to(snapshot)): f.read_bytes() for f in snapshot.rglob("*") if f.is_file()
+    } == FILES
 
 
 def test_the_look_at_a_host(userland: UserlandHost, tmp_path: Path) -> None:

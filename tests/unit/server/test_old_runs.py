@@ -59,7 +59,9 @@ def test_ended_runs_are_read_once(clean_environment: None) -> None:
         assert list(other.older) == ids[:-NEWEST_RUNS] and not await other.has_unknown_runs()
         assert host.printed < read_all / 1.5
         old = await other.look(ids[3])
-        assert (old.state, old.port) == (ServerState.STOPPED, 8000) and ids[3] in {s.run_id for s in await other.runs()}
+        assert (old.state, old.port) == (ServerState.STOPPED, 8000) and ids[3] in {
+            s.run_id for s in await other.runs()
+        }
         (root / ids[5] / "ended").write_text("")  # as a full disk leaves it
         assert ids[5] in {s.run_id for s in await Supervisor(host).runs()}
         assert (root / ids[5] / "ended").read_text().startswith("stopped ")
@@ -80,11 +82,18 @@ def test_a_run_of_another_boot_is_not_marked(clean_environment: None) -> None:
     on(LocalHost(), scenario)
 
 
-def run(number: int, *, failed: bool = False, read: bool = False, age_s: float = 0.0, size_kib: int = 10) -> EndedRun:
+def run(
+    number: int, *, failed: bool = False, read: bool = False, age_s: float = 0.0, size_kib: int = 10
+) -> EndedRun:
     return EndedRun(f"20260101-00000{number}-vllm-0000", failed, read, age_s, size_kib)
 
 
-RUNS = [run(5, age_s=1), run(4, failed=True, age_s=2), run(3, failed=True, read=True, age_s=3), run(2, age_s=4)]
+RUNS = [
+    run(5, age_s=1),
+    run(4, failed=True, age_s=2),
+    run(3, failed=True, read=True, age_s=3),
+    run(2, age_s=4),
+]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +108,15 @@ RUNS = [run(5, age_s=1), run(4, failed=True, age_s=2), run(3, failed=True, read=
         ({"keep": 4, "older_than_s": 10, "size_kib": 40}, []),
     ],
 )
-def test_the_oldest_go_and_an_unread_failure_stays(limits: dict[str, float], removed: list[int]) -> None:
+def test_the_oldest_go_and_an_unread_failure_stays(
+    limits: dict[str, float], removed: list[int]
+) -> None:
     assert [int(one.run_id[14]) for one in old_runs.chosen(RUNS, **limits)] == removed  # type: ignore[arg-type]
 
 
 async def prune_everything(supervisor: Supervisor, root: Path) -> None:
-    """Whatever may be removed goes: a failure only after its log was read, no link, and nothing outside the root."""
+    """Whatever may be removed goes: a failure only after its log was read, no link, and nothing
+    outside the root."""
     gone, failed = make_ended(root, 3), make_ended(root, 1, exit_code=1, stopped=False, days_ago=2)
     outside = root.parent / "precious"
     outside.mkdir()
@@ -116,7 +128,9 @@ async def prune_everything(supervisor: Supervisor, root: Path) -> None:
 
     async def prune() -> set[str]:
         every = await old_runs.ended_runs(supervisor.host, str(root))
-        return set(await old_runs.remove(supervisor.host, str(root), old_runs.chosen(every, keep=0)))
+        return set(
+            await old_runs.remove(supervisor.host, str(root), old_runs.chosen(every, keep=0))
+        )
 
     assert await prune() == set(gone) and (root / failed[0]).is_dir()
     await supervisor.mark_read(failed[0])

@@ -1,4 +1,5 @@
-"""The command of a foreign process: another user's, one that changes or ends, one with secrets, one too long."""
+"""The command of a foreign process: another user's, one that changes or ends, one with secrets, one
+too long."""
 
 from __future__ import annotations
 
@@ -45,8 +46,12 @@ def read(pid: int, host: LocalHost | None = None) -> ProcessCommand:
     return asyncio.run(read_command(host or LocalHost(), pid))
 
 
-def test_words_and_environment_arrive_as_they_are(spawn: Callable[..., subprocess.Popen[str]]) -> None:
-    process = spawn("a b", "", "c\nd", "\x1b[2Je", env={**os.environ, "VLLM_X": "1\n2", "ODD": "=x"}, cwd="/")
+def test_words_and_environment_arrive_as_they_are(
+    spawn: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = spawn(
+        "a b", "", "c\nd", "\x1b[2Je", env={**os.environ, "VLLM_X": "1\n2", "ODD": "=x"}, cwd="/"
+    )
     found = read(process.pid)
     assert found.argv[-4:] == ("a b", "", "c\nd", "\x1b[2Je") and found.workdir == "/"
     assert found.cleaned().argv[-4:] == ("a b", "", "c d", "e") and found.cleaned().workdir == "/"
@@ -57,7 +62,8 @@ def test_words_and_environment_arrive_as_they_are(spawn: Callable[..., subproces
 def test_a_process_of_another_user_gives_its_words_and_says_what_is_missing(
     spawn: Callable[..., subprocess.Popen[str]],
 ) -> None:
-    """Its environment is not read: here by an unprivileged user, to whom this test's process is another's."""
+    """Its environment is not read: here by an unprivileged user, to whom this test's process is
+    another's."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv")
     process = spawn("vllm", "serve", "org/model", "--api-key", "s3cret")
@@ -67,7 +73,9 @@ def test_a_process_of_another_user_gives_its_words_and_says_what_is_missing(
             return await super()._run(["setpriv", "--reuid=65534", "--clear-groups", *argv], *given)
 
     found = read(process.pid, Nobody())
-    assert found.argv[-2:] == ("--api-key", "s3cret") and found.env is None and found.workdir is None
+    assert (
+        found.argv[-2:] == ("--api-key", "s3cret") and found.env is None and found.workdir is None
+    )
     recipe = running_process.read(("vllm", "serve", "org/model"), found.env, found.workdir)
     assert any("its environment" in finding.text for finding in recipe.findings)
 
@@ -85,7 +93,9 @@ class Interrupted(LocalHost):
         return await super()._run([*argv[:2], script, *argv[3:]], *given)
 
 
-def test_a_process_that_ends_or_becomes_another_program_meanwhile_is_no_server(tmp_path: Path) -> None:
+def test_a_process_that_ends_or_becomes_another_program_meanwhile_is_no_server(
+    tmp_path: Path,
+) -> None:
     wrapper = ["sh", "-c", "read line; exec sleep 600", "vllm", "serve", "m"]
     go = tmp_path / "go"
     os.mkfifo(go)
@@ -94,7 +104,10 @@ def test_a_process_that_ends_or_becomes_another_program_meanwhile_is_no_server(t
             then = f"echo go >{go}; while grep -q read /proc/{process.pid}/cmdline; do :; done"
             with pytest.raises(InputError, match="became another program"):
                 read(process.pid, Interrupted(process.pid, then))
-            then = f"kill -9 {process.pid}; while [ -n \"$(tr -d '\\0' </proc/{process.pid}/cmdline)\" ]; do :; done"
+            then = (
+                f"kill -9 {process.pid}; while [ -n \"$(tr -d '\\0' "
+                f'</proc/{process.pid}/cmdline)" ]; do :; done'
+            )
             with pytest.raises(InputError, match=r"ended or became|no process"):
                 read(process.pid, Interrupted(process.pid, then))
         finally:
@@ -109,7 +122,9 @@ def test_a_number_that_is_no_process_is_an_error(pid: int) -> None:
         read(pid)
 
 
-def test_a_command_line_that_is_too_long_is_not_cut_in_silence(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_command_line_that_is_too_long_is_not_cut_in_silence(
+    spawn: Callable[..., subprocess.Popen[str]],
+) -> None:
     process = spawn("vllm", "serve", "m", *["x" * 1000] * 140)
     with pytest.raises(InputError, match="longer than 128 KiB"):
         read(process.pid)
@@ -121,7 +136,10 @@ def test_no_part_of_a_secret_is_shown_where_the_command_is_cut(at: int) -> None:
     argv = ("psql", "x" * at, "postgres://ada:hunter2hunter2@db/x", "--password", "hunter3hunter3")
     recipe = running_process.read(argv, {"PGPASSWORD": "hunter4"}, "/")
     assert "hunter" not in str(recipe.findings)
-    second = f"vllm serve a\nvllm serve {'x' * at} --hf-token hf_{'s3cret' * 6} postgres://ada:hunter2hunter2@db/x"
+    second = (
+        f"vllm serve a\nvllm serve {'x' * at} --hf-token hf_{'s3cret' * 6} "
+        "postgres://ada:hunter2hunter2@db/x"
+    )
     found = str(read_text(second).findings)
     assert "another server command" in found and "hunter" not in found and "s3cret" not in found
 

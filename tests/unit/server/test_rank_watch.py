@@ -1,5 +1,5 @@
-"""Watches beside ranks, with real processes: a rank that ends while no Workbench is open ends the others, and nothing
-else does."""
+"""Watches beside ranks, with real processes: a rank that ends while no Workbench is open ends the
+others, and nothing else does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Event
 from workbench.server.watched_rank import RankWatch, unwatched, watch_of
 
-TIMES = {"beat_s": 0.25, "silent_s": 4.0, "connect_s": 0.5, "first_s": 0.5, "marked_s": 1.0, "grace_s": 1.0}
+TIMES = {
+    "beat_s": 0.25,
+    "silent_s": 4.0,
+    "connect_s": 0.5,
+    "first_s": 0.5,
+    "marked_s": 1.0,
+    "grace_s": 1.0,
+}
 RANKS = ("rank 0 on a", "rank 1 on b", "rank 2 on c")
 SERVER = ("sh", "-c", "sleep 300 & wait")
 
@@ -45,7 +52,9 @@ class Ranks:
         run_dir, watch = self.run_dir(at), watch or self.watch
         for name, text in watch.files(RANKS[at]).items():
             await self.host.write_file(f"{run_dir}/{name}", text.encode())
-        started = await detached_process.start(self.host, str(run_dir), watch.command(str(run_dir), SERVER))
+        started = await detached_process.start(
+            self.host, str(run_dir), watch.command(str(run_dir), SERVER)
+        )
         self.pids.append(started.pid)
 
     def run_dir(self, at: int) -> Path:
@@ -60,7 +69,11 @@ class Ranks:
         found = []
         for process in psutil.process_iter():
             with suppress(OSError, psutil.Error):
-                if os.getsid(process.pid) == sid and process.pid != sid and process.status() != "zombie":
+                if (
+                    os.getsid(process.pid) == sid
+                    and process.pid != sid
+                    and process.status() != "zombie"
+                ):
                     found.append(process)
         return found
 
@@ -76,7 +89,10 @@ class Ranks:
             pid = self.watch_pid(at)
             with suppress(psutil.Error):
                 seen = psutil.Process(pid).net_connections() if pid else []
-                return any(c.status == "ESTABLISHED" and self.watch.port in (c.laddr.port, c.raddr.port) for c in seen)
+                return any(
+                    c.status == "ESTABLISHED" and self.watch.port in (c.laddr.port, c.raddr.port)
+                    for c in seen
+                )
             return False
 
         await eventually(links, 10, f"the link of rank {at}")
@@ -113,9 +129,12 @@ def test_the_end_of_one_rank_ends_the_others(tmp_path: Path, killed: int) -> Non
         others = [at for at in range(3) if at != killed]
         await ranks.gone(*others)
         for at in others:
-            assert f"workbench: {RANKS[killed]} has ended: this rank is stopped too" in ranks.log(at)
+            assert (f"workbench: {RANKS[killed]} has ended: this rank is stopped too") in ranks.log(
+                at
+            )
             assert (ranks.run_dir(at) / "stop.json").exists()
-        assert not (ranks.run_dir(killed) / "stop.json").exists()  # it was not stopped: its end is the reason
+        # it was not stopped: its end is the reason
+        assert not (ranks.run_dir(killed) / "stop.json").exists()
 
     three(tmp_path, scenario)
 
@@ -154,11 +173,23 @@ def test_watches_that_are_killed_come_back_and_end_nothing(tmp_path: Path) -> No
 def test_nobody_without_the_key_ends_a_rank(tmp_path: Path) -> None:
     async def scenario(ranks: Ranks) -> None:
         forger = RankWatch(RANKS, "127.0.0.1", ranks.watch.port, times=TIMES)
-        mac = rank_watch.Watch(str(tmp_path), 1, json.loads(forger.files(RANKS[1])["watch.json"]))._mac(
-            RANKS[1], "ended"
-        )
-        lines: list[Any] = [[RANKS[1], "ended", mac], [RANKS[1], "ended", "é"], [1], 7, [[], "ended", ""], {}]
-        for line in [*(json.dumps(one).encode() for one in lines), b"\xff", b"x" * 200_000, b"[" * 50_000]:
+        mac = rank_watch.Watch(
+            str(tmp_path), 1, json.loads(forger.files(RANKS[1])["watch.json"])
+        )._mac(RANKS[1], "ended")
+        lines: list[Any] = [
+            [RANKS[1], "ended", mac],
+            [RANKS[1], "ended", "é"],
+            [1],
+            7,
+            [[], "ended", ""],
+            {},
+        ]
+        for line in [
+            *(json.dumps(one).encode() for one in lines),
+            b"\xff",
+            b"x" * 200_000,
+            b"[" * 50_000,
+        ]:
             reader, writer = await asyncio.open_connection("127.0.0.1", ranks.watch.port)
             writer.write(line + b"\n")
             with suppress(ConnectionError):
@@ -202,7 +233,8 @@ def test_strangers_that_hold_every_link_make_room_and_harm_nothing(tmp_path: Pat
 @pytest.mark.slow
 def test_a_workbench_that_stops_the_ranks_is_given_time(tmp_path: Path) -> None:
     async def scenario(ranks: Ranks) -> None:
-        (ranks.run_dir(1) / "stop.json").write_text('{"unix_s": 1}')  # marked by a Workbench, which then dies
+        # marked by a Workbench, which then dies
+        (ranks.run_dir(1) / "stop.json").write_text('{"unix_s": 1}')
         os.kill(ranks.pids[0], signal.SIGKILL)
         await ranks.gone(2)
         assert ranks.alive(1)
@@ -227,7 +259,9 @@ def test_a_rank_that_cannot_reach_the_first_one_says_so_and_runs(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_closed_screen_leaves_no_rank_without_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_screen_leaves_no_rank_without_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watched_rank, "TIMES", {**watched_rank.TIMES, "first_s": 0.5})
     host = cluster(tmp_path)
 
@@ -238,15 +272,21 @@ def test_a_closed_screen_leaves_no_rank_without_another(tmp_path: Path, monkeypa
         pids = [rank.pid for rank in status.ranks if rank.pid]
         await supervisor.close()  # the screen is closed
         os.kill(pids[1], signal.SIGKILL)
-        await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 20, "the end of all ranks")
+        await eventually(
+            lambda: not any(psutil.pid_exists(pid) for pid in pids), 20, "the end of all ranks"
+        )
         second = ClusterSupervisor(host)
         try:
             await second.runs()
             seen = second.status(status.run_id)
             assert seen.state is ServerState.CRASHED and seen.exit_signal == "SIGKILL"
-            assert seen.reason == f"rank 1 on {NAMES[1]}: the server's process was killed by SIGKILL"
+            assert seen.reason == (
+                f"rank 1 on {NAMES[1]}: the server's process was killed by SIGKILL"
+            )
             log = (await second.load_log(status.run_id)).lines()
-            assert "[rank 0] workbench: rank 1 on spark-02 has ended: this rank is stopped too" in log
+            assert (
+                "[rank 0] workbench: rank 1 on spark-02 has ended: this rank is stopped too"
+            ) in log
         finally:
             await second.close()
         await supervisor.runs()
@@ -258,7 +298,8 @@ def test_a_server_without_watches_says_so() -> None:
     ranks = tuple(ClusterRank(name, f"run-{at}", f"rank {at}") for at, name in enumerate(NAMES))
     server = ClusterRun("sparks", "rank 0", ranks)
     assert asyncio.run(watch_of(LocalHost(), None, server)) is None
-    assert asyncio.run(watch_of(LocalHost(), "203.0.113.7", server)) is None  # an address that it does not have
+    # an address that it does not have
+    assert asyncio.run(watch_of(LocalHost(), "203.0.113.7", server)) is None
     (finding,) = unwatched(server)
     assert "the others keep running" in finding.text and NAMES[0] in (finding.fix or "")
     assert unwatched(ClusterRun("sparks", "rank 0", ranks[:1])) == ()
@@ -267,6 +308,11 @@ def test_a_server_without_watches_says_so() -> None:
 def test_the_watch_runs_on_an_old_python_without_packages() -> None:
     path = Path(rank_watch.__file__)
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names <= set(sys.stdlib_module_names) | {"__future__"}

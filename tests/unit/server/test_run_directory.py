@@ -1,4 +1,5 @@
-"""Tests of run directories: records are read back the same, by other versions too, and states follow from facts."""
+"""Tests of run directories: records are read back the same, by other versions too, and states
+follow from facts."""
 
 from __future__ import annotations
 
@@ -34,20 +35,32 @@ PLAN = LaunchPlan(
     "vllm",
     "org/model",
     ModelFacts("org/model", parameters=70e9, layers=80),
-    flags=(FlagSetting("max-num-seqs", 256, Origin.PRESET), FlagSetting("compilation-config", {"mode": 3})),
+    flags=(
+        FlagSetting("max-num-seqs", 256, Origin.PRESET),
+        FlagSetting("compilation-config", {"mode": 3}),
+    ),
     env=(FlagSetting("NCCL_DEBUG", "INFO"),),
     executable=("/opt/v/bin/vllm",),
     nodes=(Node("a", 0, {"node-rank": 0}, {"X": "1"}), Node("b", 1)),
     variables={"home": "/data"},
 )
 COMMAND = Command(
-    ("vllm", "serve", "org/model"), {"NCCL_DEBUG": "INFO"}, {"c.yml": "a: 1\n"}, "/data", host="0.0.0.0", port=8001
+    ("vllm", "serve", "org/model"),
+    {"NCCL_DEBUG": "INFO"},
+    {"c.yml": "a: 1\n"},
+    "/data",
+    host="0.0.0.0",
+    port=8001,
 )
-RECORD = RunRecord("20261121-031502-vllm-3f2a", "box", PLAN, COMMAND, 1e9, 600.0, "0.33.0", "0.1.0", True)
+RECORD = RunRecord(
+    "20261121-031502-vllm-3f2a", "box", PLAN, COMMAND, 1e9, 600.0, "0.33.0", "0.1.0", True
+)
 READY = ReadyFacts(1_000_030.0, "tiny", 30.0, 8001)
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -57,7 +70,9 @@ def test_a_record_is_read_back_the_same() -> None:
 
 
 @given(st.dictionaries(st.text("abc-", min_size=1), values, max_size=4), st.text(max_size=20))
-def test_any_flag_value_and_model_name_is_read_back_the_same(flags: dict[str, object], model: str) -> None:
+def test_any_flag_value_and_model_name_is_read_back_the_same(
+    flags: dict[str, object], model: str
+) -> None:
     plan = LaunchPlan("sglang", model, flags=tuple(FlagSetting(k, v) for k, v in flags.items()))
     record = replace(RECORD, plan=plan)
     assert decode_record(record.run_id, encode_record(record)) == record
@@ -78,7 +93,8 @@ def test_a_value_of_the_wrong_type_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 99}', b"\xff\xfe", b"[" * 100_000]
+    "data",
+    [b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 99}', b"\xff\xfe", b"[" * 100_000],
 )
 def test_a_damaged_plan_json_gives_a_record_with_a_problem(data: bytes) -> None:
     record = decode_record(RECORD.run_id, data)
@@ -120,9 +136,27 @@ def test_run_ids_are_utc_and_have_their_shape() -> None:
             ServerState.UNRESPONSIVE,
             "the server has not answered for 12 s",
         ),
-        ({"alive": True, "ready": READY, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
-        ({"alive": False, "members": 2, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
-        ({"alive": False, "stop_unix_s": 1.0, "exit_code": 0}, 1_000_601, None, ServerState.STOPPED, None),
+        (
+            {"alive": True, "ready": READY, "stop_unix_s": 1.0},
+            1_000_601,
+            None,
+            ServerState.STOPPING,
+            None,
+        ),
+        (
+            {"alive": False, "members": 2, "stop_unix_s": 1.0},
+            1_000_601,
+            None,
+            ServerState.STOPPING,
+            None,
+        ),
+        (
+            {"alive": False, "stop_unix_s": 1.0, "exit_code": 0},
+            1_000_601,
+            None,
+            ServerState.STOPPED,
+            None,
+        ),
         (
             {"alive": False, "exit_code": 2},
             1_000_100,
@@ -147,7 +181,11 @@ def test_run_ids_are_utc_and_have_their_shape() -> None:
     ],
 )
 def test_states_follow_from_facts(
-    facts: dict[str, object], now: float, silent_s: float | None, state: ServerState, reason: str | None
+    facts: dict[str, object],
+    now: float,
+    silent_s: float | None,
+    state: ServerState,
+    reason: str | None,
 ) -> None:
     seen = RunFacts(RECORD, started_unix_s=1_000_000.0, **facts)  # type: ignore[arg-type]
     status = status_of(seen, now_unix_s=now, silent_s=silent_s)
@@ -160,7 +198,12 @@ def test_states_follow_from_facts(
 
 @pytest.mark.parametrize(
     ("bind", "address"),
-    [("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("10.0.0.5", "10.0.0.5"), ("fd00::1", "[fd00::1]")],
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "127.0.0.1"),
+        ("10.0.0.5", "10.0.0.5"),
+        ("fd00::1", "[fd00::1]"),
+    ],
 )
 def test_where_a_server_answers(bind: str, address: str) -> None:
     assert reachable_address(bind) == address
@@ -175,28 +218,43 @@ def test_where_a_server_answers(bind: str, address: str) -> None:
         (("vllm",), {"OTHER_API_KEY": "d"}, None),
     ],
 )
-def test_a_server_s_key_is_found(argv: tuple[str, ...], env: dict[str, str], key: str | None) -> None:
+def test_a_server_s_key_is_found(
+    argv: tuple[str, ...], env: dict[str, str], key: str | None
+) -> None:
     assert running_server_secrets.api_key_of(Command(argv, env), engines.get("vllm")) == key
 
 
 @pytest.mark.parametrize(
     ("text", "key"),
-    [("admin_key: x\napi_key: 0a1b\n", "0a1b"), ("api_key:\n- first\n- second\n", "first"), ("admin_key: x\n", None)],
+    [
+        ("admin_key: x\napi_key: 0a1b\n", "0a1b"),
+        ("api_key:\n- first\n- second\n", "first"),
+        ("admin_key: x\n", None),
+    ],
 )
 def test_tabbyapi_s_own_key_file(tmp_path: Path, text: str, key: str | None) -> None:
     (tmp_path / "api_tokens.yml").write_text(text)
     tabby = engines.get("tabbyapi")
-    assert asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
+    assert (
+        asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
+    )
     assert asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, None)) is None
 
 
-def test_a_start_that_prints_nothing_more_names_the_known_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_prints_nothing_more_names_the_known_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     record = RunRecord("20261121-031502-vllm-3f2a", "local", PLAN, COMMAND, 0.0, 600.0)
-    run = watched_run.WatchedRun(LocalHost(), "/tmp/run", record, engines.get("vllm"), adopted=False)
+    run = watched_run.WatchedRun(
+        LocalHost(), "/tmp/run", record, engines.get("vllm"), adopted=False
+    )
     run.read(b"INFO vLLM is using nccl==2.28.9\n", 0)
     assert not run.status.findings
     monkeypatch.setattr(watched_run, "STUCK_S", 0.0)
-    assert run.refresh() and [finding.code for finding in run.status.findings] == ["log.nccl-start", "start.stuck"]
+    assert run.refresh() and [finding.code for finding in run.status.findings] == [
+        "log.nccl-start",
+        "start.stuck",
+    ]
     monkeypatch.undo()
     run.read(b"INFO loading weights\n", 32)
     assert run.refresh() and not run.status.findings

@@ -1,4 +1,5 @@
-"""Servers outlive the program that started them: adoption, a lost link, logs that flood, keys, a port that moves."""
+"""Servers outlive the program that started them: adoption, a lost link, logs that flood, keys, a
+port that moves."""
 
 from __future__ import annotations
 
@@ -37,8 +38,15 @@ def test_another_supervisor_adopts_with_state_and_log(make: Make) -> None:
         other = Supervisor(LocalHost(), seen.append)
         try:
             (adopted,) = await other.runs()
-            assert (adopted.state, adopted.adopted, adopted.pid) == (ServerState.READY, True, first.pid)
-            assert (adopted.served_model, adopted.ready_after_s) == (first.served_model, first.ready_after_s)
+            assert (adopted.state, adopted.adopted, adopted.pid) == (
+                ServerState.READY,
+                True,
+                first.pid,
+            )
+            assert (adopted.served_model, adopted.ready_after_s) == (
+                first.served_model,
+                first.ready_after_s,
+            )
             assert other.record(first.run_id) == supervisor.record(first.run_id)
             ring = other.log(first.run_id)
             await eventually(lambda: len(ring) >= 53, what="its log from byte 0")
@@ -59,26 +67,37 @@ def test_the_reason_of_a_failure_is_found_again_by_the_next_one(
         status = await supervisor.wait_ready(await start(supervisor, make("exit=2")), READY_S)
         other = Supervisor(LocalHost())
         (again,) = await other.runs()
-        assert (again.state, again.exit_code, again.reason) == (ServerState.FAILED, 2, status.reason)
+        assert (again.state, again.exit_code, again.reason) == (
+            ServerState.FAILED,
+            2,
+            status.reason,
+        )
         await other.close()
 
     supervised(scenario)
 
 
 def test_the_log_of_a_run_that_others_outlive_is_read_at_once(make: Make) -> None:
-    """The server has ended, and one of its processes lives still: nobody has read the log yet, and `load_log` does."""
+    """The server has ended, and one of its processes lives still: nobody has read the log yet, and
+    `load_log` does."""
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make("worker"))
         await supervisor.close()
-        Path(status.run_dir or "", "stop.json").write_text('{"unix_s": 1.0}')  # as the watch of a rank writes it
+        # as the watch of a rank writes it
+        Path(status.run_dir or "", "stop.json").write_text('{"unix_s": 1.0}')
         os.kill(status.pid or 0, signal.SIGKILL)
         other = Supervisor(LocalHost())
         try:
-            await eventually(lambda: not psutil.pid_exists(status.pid or 0), what="the end of the server")
+            await eventually(
+                lambda: not psutil.pid_exists(status.pid or 0), what="the end of the server"
+            )
             (left,) = await other.runs()
             assert left.outlived == 1
-            assert "INFO:     Application startup complete." in (await other.load_log(status.run_id)).lines()
+            assert (
+                "INFO:     Application startup complete."
+                in (await other.load_log(status.run_id)).lines()
+            )
         finally:
             await other.close()
         await supervisor.runs()
@@ -136,8 +155,12 @@ def test_the_last_words_of_a_process_that_outlived_its_server_are_in_the_log(mak
         os.kill(status.pid or 0, signal.SIGKILL)
         await supervisor.wait(status.run_id, lambda s: s.state is ServerState.CRASHED, READY_S)
         words.append(Path(status.run_dir or "", "log"))
-        await eventually(lambda: not supervisor.status(status.run_id).outlived, what="the end of all processes")
-        await eventually(lambda: "the last words" in supervisor.log(status.run_id).lines(), 2, "the last line")
+        await eventually(
+            lambda: not supervisor.status(status.run_id).outlived, what="the end of all processes"
+        )
+        await eventually(
+            lambda: "the last words" in supervisor.log(status.run_id).lines(), 2, "the last line"
+        )
 
     supervised(scenario, LateHost())
 
@@ -187,8 +210,11 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cycles", [pytest.param(2), pytest.param(20, marks=pytest.mark.long)])
-def test_servers_outlive_a_killed_workbench_and_nothing_outlives_a_stop(tmp_path: Path, cycles: int) -> None:
-    """kill -9 of the starter, at once after the start or once ready; the next Workbench adopts and stops the server."""
+def test_servers_outlive_a_killed_workbench_and_nothing_outlives_a_stop(
+    tmp_path: Path, cycles: int
+) -> None:
+    """kill -9 of the starter, at once after the start or once ready; the next Workbench adopts and
+    stops the server."""
     launcher = fake_engine.install(tmp_path / "bin")
     support = str(Path(__file__).parents[2])
     shm_before = set(os.listdir("/dev/shm"))
@@ -208,7 +234,9 @@ def test_servers_outlive_a_killed_workbench_and_nothing_outlives_a_stop(tmp_path
             status = await supervisor.wait_ready(run_id, READY_S)
             assert (status.state, status.adopted) == (ServerState.READY, True), status.reason
             ring = supervisor.log(run_id)
-            await eventually(lambda: any("line 19" in line for line in ring.lines()), what="its log")
+            await eventually(
+                lambda: any("line 19" in line for line in ring.lines()), what="its log"
+            )
             assert len(processes_of(status.run_dir or "")) >= 2
             assert (await supervisor.stop(run_id, grace_s=0.5)).state is ServerState.STOPPED
             assert processes_of(status.run_dir or "") == []
@@ -250,12 +278,18 @@ def test_a_lost_link_is_unknown_and_is_picked_up_again(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())
         host.cut = True
-        unknown = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.READY, 20)
+        unknown = await supervisor.wait(
+            status.run_id, lambda s: s.state is not ServerState.READY, 20
+        )
         assert unknown.state is ServerState.UNKNOWN
-        assert unknown.reason is not None and unknown.reason.startswith("connection lost (last seen ")
+        assert unknown.reason is not None and unknown.reason.startswith(
+            "connection lost (last seen "
+        )
         assert unknown.reason.endswith(", ready)")
         host.cut = False
-        again = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.UNKNOWN, 20)
+        again = await supervisor.wait(
+            status.run_id, lambda s: s.state is not ServerState.UNKNOWN, 20
+        )
         assert (again.state, again.pid) == (ServerState.READY, status.pid)
 
     supervised(scenario, host)
@@ -340,9 +374,13 @@ def test_tabbyapi_moves_to_another_port_by_itself(tmp_path: Path) -> None:
 
 def test_the_version_of_an_adopted_ready_server_is_read_from_its_log() -> None:
     """A server in a container: no program on the host tells its version."""
-    record = RunRecord("20261122-200000-vllm-abcd", "local", LaunchPlan("vllm", "m"), Command(("vllm",)), 1.0, 60.0)
+    record = RunRecord(
+        "20261122-200000-vllm-abcd", "local", LaunchPlan("vllm", "m"), Command(("vllm",)), 1.0, 60.0
+    )
     run = WatchedRun(LocalHost(), "/runs/one", record, engines.get("vllm"), adopted=True)
     run.facts = replace(run.facts, alive=True, ready=ReadyFacts(2.0, "m", 1.0, 8000))
-    run.read(b"(APIServer pid=1) INFO 11-22 21:10:11 [utils.py:1] vLLM API server version 0.32.0\n", 0)
+    run.read(
+        b"(APIServer pid=1) INFO 11-22 21:10:11 [utils.py:1] vLLM API server version 0.32.0\n", 0
+    )
     run.refresh()
     assert (run.status.state, run.status.engine_version) == (ServerState.READY, "0.32.0")

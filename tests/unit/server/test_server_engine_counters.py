@@ -40,13 +40,27 @@ AFTER = EngineMetrics(
     spec_draft_tokens=80,
     spec_accepted_tokens=60,
 )
-DURING = [EngineMetrics(running=r, waiting=w, kv_use_pct=k) for r, w, k in ((4, 0, 10.0), (8, 6, 30.5), (6, 3, 20.0))]
+DURING = [
+    EngineMetrics(running=r, waiting=w, kv_use_pct=k)
+    for r, w, k in ((4, 0, 10.0), (8, 6, 30.5), (6, 3, 20.0))
+]
 
 
 def test_differences_means_and_maxima() -> None:
     e = engine_counters.summarize(BEFORE, DURING, AFTER)
-    assert (e.requests_finished, e.prompt_tokens, e.generation_tokens, e.preemptions) == (20, 1000, 600, 3)
-    assert (e.running_mean, e.running_max, e.waiting_mean, e.waiting_max, e.kv_use_max_pct) == (6.0, 8, 3.0, 6, 30.5)
+    assert (e.requests_finished, e.prompt_tokens, e.generation_tokens, e.preemptions) == (
+        20,
+        1000,
+        600,
+        3,
+    )
+    assert (e.running_mean, e.running_max, e.waiting_mean, e.waiting_max, e.kv_use_max_pct) == (
+        6.0,
+        8,
+        3.0,
+        6,
+        30.5,
+    )
     assert (e.prefix_hit_pct, e.prefix_hit_tokens, e.samples) == (5.0, 50, 3)
     assert e.spec_accepted_pct == 75.0  # a counter that appeared with its first use began at 0
     assert e.absent == {}
@@ -59,16 +73,20 @@ def test_an_unread_counter_is_absent_with_the_reason() -> None:
     back = engine_counters.summarize(AFTER, DURING, BEFORE)
     assert back.prompt_tokens is None and "decreased" in back.absent["prompt_tokens"]
     nothing = engine_counters.no_counters("no page")
-    assert all((getattr(nothing, name) is None) == (name in nothing.absent) for name in nothing.absent)
+    assert all(
+        (getattr(nothing, name) is None) == (name in nothing.absent) for name in nothing.absent
+    )
 
 
 def test_disagreements_name_both_counts() -> None:
     e = engine_counters.summarize(BEFORE, DURING, AFTER)
     assert engine_counters.disagreements(e, 20, 1000, 600) == ()
-    assert engine_counters.disagreements(e, 19, 1000, None) == ("requests: the engine counted 20, this benchmark 19",)
+    assert engine_counters.disagreements(e, 19, 1000, None) == (
+        "requests: the engine counted 20, this benchmark 19",
+    )
 
 
-# -- pages -----------------------------------------------------------------------------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 
 LLAMA = """\
 # TYPE llamacpp:prompt_tokens_total counter
@@ -88,7 +106,10 @@ def test_sglang_looks_every_prompt_token_up() -> None:
     page += 'sglang:prompt_tokens_total{is_streaming="false"} 10.0\n'
     page += 'sglang:cached_tokens_total{cache_source="device"} 25.0\n'
     read = metrics.parse(page, engines.get("sglang"))
-    assert (read.prompt_tokens, read.prefix_hit_pct) == (100, 25.0) and "prefix_query_tokens" not in read.absent
+    assert (read.prompt_tokens, read.prefix_hit_pct) == (
+        100,
+        25.0,
+    ) and "prefix_query_tokens" not in read.absent
 
 
 @pytest.mark.parametrize(
@@ -107,13 +128,15 @@ def test_whose_page_it_is(page: str, engine: str | None) -> None:
     assert (found.name if found else None) == engine
 
 
-# -- tokenizer endpoints ---------------------------------------------------------------------------------------------
+# -- tokenizer endpoints ---------------------------------------------------------------------------
 
 MESSAGES = {"messages": [{"role": "user", "content": "a b"}]}
 TEXT = {"prompt": "a b"}
 
 
-def ask(engine: str, asked: Mapping[str, Any], replies: Mapping[str, Any]) -> tuple[int | None, Tokenizer, list[Any]]:
+def ask(
+    engine: str, asked: Mapping[str, Any], replies: Mapping[str, Any]
+) -> tuple[int | None, Tokenizer, list[Any]]:
     """Return the count and the requests made. `replies` are answers by path; a number is a status."""
     sent: list[Any] = []
 
@@ -123,7 +146,9 @@ def ask(engine: str, asked: Mapping[str, Any], replies: Mapping[str, Any]) -> tu
         return httpx.Response(reply) if isinstance(reply, int) else httpx.Response(200, json=reply)
 
     async def go() -> tuple[int | None, Tokenizer]:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://h") as http:
+        async with httpx.AsyncClient(
+            transport=httpx.MockTransport(answer), base_url="http://h"
+        ) as http:
             tokenizer = Tokenizer(http, engines.get(engine), "m")
             return await tokenizer.count(asked), tokenizer
 
@@ -133,14 +158,19 @@ def ask(engine: str, asked: Mapping[str, Any], replies: Mapping[str, Any]) -> tu
 def test_vllm_counts_messages_with_their_template() -> None:
     reply = {"count": 9, "max_model_len": 2048, "tokens": [1] * 9}
     count, tokenizer, sent = ask("vllm", MESSAGES, {"/tokenize": reply})
-    assert (count, tokenizer.max_model_len) == (9, 2048) and sent == [("/tokenize", {"model": "m", **MESSAGES})]
+    assert (count, tokenizer.max_model_len) == (9, 2048) and sent == [
+        ("/tokenize", {"model": "m", **MESSAGES})
+    ]
 
 
 def test_llama_cpp_writes_messages_as_a_text_first() -> None:
     replies = {"/apply-template": {"prompt": "<|user|>a b"}, "/tokenize": {"tokens": [1, 2, 3]}}
     count, _, sent = ask("llamacpp", MESSAGES, replies)
     assert count == 3
-    assert sent[1] == ("/tokenize", {"content": "<|user|>a b", "add_special": True, "parse_special": True})
+    assert sent[1] == (
+        "/tokenize",
+        {"content": "<|user|>a b", "add_special": True, "parse_special": True},
+    )
 
 
 def test_tabbyapi_gives_a_length() -> None:
@@ -148,7 +178,10 @@ def test_tabbyapi_gives_a_length() -> None:
 
 
 def test_sglang_counts_texts_only() -> None:
-    assert ask("sglang", TEXT, {"/tokenize": {"tokens": [1, 2], "count": 2, "max_model_len": -1}})[0] == 2
+    assert (
+        ask("sglang", TEXT, {"/tokenize": {"tokens": [1, 2], "count": 2, "max_model_len": -1}})[0]
+        == 2
+    )
     count, tokenizer, sent = ask("sglang", MESSAGES, {"/tokenize": {"count": 2}})
     assert count is None and sent == [] and "accepts no messages" in str(tokenizer.problem)
 
@@ -172,6 +205,7 @@ def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:
 def test_waiting_ends_when_no_count_is_below_the_benchmarks() -> None:
     e = EngineDuring(requests_finished=20, prompt_tokens=1000, generation_tokens=600)
     assert engine_counters.caught_up(e, 20, 1000, 600)
-    assert engine_counters.caught_up(e, 19, None, 600)  # others asked too: more waiting would not make them agree
+    # others asked too: more waiting would not make them agree
+    assert engine_counters.caught_up(e, 19, None, 600)
     assert not engine_counters.caught_up(e, 20, 1000, 601)
     assert engine_counters.caught_up(engine_counters.no_counters("no page"), 20, 1000, 600)

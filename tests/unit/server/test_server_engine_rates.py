@@ -16,12 +16,15 @@ T0 = 1_800_000_000
 
 
 def values(*readings: EngineMetrics) -> dict[str, dict[int, float]]:
-    """Return the values of all readings, by field and seconds since T0. Fails if a second has two values."""
+    """Return the values of all readings, by field and seconds since T0. Fails if a second has two
+    values."""
     meter, found = RateMeter(), defaultdict[str, dict[int, float]](dict)
     for read in readings:
         for second, by_field in meter.take(read).items():
             for field, value in by_field.items():
-                assert second - T0 not in found[field], f"second value of {field} in second {second - T0}"
+                assert second - T0 not in found[field], (
+                    f"second value of {field} in second {second - T0}"
+                )
                 found[field][second - T0] = value
     return found
 
@@ -31,27 +34,35 @@ def generated(at_s: float, count: int | None, **more: int | float | None) -> Eng
 
 
 def test_a_rate_is_that_of_its_whole_second() -> None:
-    found = values(generated(0.0, 100), generated(1.5, 250), generated(2.5, 450), generated(4.0, 450))
+    found = values(
+        generated(0.0, 100), generated(1.5, 250), generated(2.5, 450), generated(4.0, 450)
+    )
     assert found["generation_tok_s"] == {0: 100.0, 1: 150.0, 2: 100.0, 3: 0.0}
 
 
 def test_two_readings_give_the_rates_between_them() -> None:
     first = generated(0.0, 100, prefix_hit_tokens=0, prefix_query_tokens=0, preemptions=5)
-    second = generated(2.0, 700, prefix_hit_tokens=30, prefix_query_tokens=120, preemptions=3, running=4, waiting=1)
+    second = generated(
+        2.0, 700, prefix_hit_tokens=30, prefix_query_tokens=120, preemptions=3, running=4, waiting=1
+    )
     found = between(first, second)
     assert found == {"generation_tok_s": 300.0, "prefix_hit_pct": 25.0, "running": 4, "waiting": 1}
     assert between(second, second) == {"running": 4, "waiting": 1}
 
 
 def test_the_part_of_the_first_second_is_not_a_value() -> None:
-    assert values(generated(0.4, 0), generated(1.4, 100), generated(2.4, 200))["generation_tok_s"] == {1: 100.0}
+    assert values(generated(0.4, 0), generated(1.4, 100), generated(2.4, 200))[
+        "generation_tok_s"
+    ] == {1: 100.0}
 
 
 @given(
     st.lists(st.tuples(st.floats(0.05, 4.9), st.integers(0, 10_000)), min_size=3, max_size=60),
     st.floats(0.0, 1.0),
 )
-def test_the_values_of_a_rate_sum_to_the_counter(steps: list[tuple[float, int]], begin_s: float) -> None:
+def test_the_values_of_a_rate_sum_to_the_counter(
+    steps: list[tuple[float, int]], begin_s: float
+) -> None:
     at_s, count, readings = begin_s, 0, [generated(begin_s, 0)]
     for step_s, more in steps:
         at_s, count = at_s + step_s, count + more
@@ -59,7 +70,8 @@ def test_the_values_of_a_rate_sum_to_the_counter(steps: list[tuple[float, int]],
     at_s = math.ceil(at_s)
     readings += [generated(at_s + 0.5, count), generated(at_s + 1.5, count)]
     rate = values(*readings)["generation_tok_s"]
-    unknown = steps[0][1] if begin_s else 0  # at most: the second in which the first reading was made
+    # at most: the second in which the first reading was made
+    unknown = steps[0][1] if begin_s else 0
     assert all(value >= -1e-6 for value in rate.values())
     if begin_s + steps[0][0] < 1.0:
         return  # the first readings are inside of one second
@@ -73,7 +85,9 @@ def test_no_reading_for_some_seconds_is_a_gap() -> None:
 
 
 def test_a_page_that_could_not_be_read_is_a_gap() -> None:
-    found = values(generated(0, 0), generated(1, 50), generated(2, None), generated(3, 400), generated(4, 450))
+    found = values(
+        generated(0, 0), generated(1, 50), generated(2, None), generated(3, 400), generated(4, 450)
+    )
     assert found["generation_tok_s"] == {0: 50.0, 3: 50.0}
 
 
@@ -108,7 +122,10 @@ def test_shares_are_of_the_second_and_absent_when_nothing_happened() -> None:
 
 
 def test_gauges_stand_at_the_end_of_their_second() -> None:
-    readings = [EngineMetrics(unix_s=T0 + s + 0.02, running=s, waiting=0, kv_use_pct=s / 2) for s in range(4)]
+    readings = [
+        EngineMetrics(unix_s=T0 + s + 0.02, running=s, waiting=0, kv_use_pct=s / 2)
+        for s in range(4)
+    ]
     found = values(*readings)
     assert found["running"] == {0: 1, 1: 2, 2: 3}
     assert found["kv_use_pct"] == {0: 0.5, 1: 1.0, 2: 1.5}

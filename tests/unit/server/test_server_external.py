@@ -24,9 +24,12 @@ def found_at(port: int) -> list[FoundServer]:
 
 @pytest.fixture
 def by_hand(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a server that calls itself vllm, with its output in a file and a key on its command line."""
+    """Start a server that calls itself vllm, with its output in a file and a key on its command
+    line."""
     port = free_port()
-    argv = fake_engine.by_hand(tmp_path, "org/a model", "--port", str(port), "--api-key", "sk-verysecret")
+    argv = fake_engine.by_hand(
+        tmp_path, "org/a model", "--port", str(port), "--api-key", "sk-verysecret"
+    )
     with (tmp_path / "out.txt").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, env={**os.environ, "FAKE_ENGINE": ""})
     process.port = port  # type: ignore[attr-defined]
@@ -42,10 +45,20 @@ def wait_for(port: int) -> FoundServer:
     raise AssertionError("not found")
 
 
-def test_a_server_by_hand_is_found_with_its_command_line(by_hand: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_a_server_by_hand_is_found_with_its_command_line(
+    by_hand: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     server = wait_for(by_hand.port)  # type: ignore[attr-defined]
-    assert (server.pid, server.engine, server.models) == (by_hand.pid, "vllm", (fake_engine.SERVED,))
-    assert "org/a model" in server.argv and "verysecret" not in server.command and "***" in server.command
+    assert (server.pid, server.engine, server.models) == (
+        by_hand.pid,
+        "vllm",
+        (fake_engine.SERVED,),
+    )
+    assert (
+        "org/a model" in server.argv
+        and "verysecret" not in server.command
+        and "***" in server.command
+    )
     assert server.output == str(tmp_path / "out.txt") and server.uid == os.getuid()
     assert server.bench == f"workbench bench --url http://127.0.0.1:{server.port}"
     assert alive(by_hand.pid)
@@ -64,7 +77,9 @@ def test_a_process_that_only_listens_is_not_a_server() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         port = silent.getsockname()[1]
-        child = subprocess.Popen(["vllm", "60"], pass_fds=[silent.fileno()], executable="/bin/sleep")
+        child = subprocess.Popen(
+            ["vllm", "60"], pass_fds=[silent.fileno()], executable="/bin/sleep"
+        )
         try:
             assert found_at(port) == []
         finally:

@@ -1,4 +1,5 @@
-"""Asked against in force: from real metrics pages and log lines, with secrets masked and nothing assumed."""
+"""Asked against in force: from real metrics pages and log lines, with secrets masked and nothing
+assumed."""
 
 from __future__ import annotations
 
@@ -14,15 +15,20 @@ from workbench.server.in_force import Sources, report
 
 VLLM = engines.get("vllm")
 CONFIG = (
-    "(EngineCore pid=7) INFO 11-20 23:20:20 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: "
-    "model='./tiny', dtype=torch.bfloat16, max_seq_len=2048, tensor_parallel_size=1, quantization=None, "
+    "(EngineCore pid=7) INFO 11-20 23:20:20 [core.py:133] Initializing a V1 LLM engine (v0.32.0) "
+    "with config: "
+    "model='./tiny', dtype=torch.bfloat16, max_seq_len=2048, tensor_parallel_size=1, "
+    "quantization=None, "
     "enforce_eager=True, compilation_config={'mode': 0, 'sizes': [1, 2]}, seed=0"
 )
 LOG = (
     CONFIG,
-    "(APIServer pid=3) INFO 11-20 23:20:00 [api.py:1] non-default args: {'port': 8123, 'served_model_name': ['tiny']}",
-    "WARNING 11-20 23:20:00 [envs.py:1] Unknown vLLM environment variable detected: VLLM_BLOCK_SIZE",
-    "INFO 11-20 [cuda.py:1] Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN']",
+    "(APIServer pid=3) INFO 11-20 23:20:00 [api.py:1] non-default args: {'port': 8123, "
+    "'served_model_name': ['tiny']}",
+    "WARNING 11-20 23:20:00 [envs.py:1] Unknown vLLM environment variable detected: "
+    "VLLM_BLOCK_SIZE",
+    "INFO 11-20 [cuda.py:1] Using FLASH_ATTN attention backend out of potential backends: "
+    "['FLASH_ATTN']",
     "Capturing CUDA graphs (decode, FULL): 100%|##########| 35/35 [00:02<00:00]",
     "box:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct",
 )
@@ -33,15 +39,27 @@ PAGE = (
 )
 
 
-def rows(flags: dict[str, object], env: dict[str, str] | None = None, **sources: object) -> dict[str, tuple]:  # type: ignore[type-arg]
+def rows(
+    flags: dict[str, object], env: dict[str, str] | None = None, **sources: object
+) -> dict[str, tuple]:  # type: ignore[type-arg]
     config = settings_in(CONFIG.partition("config: ")[2])
-    given = {"log": LOG, "metrics": PAGE, "config": config, "config_from": "log", "pid": 7, **sources}
+    given = {
+        "log": LOG,
+        "metrics": PAGE,
+        "config": config,
+        "config_from": "log",
+        "pid": 7,
+        **sources,
+    }
     made = report("run", VLLM, flags, env or {}, Sources(**given), secrets=("s3cret",))  # type: ignore[arg-type]
     return {row.name: (row.asked, row.in_force, row.where, row.differs) for row in made.rows}
 
 
 def test_each_source_answers_what_it_knows() -> None:
-    answers = {"/v1/models": {"data": [{"id": "tiny", "max_model_len": 2048}]}, "/version": {"version": "0.32.0"}}
+    answers = {
+        "/v1/models": {"data": [{"id": "tiny", "max_model_len": 2048}]},
+        "/version": {"version": "0.32.0"},
+    }
     found = rows({"max-model-len": 4096, "block-size": 128, "enforce-eager": True}, answers=answers)
     assert found["version"] == (None, "0.32.0", "/version", False)
     assert found["max model length"] == ("4096", "2048", "/v1/models", True)
@@ -69,7 +87,9 @@ def test_each_source_answers_what_it_knows() -> None:
         ("compilation-config", {"mode": 3}, "compilation-config", False),
     ],
 )
-def test_only_values_that_disagree_are_marked(flag: str, asked: object, name: str, differs: bool) -> None:
+def test_only_values_that_disagree_are_marked(
+    flag: str, asked: object, name: str, differs: bool
+) -> None:
     assert rows({flag: asked})[name][3] is differs
 
 
@@ -88,7 +108,13 @@ def test_what_nothing_reports_is_not_assumed() -> None:
 
 def test_the_environment_is_that_of_the_process() -> None:
     process = Command(
-        ("vllm",), {"NCCL_DEBUG": "INFO", "VLLM_BLOCK_SIZE": "16", "HF_TOKEN": "hf_abc", "OMP_NUM_THREADS": "4"}
+        ("vllm",),
+        {
+            "NCCL_DEBUG": "INFO",
+            "VLLM_BLOCK_SIZE": "16",
+            "HF_TOKEN": "hf_abc",
+            "OMP_NUM_THREADS": "4",
+        },
     )
     asked = {"VLLM_BLOCK_SIZE": "16", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0"}
     found = rows({}, asked, process=process)
@@ -100,29 +126,59 @@ def test_the_environment_is_that_of_the_process() -> None:
 
 
 def test_a_masked_value_is_no_difference() -> None:
-    process = Command(("vllm",), {"HF_ENDPOINT": "https://user:s3cret@host", "VLLM_API_KEY": "s3cret"})
-    found = rows({}, {"HF_ENDPOINT": "https://user:***@host", "VLLM_API_KEY": "***"}, process=process)
-    assert [found[n][3] for n in ("HF_ENDPOINT", "VLLM_API_KEY")] == [False, False] and "s3cret" not in str(found)
+    process = Command(
+        ("vllm",), {"HF_ENDPOINT": "https://user:s3cret@host", "VLLM_API_KEY": "s3cret"}
+    )
+    found = rows(
+        {}, {"HF_ENDPOINT": "https://user:***@host", "VLLM_API_KEY": "***"}, process=process
+    )
+    assert [found[n][3] for n in ("HF_ENDPOINT", "VLLM_API_KEY")] == [
+        False,
+        False,
+    ] and "s3cret" not in str(found)
 
 
 def test_secrets_are_masked_wherever_they_stand() -> None:
-    found = rows({"api-key": "s3cret", "hf-overrides": "with s3cret"}, config={"hf-overrides": "has s3cret"})
+    found = rows(
+        {"api-key": "s3cret", "hf-overrides": "with s3cret"}, config={"hf-overrides": "has s3cret"}
+    )
     assert "s3cret" not in str(found)
 
 
 def test_sglang_arguments_without_their_end() -> None:
-    text = "server_args={'model_path': './tiny', 'tp_size': 1, 'list': ['a,b', {'c': 1}], 'attention_backend': 'tor"
-    assert settings_in(text.partition("=")[2]) == {"model-path": "./tiny", "tp-size": "1", "list": "['a,b', {'c': 1}]"}
+    text = (
+        "server_args={'model_path': './tiny', 'tp_size': 1, 'list': ['a,b', {'c': 1}], "
+        "'attention_backend': 'tor"
+    )
+    assert settings_in(text.partition("=")[2]) == {
+        "model-path": "./tiny",
+        "tp-size": "1",
+        "list": "['a,b', {'c': 1}]",
+    }
     assert settings_in("model_path='x', dtype=None)") == {"model-path": "x", "dtype": "None"}
 
 
 def test_llama_cpp_answers_for_its_slots() -> None:
-    props = {"total_slots": 4, "model_path": "/m/t.gguf", "default_generation_settings": {"n_ctx": 2048}}
-    sources = Sources(answers={"/props": props}, log=("load_tensors: offloaded 17/33 layers to GPU",))
-    made = report("run", engines.get("llamacpp"), {"parallel": 2, "model": "/m/t.gguf"}, {}, sources)
+    props = {
+        "total_slots": 4,
+        "model_path": "/m/t.gguf",
+        "default_generation_settings": {"n_ctx": 2048},
+    }
+    sources = Sources(
+        answers={"/props": props}, log=("load_tensors: offloaded 17/33 layers to GPU",)
+    )
+    made = report(
+        "run", engines.get("llamacpp"), {"parallel": 2, "model": "/m/t.gguf"}, {}, sources
+    )
     found = {row.name: (row.asked, row.in_force, row.differs) for row in made.rows}
-    assert found["slots"] == ("2", "4", True) and found["context of a slot, tokens"] == (None, "2048", False)
-    assert found["layers on the GPU"] == (None, "17 of 33", False) and found["model file"][2] is False
+    assert found["slots"] == ("2", "4", True) and found["context of a slot, tokens"] == (
+        None,
+        "2048",
+        False,
+    )
+    assert (
+        found["layers on the GPU"] == (None, "17 of 33", False) and found["model file"][2] is False
+    )
     assert made.differing == 1
 
 
@@ -141,6 +197,10 @@ _JSON = st.recursive(
 @given(_JSON, st.text(max_size=200), st.lists(st.text(max_size=80), max_size=4))
 def test_any_answer_of_a_server_gives_a_table(answer: object, page: str, log: list[str]) -> None:
     for name in engines.names():
-        sources = Sources(log, page, {"/v1/models": answer, "/version": answer, "config": answer, "/props": answer})
+        sources = Sources(
+            log,
+            page,
+            {"/v1/models": answer, "/version": answer, "config": answer, "/props": answer},
+        )
         made = report("run", engines.get(name), {"max-model-len": 1}, {"A": "b"}, sources)
         assert all(row.where or row.in_force is None for row in made.rows)

@@ -1,4 +1,5 @@
-"""Servers that a launcher runs: waiting, ready, keepers that are killed, restarts from outside, adoption, stops."""
+"""Servers that a launcher runs: waiting, ready, keepers that are killed, restarts from outside,
+adoption, stops."""
 
 from __future__ import annotations
 
@@ -33,9 +34,13 @@ def standin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Standin:
     return standin_launcher.registered(monkeypatch, tmp_path / "scheduler")
 
 
-async def start(supervisor: Supervisor, made: Made, ready_timeout_s: float = READY_S) -> ServerStatus:
+async def start(
+    supervisor: Supervisor, made: Made, ready_timeout_s: float = READY_S
+) -> ServerStatus:
     plan, command = made
-    return await supervisor.start(replace(plan, run_as=WORD), command, VLLM, ready_timeout_s=ready_timeout_s)
+    return await supervisor.start(
+        replace(plan, run_as=WORD), command, VLLM, ready_timeout_s=ready_timeout_s
+    )
 
 
 async def ready(supervisor: Supervisor, made: Made) -> ServerStatus:
@@ -58,17 +63,24 @@ def test_every_launcher_has_options_and_a_module() -> None:
     assert set(OPTIONS) == {"process", WORD, *MODULES}
 
 
-def test_a_queued_server_waits_without_a_time_limit_and_is_not_asked(make: Make, standin: Standin) -> None:
+def test_a_queued_server_waits_without_a_time_limit_and_is_not_asked(
+    make: Make, standin: Standin
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         queued = standin.directory / "queued"
         queued.touch()
         status = await start(supervisor, make(), ready_timeout_s=3.0)
         waiting = "PENDING (Resources)"
         status = await supervisor.wait(status.run_id, lambda s: s.phase == waiting, READY_S)
-        assert (status.state, status.launcher_state, status.pid) == (ServerState.STARTING, waiting, None)
+        assert (status.state, status.launcher_state, status.pid) == (
+            ServerState.STARTING,
+            waiting,
+            None,
+        )
         assert [finding.code for finding in status.findings] == ["standin.note"]
         run = supervisor._runs[status.run_id]
-        run.facts = replace(run.facts, started_unix_s=run.now_unix_s - 60)  # longer than the time limit
+        # longer than the time limit
+        run.facts = replace(run.facts, started_unix_s=run.now_unix_s - 60)
         run.refresh()
         assert run.status.state is ServerState.STARTING
         assert run.task is None  # nobody asked the port, on which another server may listen
@@ -92,7 +104,9 @@ def test_a_queued_server_is_stopped(make: Make, standin: Standin) -> None:
     supervised(scenario)
 
 
-def test_a_unit_is_removed_only_when_none_of_its_runs_lives(make: Make, standin: Standin, tmp_path: Path) -> None:
+def test_a_unit_is_removed_only_when_none_of_its_runs_lives(
+    make: Make, standin: Standin, tmp_path: Path
+) -> None:
     standin.unit = tmp_path / "standin.service"
     standin.unit.touch()
 
@@ -103,7 +117,9 @@ def test_a_unit_is_removed_only_when_none_of_its_runs_lives(make: Make, standin:
             await supervisor.uninstall(first.run_id)
         await supervisor.stop(first.run_id)
         second = await ready(supervisor, make())
-        with pytest.raises(ServerError, match=f"runs the server of run {second.run_id} now") as caught:
+        with pytest.raises(
+            ServerError, match=f"runs the server of run {second.run_id} now"
+        ) as caught:
             await supervisor.uninstall(first.run_id)
         assert f"workbench stop {second.run_id} --uninstall" in (caught.value.next_step or "")
         assert standin.unit is not None and standin.unit.exists()
@@ -115,14 +131,22 @@ def test_a_unit_is_removed_only_when_none_of_its_runs_lives(make: Make, standin:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.slow
-def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(make: Make, number: int, standin: Standin) -> None:
+def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(
+    make: Make, number: int, standin: Standin
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())
         keeper = keeper_of(supervisor, status.run_id)
         os.kill(keeper, number)
-        await eventually(lambda: supervisor._runs[status.run_id].facts.pid not in (keeper, None), what="a new keeper")
+        await eventually(
+            lambda: supervisor._runs[status.run_id].facts.pid not in (keeper, None),
+            what="a new keeper",
+        )
         await until(supervisor, status.run_id, ServerState.READY)
-        assert {e.state for e in events if isinstance(e, ServerStatus)} <= {ServerState.STARTING, ServerState.READY}
+        assert {e.state for e in events if isinstance(e, ServerStatus)} <= {
+            ServerState.STARTING,
+            ServerState.READY,
+        }
         again = supervisor.status(status.run_id)
         assert (again.pid, again.started_unix_s) == (status.pid, status.started_unix_s)
         lines = supervisor.log(status.run_id).lines()
@@ -136,12 +160,15 @@ def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(make: Make, num
 
 
 @pytest.mark.slow
-def test_another_workbench_keeps_a_server_whose_keeper_was_lost(make: Make, standin: Standin) -> None:
+def test_another_workbench_keeps_a_server_whose_keeper_was_lost(
+    make: Make, standin: Standin
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())
         keeper = keeper_of(supervisor, status.run_id)
         await supervisor.close()
-        os.killpg(os.getsid(keeper), signal.SIGKILL)  # as a reboot of the machine does it, but for the server
+        # as a reboot of the machine does it, but for the server
+        os.killpg(os.getsid(keeper), signal.SIGKILL)
         others = [Supervisor(LocalHost()) for _ in range(3)]
         try:
             for listed in await asyncio.gather(*(other.runs() for other in others)):
@@ -160,7 +187,9 @@ def test_another_workbench_keeps_a_server_whose_keeper_was_lost(make: Make, stan
 
 
 @pytest.mark.slow
-def test_the_launcher_says_how_a_server_ended_whose_keeper_was_lost(make: Make, standin: Standin) -> None:
+def test_the_launcher_says_how_a_server_ended_whose_keeper_was_lost(
+    make: Make, standin: Standin
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())
         keeper = keeper_of(supervisor, status.run_id)
@@ -172,7 +201,11 @@ def test_the_launcher_says_how_a_server_ended_whose_keeper_was_lost(make: Make, 
         for _ in range(2):  # the answer is kept: the second Workbench does not ask
             other = Supervisor(LocalHost())
             (listed,) = await other.runs()
-            assert (listed.state, listed.exit_code, listed.exit_signal) == (ServerState.CRASHED, 137, "SIGKILL")
+            assert (listed.state, listed.exit_code, listed.exit_signal) == (
+                ServerState.CRASHED,
+                137,
+                "SIGKILL",
+            )
             assert f"standin: {status.run_id} has ended" in (listed.reason or "")
             await other.close()
             standin.ask = None  # type: ignore[method-assign, assignment]
@@ -194,7 +227,9 @@ def test_a_stop_without_a_keeper_stops_the_server(make: Make, standin: Standin) 
     supervised(scenario)
 
 
-def test_a_server_that_was_restarted_from_outside_is_ready_after_another_token(make: Make, standin: Standin) -> None:
+def test_a_server_that_was_restarted_from_outside_is_ready_after_another_token(
+    make: Make, standin: Standin
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         made = make()
         status = await ready(supervisor, made)
@@ -225,9 +260,15 @@ def test_a_stop_of_an_adopted_server_leaves_it(make: Make, standin: Standin) -> 
         server = subprocess.Popen(command.argv, stdout=log, env={**os.environ, **command.env})
         try:
             (standin.directory / "theirs.pid").write_text(str(server.pid))
-            status = await supervisor.start(replace(plan, run_as=WORD), command, VLLM, adopts="theirs")
+            status = await supervisor.start(
+                replace(plan, run_as=WORD), command, VLLM, adopts="theirs"
+            )
             status = await supervisor.wait_ready(status.run_id, READY_S)
-            assert (status.state, status.pid, status.others) == (ServerState.READY, server.pid, True)
+            assert (status.state, status.pid, status.others) == (
+                ServerState.READY,
+                server.pid,
+                True,
+            )
             stopped = await supervisor.stop(status.run_id)
             assert (stopped.state, stopped.reason) == (
                 ServerState.STOPPED,
@@ -246,7 +287,9 @@ def test_a_stop_of_an_adopted_server_leaves_it(make: Make, standin: Standin) -> 
 
 def test_a_launcher_refuses_a_start(make: Make, standin: Standin) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        standin.against = [Finding(Level.ERROR, "standin.closed", "the queue is closed", fix="use another queue")]
+        standin.against = [
+            Finding(Level.ERROR, "standin.closed", "the queue is closed", fix="use another queue")
+        ]
         with pytest.raises(PlanError, match="the queue is closed") as refused:
             await start(supervisor, make())
         assert refused.value.next_step == "use another queue"
@@ -266,7 +309,9 @@ def test_a_server_without_a_launcher_cannot_be_restarted_in_place(make: Make) ->
 
 
 def test_the_file_launched_survives_damage() -> None:
-    whole = Launched("h", "s", "10.0.0.2", 7, 2, 100.0, "i@sha256:1", ("0", "1"), 50.0, "COMPLETED", 3)
+    whole = Launched(
+        "h", "s", "10.0.0.2", 7, 2, 100.0, "i@sha256:1", ("0", "1"), 50.0, "COMPLETED", 3
+    )
     assert parse_launched(encode_launched(whole)) == whole
     assert parse_launched(b"") is None
     damaged = b"pid x\nrestarts -1\nends_unix_s soon\nexit_code \xff\nstate a\x1b[31mb\nhandle\n"

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_command, mask_text, secret_values
-from workbench.server.log_lines import READ_BYTES, LineAssembler, LogFollower, LogRing, level_of, log_line, log_lines
+from workbench.server.log_lines import (
+    READ_BYTES,
+    LineAssembler,
+    LogFollower,
+    LogRing,
+    level_of,
+    log_line,
+    log_lines,
+)
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -36,7 +44,10 @@ def test_a_character_cut_by_a_read_is_whole_again() -> None:
 
 
 def test_progress_bars_fold_to_their_last_state() -> None:
-    assert log_line(b"shards:   0%|  | 0/2\rshards:  50%|# | 1/2\rshards: 100%|##| 2/2\r") == "shards: 100%|##| 2/2"
+    assert (
+        log_line(b"shards:   0%|  | 0/2\rshards:  50%|# | 1/2\rshards: 100%|##| 2/2\r")
+        == "shards: 100%|##| 2/2"
+    )
     assembler = LineAssembler()
     assert assembler.feed(b"Capturing: 10%\rCapturing: 35%") == []
     assert assembler.unfinished == "Capturing: 35%"
@@ -77,8 +88,27 @@ def test_control_sequences_of_a_command_are_removed(raw: bytes, shown: str) -> N
 RAW = st.one_of(
     st.binary(max_size=12),
     st.text(max_size=12).map(str.encode),
-    st.sampled_from([b"INFO ready", b"key sesam", b"hf_" + b"A1" * 10, b"8 tokens", b"token", b"s=1", b"x" * 8193]),
-    st.sampled_from(["Σ ✓ 100 %".encode(), b"\xe2\x9c", b"a\tb", b"1%\r2%", b"\x1b[1mhi\x1b[0m", "a\u2028b".encode()]),
+    st.sampled_from(
+        [
+            b"INFO ready",
+            b"key sesam",
+            b"hf_" + b"A1" * 10,
+            b"8 tokens",
+            b"token",
+            b"s=1",
+            b"x" * 8193,
+        ]
+    ),
+    st.sampled_from(
+        [
+            "Σ ✓ 100 %".encode(),
+            b"\xe2\x9c",
+            b"a\tb",
+            b"1%\r2%",
+            b"\x1b[1mhi\x1b[0m",
+            "a\u2028b".encode(),
+        ]
+    ),
 )
 
 
@@ -101,13 +131,26 @@ def test_secrets_are_masked_by_value_by_name_and_by_shape() -> None:
     )
     assert mask_text("Authorization: Bearer abcdefgh12345") == "Authorization: Bearer ***"
     assert mask_text("token=hf_ABCDEFGHIJKLMNOPQRSTUVWX") == "token=***"
-    assert mask_text("args: {'api_key': None, 'max_tokens': 16}") == "args: {'api_key': None, 'max_tokens': 16}"
+    assert (
+        mask_text("args: {'api_key': None, 'max_tokens': 16}")
+        == "args: {'api_key': None, 'max_tokens': 16}"
+    )
     assert mask_text("token usage: 0.08, #token: 5383") == "token usage: 0.08, #token: 5383"
 
 
 def test_a_command_is_masked_wherever_the_secret_occurs() -> None:
     command = Command(
-        argv=("vllm", "serve", "m", "--api-key", "one-key", "two-key", "--port", "8000", "--hf-token=three-key"),
+        argv=(
+            "vllm",
+            "serve",
+            "m",
+            "--api-key",
+            "one-key",
+            "two-key",
+            "--port",
+            "8000",
+            "--hf-token=three-key",
+        ),
         env={"HF_TOKEN": "four-key", "VLLM_LOGGING_LEVEL": "INFO", "COPY": "say one-key"},
         files={"config.yml": "key: two-key\n"},
     )
@@ -121,9 +164,16 @@ def test_a_command_is_masked_wherever_the_secret_occurs() -> None:
 @pytest.mark.parametrize(
     ("line", "level"),
     [
-        ("(EngineCore_DP0 pid=3) ERROR 11-20 23:21:40 [core.py:1] EngineCore failed to start.", "error"),
+        (
+            "(EngineCore_DP0 pid=3) ERROR 11-20 23:21:40 [core.py:1] EngineCore failed to start.",
+            "error",
+        ),
         ("(APIServer pid=3) WARNING 11-20 23:21:40 [vllm.py:1703] Enforce eager set", "warn"),
-        ("(APIServer pid=3) INFO 11-20 23:21:40 [entry.py:140] Starting vLLM server on http://127.0.0.1:1", "info"),
+        (
+            "(APIServer pid=3) INFO 11-20 23:21:40 [entry.py:140] Starting vLLM server on "
+            "http://127.0.0.1:1",
+            "info",
+        ),
         ('INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK', "info"),
         ("W1121 00:30:10.037000 30548 torch/_library/triton.py:53] Triton not available", "warn"),
         ("[W1120 23:20:31.751869806 utils.cpp:68] Warning: NUMA binding", "warn"),
@@ -146,7 +196,9 @@ def test_the_ring_keeps_the_first_and_last_lines_and_counts_the_dropped() -> Non
     ring = LogRing(head_lines=3, tail_lines=4)
     ring.extend(f"line {n}" for n in range(20))
     assert list(ring.lines(0, 3)) == ["line 0", "line 1", "line 2"]
-    assert ring.lines(3, 1) == ["… 13 lines are no longer in memory; a search reads the whole file …"]
+    assert ring.lines(3, 1) == [
+        "… 13 lines are no longer in memory; a search reads the whole file …"
+    ]
     assert list(ring.lines(4)) == ["line 16", "line 17", "line 18", "line 19"]
     assert (len(ring), ring.total, ring.dropped) == (8, 20, 13)
     assert list(ring.lines(6, 100)) == ["line 18", "line 19"]

@@ -1,7 +1,8 @@
-"""Known lines are found, healthy logs give no finding, and the decisive line is found among the noise.
+"""Known lines are found, healthy logs give no finding, and the decisive line is found among the
+noise.
 
-tests/fixtures/logs contains excerpts of runs made for this project. Failures that need a GPU are written by hand here,
-in the form in which the engines print them.
+tests/fixtures/logs contains excerpts of runs made for this project. Failures that need a GPU are
+written by hand here, in the form in which the engines print them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from hypothesis import strategies as st
 from workbench import engines
 from workbench.model.findings import Level, by_severity
 from workbench.server.log_lines import level_of
-from workbench.server.log_patterns import LogScan, explain, first_error, forms_of, match, patterns, plain, stuck
+from workbench.server.log_patterns import (
+    LogScan,
+    explain,
+    first_error,
+    forms_of,
+    match,
+    patterns,
+    plain,
+    stuck,
+)
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 
@@ -37,7 +47,10 @@ def test_each_pattern_finds_its_sample_through_the_prefilter(pattern) -> None:  
         text = [*before, pattern.sample.upper() if before is noise else pattern.sample, *noise]
         found = [f for f in match(text, engine) if f.code == f"log.{pattern.id}"]
         if pattern.only_last:
-            assert not found and stuck(pattern.sample, engine, None, 130.0)[0].code == f"log.{pattern.id}"
+            assert (
+                not found
+                and stuck(pattern.sample, engine, None, 130.0)[0].code == f"log.{pattern.id}"
+            )
         else:
             assert len(found) == 1 and found[0].evidence and found[0].fix and found[0].source
 
@@ -51,7 +64,12 @@ def test_ids_are_unique_and_texts_are_for_people() -> None:
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [("vllm-healthy", "vllm"), ("sglang-healthy", "sglang"), ("llamacpp-healthy", "llamacpp"), ("vllm-healthy", None)],
+    [
+        ("vllm-healthy", "vllm"),
+        ("sglang-healthy", "sglang"),
+        ("llamacpp-healthy", "llamacpp"),
+        ("vllm-healthy", None),
+    ],
 )
 def test_healthy_logs_raise_no_alarm(name: str, engine: str | None) -> None:
     assert len(lines(name)) > 30
@@ -66,16 +84,27 @@ def test_a_pattern_of_another_engine_is_not_applied() -> None:
 
 
 def test_findings_come_in_the_order_of_the_lines_and_once_each() -> None:
-    text = ["OSError: [Errno 98] Address already in use", "torch.OutOfMemoryError: CUDA out of memory."] * 3
+    text = [
+        "OSError: [Errno 98] Address already in use",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ] * 3
     assert [f.code for f in match(text)] == ["log.port-taken", "log.cuda-oom"]
 
 
 def test_real_failures_of_llama_cpp() -> None:
     missing, taken = lines("llamacpp-missing"), lines("llamacpp-port-taken")
     error = first_error(missing, "llamacpp")
-    assert error is not None and "failed to open GGUF file 'tiny.gguf' (No such file or directory)" in error
-    assert [f.code for f in by_severity(match(missing, "llamacpp"))] == ["log.gguf-load", "log.llama-open-api"]
-    assert first_error(taken, "llamacpp") == "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8973"
+    assert (
+        error is not None
+        and ("failed to open GGUF file 'tiny.gguf' (No such file or directory)") in error
+    )
+    assert [f.code for f in by_severity(match(missing, "llamacpp"))] == [
+        "log.gguf-load",
+        "log.llama-open-api",
+    ]
+    assert first_error(taken, "llamacpp") == (
+        "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8973"
+    )
     assert [f.code for f in by_severity(match(taken, "llamacpp"))][:1] == ["log.port-taken"]
 
 
@@ -105,7 +134,11 @@ def test_the_first_cause_comes_out_of_a_chain_of_tracebacks() -> None:
 
 
 def test_a_known_fatal_line_comes_before_errors_that_others_only_report() -> None:
-    text = [f"{CORE}something optional failed", *WRAPPED[:3], f"{CORE}torch.OutOfMemoryError: CUDA out of memory."]
+    text = [
+        f"{CORE}something optional failed",
+        *WRAPPED[:3],
+        f"{CORE}torch.OutOfMemoryError: CUDA out of memory.",
+    ]
     assert first_error(text, "vllm") == "torch.OutOfMemoryError: CUDA out of memory."
 
 
@@ -116,20 +149,26 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (["usage: vllm serve", "vllm: error: unrecognized arguments: --max-num-seq 4"], "--max-num-seq 4"),
+        (
+            ["usage: vllm serve", "vllm: error: unrecognized arguments: --max-num-seq 4"],
+            "--max-num-seq 4",
+        ),
         (
             [
                 "Traceback (most recent call last):",
                 '  File "/opt/v/cli.py", line 9, in main',
-                "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig",
-                "  Value error, World of 3 does not fit [type=value_error, input_value=ArgsKwargs(()), input_type=A]",
+                "pydantic_core._pydantic_core.ValidationError: 1 validation error for "
+                "ParallelConfig",
+                "  Value error, World of 3 does not fit [type=value_error, "
+                "input_value=ArgsKwargs(()), input_type=A]",
                 "    For further information visit https://errors.pydantic.dev/2/v/value_error",
             ],
             "World of 3 does not fit",
         ),
         (
             [
-                "[2026-11-20 23:41:58 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+                "[2026-11-20 23:41:58 TP0] Scheduler hit an exception: Traceback (most recent call "
+                "last):",
                 '  File "x.py", line 1',
                 "AssertionError",
             ],
@@ -137,7 +176,11 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
         ),
         (["/bin/sh: 1: serve-it: not found"], "serve-it: not found"),
         (
-            ["[rank0]: Traceback (most recent call last):", '[rank0]:   File "x.py"', "[rank0]: ValueError: bad thing"],
+            [
+                "[rank0]: Traceback (most recent call last):",
+                '[rank0]:   File "x.py"',
+                "[rank0]: ValueError: bad thing",
+            ],
             "ValueError: bad thing",
         ),
         (  # the source line of a traceback stood there instead of the message below it
@@ -145,26 +188,34 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
                 "Traceback (most recent call last):",
                 '  File "/opt/v/hub.py", line 9, in get',
                 "    raise LocalEntryNotFoundError(",
-                "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache",
+                "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files "
+                "in the disk cache",
             ],
             "Cannot find the requested files",
         ),
         (  # what another process says of a killed engine core
             [
                 "ERROR 11-22 06:50:10 [async_llm.py:708] AsyncLLM output_handler failed.",
-                "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)",
+                "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See "
+                "stack trace (above)",
             ],
             "EngineDeadError: EngineCore encountered an issue",
         ),
         (  # the same under load: each request that it took along says so, too
             [
-                "(APIServer pid=9) ERROR 11-22 06:50:10 [async_llm.py:906] AsyncLLM output_handler failed.",
-                "(APIServer pid=9) ERROR 11-22 06:50:10 [async_llm.py:906] v1.EngineDeadError: EngineCore had one",
-                "(APIServer pid=9) ERROR 11-22 06:50:10 [serving.py:929] Error in chat completion stream generator.",
+                "(APIServer pid=9) ERROR 11-22 06:50:10 [async_llm.py:906] AsyncLLM output_handler "
+                "failed.",
+                "(APIServer pid=9) ERROR 11-22 06:50:10 [async_llm.py:906] v1.EngineDeadError: "
+                "EngineCore had one",
+                "(APIServer pid=9) ERROR 11-22 06:50:10 [serving.py:929] Error in chat completion "
+                "stream generator.",
             ],
             "EngineDeadError: EngineCore had one",
         ),
-        (["ERROR 11-22 06:50:10 [async_llm.py:708] AsyncLLM output_handler failed."], "output_handler failed"),
+        (
+            ["ERROR 11-22 06:50:10 [async_llm.py:708] AsyncLLM output_handler failed."],
+            "output_handler failed",
+        ),
         (["Fatal Python error: Segmentation fault"], "Segmentation fault"),
         (["\x1b[31mERROR\x1b[0m 11-21 00:30:10 [core.py:1] \x1b[1mno good\x1b[0m"], "no good"),
     ],
@@ -181,7 +232,10 @@ def test_shapes_of_errors(text: list[str], expected: str) -> None:
         [""],
         ["INFO 0 errors"],
         ["(APIServer pid=1) INFO 11-21 00:30:10 [x.py:1] error: none"],
-        ["(APIServer pid=1) ERROR 11-20 23:21:40 [serving.py:274] Error with model error=ErrorInfo(message='no')"],
+        [
+            "(APIServer pid=1) ERROR 11-20 23:21:40 [serving.py:274] Error with model "
+            "error=ErrorInfo(message='no')"
+        ],
         ["[2026-11-20 23:42:22] Ignore import error when loading x: No module named 'cutlass'"],
         ['INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 404 Not Found'],
     ],
@@ -198,8 +252,8 @@ def test_evidence_is_plain_and_short() -> None:
 
 
 def test_two_thousand_lines_a_second_cost_little() -> None:
-    """One second's worth of a very busy log, in batches as the follower makes them, takes five thousandths of a second
-    of CPU."""
+    """One second's worth of a very busy log, in batches as the follower makes them, takes five
+    thousandths of a second of CPU."""
     busy = (lines("vllm-healthy") * 20)[:2000]
     scan = LogScan("vllm")
     spent = []
@@ -212,7 +266,9 @@ def test_two_thousand_lines_a_second_cost_little() -> None:
 
 
 def test_lines_made_to_match_the_prefilter_stay_cheap() -> None:
-    nasty = ["unsupported out of memory is not supported version mismatch " + "NCCL gloo " * 300] * 2000
+    nasty = [
+        "unsupported out of memory is not supported version mismatch " + "NCCL gloo " * 300
+    ] * 2000
     start = time.process_time()
     match(nasty)
     assert time.process_time() - start < 5
@@ -236,14 +292,21 @@ def test_each_warning_and_error_of_a_real_log_is_explained(name: str, engine: st
 
 def test_lines_that_need_nothing_say_so() -> None:
     found = explain("WARNING Triton is not installed. triton-cpu is expected on x86 CPUs.", "vllm")
-    assert found is not None and found.level is Level.INFO and found.text.startswith("harmless: Triton has no code")
+    assert (
+        found is not None
+        and found.level is Level.INFO
+        and found.text.startswith("harmless: Triton has no code")
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "code"),
     [
         ("RuntimeError: NCCL initialization failed", "nccl-init"),
-        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "cuda-library-missing"),
+        (
+            "ImportError: libcudart.so.12: cannot open shared object file: No such file",
+            "cuda-library-missing",
+        ),
         ("RuntimeError: FlashInfer requires sm75+", "flashinfer-arch"),
         ("RuntimeError: FlashInfer requires GPUs with sm75 or higher", "flashinfer-arch"),
         ("spark-01:77:77 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>", "nccl-socket"),
@@ -260,10 +323,12 @@ def test_the_lines_that_the_write_ups_name(line: str, code: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "(EngineCore pid=1) ERROR 11-21 00:30:10 [core.py:402]     raise ValueError('CUDA out of memory')",
+        "(EngineCore pid=1) ERROR 11-21 00:30:10 [core.py:402]     raise ValueError('CUDA out of "
+        "memory')",
         '    f"No available memory for the cache blocks. "',
         "[2026-11-20 23:42:28] Receive: obj=GenerateReqInput(text='why CUDA out of memory?')",
-        "(APIServer pid=1) INFO 11-21 00:30:10 [x.py:1] Received request 7: prompt: 'NCCL initialization failed'",
+        "(APIServer pid=1) INFO 11-21 00:30:10 [x.py:1] Received request 7: prompt: 'NCCL "
+        "initialization failed'",
     ],
 )
 def test_quoted_texts_are_no_findings(line: str) -> None:
@@ -276,7 +341,8 @@ def test_a_growing_log_gives_each_finding_once_with_its_line() -> None:
     assert [(f.code, f.line) for f in scan.to_act_on] == [("log.eager", 2)]
     feed(
         scan,
-        [f"INFO {n} requests é" for n in range(3)] + ["WARNING Enforce eager set", "NCCL initialization failed"],
+        [f"INFO {n} requests é" for n in range(3)]
+        + ["WARNING Enforce eager set", "NCCL initialization failed"],
         3,
     )
     assert [(f.code, f.line) for f in scan.to_act_on] == [("log.nccl-init", 7), ("log.eager", 2)]
@@ -309,19 +375,26 @@ def test_a_start_that_hangs_is_named_with_its_phase(phase: str | None, part: str
     (found,) = stuck("INFO hello", "vllm", phase, 190.0)
     assert found.code == "start.stuck" and found.fix and found.evidence == "hello"
     assert (
-        f"no new line in the log for 3 min, in the phase “{phase or 'starting'}”" in found.text and part in found.text
+        f"no new line in the log for 3 min, in the phase “{phase or 'starting'}”" in found.text
+        and part in found.text
     )
 
 
 def test_each_phase_that_an_engine_reports_has_an_explanation_of_its_own() -> None:
     from workbench import engines
 
-    known = {text for name in engines.names() for _, text in engines.get(name).phases} - {"importing", "starting"}
+    known = {text for name in engines.names() for _, text in engines.get(name).phases} - {
+        "importing",
+        "starting",
+    }
     unexplained = [p for p in known if "imports its packages" in stuck("", None, p, 130.0)[-1].text]
     assert unexplained == []
 
 
-@given(st.lists(st.text(st.characters(blacklist_characters="\n"), max_size=60), max_size=8), st.integers(1, 4))
+@given(
+    st.lists(st.text(st.characters(blacklist_characters="\n"), max_size=60), max_size=8),
+    st.integers(1, 4),
+)
 def test_a_growing_log_finds_what_a_whole_log_has(text: list[str], size: int) -> None:
     text = [*text, "CUDA out of memory", *text]
     scan = LogScan()
@@ -339,13 +412,17 @@ def test_any_lines_are_answered(text: list[str], engine: str | None) -> None:
 
 
 CHANGES = [  # of lines that name a value, or that no sample has
-    ("vllm", "Free memory on device cuda:0 (101.9/121.69 GiB) on startup is less than desired GPU memory utilization",
+    ("vllm", "Free memory on device cuda:0 (101.9/121.69 GiB) on startup is less than desired GPU "
+    "memory utilization",
      "--set gpu-memory-utilization=0.83"),
     ("vllm", "Free memory on device (0/0 GiB) is less than desired GPU memory utilization", ""),
-    ("vllm", "KV cache is needed, which is larger than the available KV cache memory (2.5 GiB). Based on the available "
+    ("vllm", "KV cache is needed, which is larger than the available KV cache memory (2.5 GiB). "
+    "Based on the available "
      "memory, the estimated maximum model length is 71328.", "--set max-model-len=71328"),
-    ("vllm", "KV cache is needed, which is larger than the available KV cache memory (2.5 GiB).", ""),
-    ("vllm", "max_model_len (8192) is greater than the derived max_model_len (max_position_embeddings=2048)",
+    ("vllm", "KV cache is needed, which is larger than the available KV cache memory (2.5 "
+    "GiB).", ""),
+    ("vllm", "max_model_len (8192) is greater than the derived max_model_len "
+    "(max_position_embeddings=2048)",
      "--set max-model-len=2048"),
     ("vllm", "vllm: error: unrecognized arguments: --max-num-seq 4", "--unset max-num-seq"),
     ("vllm", "vllm: error: unrecognized arguments: --a 4 --b", ""),
@@ -365,11 +442,14 @@ def test_the_fix_of_a_line_is_also_data(engine: str | None, line: str, changes: 
 
 
 def test_a_change_is_one_that_the_engine_knows() -> None:
-    """Each flag is one of a catalog of the engine that writes the line; each sample gives its change."""
+    """Each flag is one of a catalog of the engine that writes the line; each sample gives its
+    change."""
     for pattern in patterns():
         for engine in pattern.changes:
             found = pattern.finding(pattern.sample, engine or "vllm").changes
             assert found or pattern.id == "context-too-long", pattern.id
             for change in found:
-                known = engine == "" or change.env or change.name in engines.get(engine).catalog().flags
+                known = (
+                    engine == "" or change.env or change.name in engines.get(engine).catalog().flags
+                )
                 assert known, (pattern.id, change)

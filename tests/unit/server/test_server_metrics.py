@@ -15,7 +15,8 @@ from workbench import engines
 from workbench.model.server_run import EngineMetrics
 from workbench.server import metrics, readiness
 
-# The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per finish reason.
+# The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per
+# finish reason.
 TWO_ENGINES = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -46,10 +47,17 @@ vllm:time_to_first_token_seconds_sum{engine="0",model_name="tiny"} 0.5
 
 def test_series_are_summed_over_engines_and_shares_averaged() -> None:
     read = metrics.parse(TWO_ENGINES, engines.get("vllm"))
-    assert (read.running, read.kv_use_pct, read.generation_tokens, read.requests_finished) == (7, 50.0, 128, 7)
+    assert (read.running, read.kv_use_pct, read.generation_tokens, read.requests_finished) == (
+        7,
+        50.0,
+        128,
+        7,
+    )
     assert read.prefix_hit_pct == 25.0
     assert read.waiting is None
-    assert read.absent["waiting"] == "the engine's metrics page does not contain vllm:num_requests_waiting"
+    assert read.absent["waiting"] == (
+        "the engine's metrics page does not contain vllm:num_requests_waiting"
+    )
 
 
 def test_older_names_are_known() -> None:
@@ -68,7 +76,9 @@ def test_a_quantity_that_an_engine_does_not_count_is_absent_not_zero() -> None:
 
 @pytest.mark.parametrize("share", ["1.05", "42"])
 def test_a_share_of_the_cache_above_all_of_it_is_not_shown(share: str) -> None:
-    page = f'# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{{engine="0"}} {share}\n'
+    page = (
+        f'# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{{engine="0"}} {share}\n'
+    )
     read = metrics.parse(page, engines.get("vllm"))
     assert read.kv_use_pct is None and "at most 100 %" in read.absent["kv_use_pct"]
 
@@ -85,13 +95,16 @@ def test_not_a_number_is_not_counted() -> None:
             "llamacpp",
             501,
             "",
-            "the metrics page /metrics answers HTTP status 501; the server was started without --metrics",
+            "the metrics page /metrics answers HTTP status 501; the server was started without "
+            "--metrics",
         ),
         ("vllm", 500, "", "the metrics page /metrics answers HTTP status 500"),
         ("vllm", 200, "<html>\x00{{{ 1 2 3", "/metrics is not a Prometheus page"),
     ],
 )
-def test_a_page_that_cannot_be_had_gives_reasons(engine: str, status: int, body: str, reason: str) -> None:
+def test_a_page_that_cannot_be_had_gives_reasons(
+    engine: str, status: int, body: str, reason: str
+) -> None:
     read = _fetch(engine, httpx.MockTransport(lambda _: httpx.Response(status, text=body)))
     assert read.running is None
     assert reason in read.absent["running"]
@@ -102,8 +115,13 @@ def test_an_engine_without_a_page_and_a_dead_server_give_reasons() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("All connection attempts failed", request=request)
 
-    assert "All connection attempts failed" in _fetch("vllm", httpx.MockTransport(refuse)).absent["running"]
-    assert _fetch("tabbyapi", httpx.MockTransport(refuse)).absent["running"] == "TabbyAPI has no metrics page"
+    assert (
+        "All connection attempts failed"
+        in _fetch("vllm", httpx.MockTransport(refuse)).absent["running"]
+    )
+    assert _fetch("tabbyapi", httpx.MockTransport(refuse)).absent["running"] == (
+        "TabbyAPI has no metrics page"
+    )
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -139,7 +157,10 @@ def test_a_page_that_does_not_end_or_is_garbage_gives_the_reason(answer: Any, re
 @pytest.mark.parametrize("charset", ["hex", "zlib", "undefined", "idna", "utf-16"])
 def test_a_page_is_utf_8_whatever_codec_the_server_names(charset: str) -> None:
     page = b"vllm:num_requests_running 1\n"
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset={charset}\r\nContent-Length: {len(page)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset={charset}\r\nContent-Length: "
+        f"{len(page)}\r\n\r\n"
+    )
 
     async def go(url: str) -> EngineMetrics:
         async with readiness.client(url) as http:

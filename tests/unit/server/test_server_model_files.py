@@ -1,4 +1,5 @@
-"""Tests of facts about a model from its files on a real host: a directory, the hub's cache, a single file."""
+"""Tests of facts about a model from its files on a real host: a directory, the hub's cache, a
+single file."""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ def test_one_file_with_a_head(checkpoint: Path) -> None:
 
 
 def test_shards_that_the_index_names(checkpoint: Path) -> None:
-    names = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "../../../etc/x.safetensors"}
+    names = {
+        "a": "model-1.safetensors",
+        "b": "model-2.safetensors",
+        "c": "../../../etc/x.safetensors",
+    }
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     shard(checkpoint / "model-1.safetensors", 300_000)
     assert "1 of the model's weight files are missing" in (read(str(checkpoint)).missing or "")
@@ -85,19 +90,30 @@ def test_the_header_of_a_gguf_file(tmp_path: Path) -> None:
     assert facts.missing is None and "header" in facts.source
     assert facts.weight_bytes == pytest.approx(path.stat().st_size, rel=0.02)
     assert facts.kv_bytes_per_token == 2 * 2 * 2 * 64 * 2 and facts.layers == 2
-    assert facts.bytes_per_token and facts.bytes_per_token < facts.weight_bytes  # without the embedding
+    # without the embedding
+    assert facts.bytes_per_token and facts.bytes_per_token < facts.weight_bytes
     path.write_bytes(path.read_bytes()[:500])
     assert "cut off" in (read(str(path)).missing or "")
 
 
 def test_tensors_of_a_mixture_of_experts(checkpoint: Path) -> None:
-    sizes = {"embed_tokens.weight": 1000, "layers.0.mlp.experts.0.w.weight": 8000, "layers.0.self_attn.w": 100}
+    sizes = {
+        "embed_tokens.weight": 1000,
+        "layers.0.mlp.experts.0.w.weight": 8000,
+        "layers.0.self_attn.w": 100,
+    }
     at, header = 0, {}
     for name, size in sizes.items():
-        header[f"model.{name}"] = {"dtype": "BF16", "shape": [size // 2], "data_offsets": [at, at + size]}
+        header[f"model.{name}"] = {
+            "dtype": "BF16",
+            "shape": [size // 2],
+            "data_offsets": [at, at + size],
+        }
         at += size
     text = json.dumps(header).encode()
-    (checkpoint / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
+    (checkpoint / "model.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + bytes(at)
+    )
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "vision_config": {}}
     (checkpoint / "config.json").write_text(json.dumps({**CONFIG, **experts}))
     facts = read(str(checkpoint))
@@ -108,8 +124,12 @@ def test_tensors_of_a_mixture_of_experts(checkpoint: Path) -> None:
 def test_a_header_names_no_other_file_to_read(checkpoint: Path, separator: str) -> None:
     note = f"a{separator}gguf=/etc/hostname{separator}bytes=12345678901"
     tensor = {"dtype": "BF16", "shape": [50], "data_offsets": [0, 100]}
-    text = json.dumps({"__metadata__": {"note": note}, "model.x": tensor}, ensure_ascii=False).encode()
-    (checkpoint / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
+    text = json.dumps(
+        {"__metadata__": {"note": note}, "model.x": tensor}, ensure_ascii=False
+    ).encode()
+    (checkpoint / "model.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + bytes(100)
+    )
     facts = read(str(checkpoint))
     assert facts.weight_bytes == 8 + len(text) + 100 and facts.missing is None
 
@@ -119,11 +139,15 @@ def test_a_config_alone_tells_the_sizes(checkpoint: Path) -> None:
     (checkpoint / "config.json").write_text(json.dumps({**CONFIG, **more}))
     facts = read(str(checkpoint))
     linear = 2 * (64 * 16 * 12 + 3 * 64 * 128)
-    assert facts.weight_bytes == linear + 2 * EMBEDDING and facts.bytes_per_token == linear + EMBEDDING
+    assert (
+        facts.weight_bytes == linear + 2 * EMBEDDING and facts.bytes_per_token == linear + EMBEDDING
+    )
     assert "without weight files" in facts.source and facts.missing is None
 
 
-@pytest.mark.parametrize("length", [b"\xff" * 8, (10**12).to_bytes(8, "little"), b"", (50).to_bytes(8, "little")])
+@pytest.mark.parametrize(
+    "length", [b"\xff" * 8, (10**12).to_bytes(8, "little"), b"", (50).to_bytes(8, "little")]
+)
 def test_a_damaged_header_leaves_the_sizes_of_the_file(checkpoint: Path, length: bytes) -> None:
     (checkpoint / "model.safetensors").write_bytes(length + b'{"a": \n"lm_head.weight\xff')
     facts = read(str(checkpoint))
@@ -139,4 +163,6 @@ def test_a_broken_configuration_is_named(checkpoint: Path, text: str) -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     assert "no model files were found" in (read(f"{tmp_path}/none").missing or "")
-    assert "no model files were found" in (read("org/none", {"HF_HOME": str(tmp_path)}).missing or "")
+    assert "no model files were found" in (
+        read("org/none", {"HF_HOME": str(tmp_path)}).missing or ""
+    )

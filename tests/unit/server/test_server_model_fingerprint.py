@@ -59,7 +59,9 @@ def test_the_same_bytes_anywhere_are_the_same(tmp_path: Path) -> None:
     assert cached.basis == f"{one.basis}; Hugging Face commit 5a1b"
 
 
-@pytest.mark.parametrize("change", ["config", "first byte", "last byte", "cut off", "renamed", "one more"])
+@pytest.mark.parametrize(
+    "change", ["config", "first byte", "last byte", "cut off", "renamed", "one more"]
+)
 def test_other_bytes_differ(tmp_path: Path, change: str) -> None:
     before = look(str(model(tmp_path / "m"))).digest
     weights = tmp_path / "m" / "model-00001-of-00002.safetensors"
@@ -123,8 +125,14 @@ def test_files_changed_since_the_start_prove_nothing(tmp_path: Path) -> None:
 def test_missing_metrics_have_reasons(tmp_path: Path) -> None:
     missing = look("org/tiny; touch here", HF_HUB_CACHE=str(tmp_path))
     assert missing.digest is None
-    assert missing.basis == f"no model files of org/tiny; touch here were found on local; searched {tmp_path}"
+    assert missing.basis == (
+        f"no model files of org/tiny; touch here were found on local; searched {tmp_path}"
+    )
     (tmp_path / "empty").mkdir()
-    assert look(str(tmp_path / "empty")).basis == f"no model files of {tmp_path / 'empty'} were found on local"
-    bare = asyncio.run(identify(UserlandHost(str(tmp_path)), LaunchPlan("vllm", str(model(tmp_path / "m"))), {}))
+    assert look(str(tmp_path / "empty")).basis == (
+        f"no model files of {tmp_path / 'empty'} were found on local"
+    )
+    bare = asyncio.run(
+        identify(UserlandHost(str(tmp_path)), LaunchPlan("vllm", str(model(tmp_path / "m"))), {})
+    )
     assert bare.digest is None and bare.basis

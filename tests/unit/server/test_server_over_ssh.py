@@ -57,14 +57,20 @@ def test_the_server_lives_on_while_the_link_is_cut(server: Sshd, make: Make) -> 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())
         server.cut()
-        unknown = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.UNKNOWN, READY_S)
+        unknown = await supervisor.wait(
+            status.run_id, lambda s: s.state is ServerState.UNKNOWN, READY_S
+        )
         assert unknown.reason is not None and "ready)" in unknown.reason
         assert status.pid is not None and psutil.Process(status.pid).is_running()
         server.restore()
-        again = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.READY, READY_S)
+        again = await supervisor.wait(
+            status.run_id, lambda s: s.state is ServerState.READY, READY_S
+        )
         assert again.pid == status.pid
         # Its endpoints answer through a new forward.
-        assert "answers HTTP status 404" in (await supervisor.metrics(status.run_id)).absent["running"]
+        assert (
+            "answers HTTP status 404" in (await supervisor.metrics(status.run_id)).absent["running"]
+        )
 
     supervised(scenario, host)
 
@@ -87,7 +93,9 @@ def test_a_link_cut_in_the_middle_of_a_start_starts_once_or_not_at_all(
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         starting = asyncio.create_task(supervisor.start(*make(), VLLM))
-        await eventually(lambda: (server.cutter.accepted and not host.connected) or starting.done(), READY_S)
+        await eventually(
+            lambda: (server.cutter.accepted and not host.connected) or starting.done(), READY_S
+        )
         status = await asyncio.wait_for(starting, READY_S)
         assert status.state is ServerState.UNKNOWN
         server.restore()
@@ -96,7 +104,10 @@ def test_a_link_cut_in_the_middle_of_a_start_starts_once_or_not_at_all(
             assert status.state is ServerState.READY, status.reason
             assert len(processes_of(status.run_dir or "")) >= 1
         else:
-            assert (status.state, status.reason) == (ServerState.FAILED, "the server was never started")
+            assert (status.state, status.reason) == (
+                ServerState.FAILED,
+                "the server was never started",
+            )
 
     supervised(scenario, host)
 

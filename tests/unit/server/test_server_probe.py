@@ -16,7 +16,9 @@ from workbench.hosts.local import LocalHost
 from workbench.server.engine_probe import InstalledEngine, probe
 
 
-def look(engine: str, executable: Sequence[str] = (), workdir: str | None = None) -> InstalledEngine:
+def look(
+    engine: str, executable: Sequence[str] = (), workdir: str | None = None
+) -> InstalledEngine:
     return asyncio.run(probe(LocalHost(), engines.get(engine), executable, workdir))
 
 
@@ -48,7 +50,11 @@ def test_a_python_engine_s_version_is_read_from_its_metadata_without_running_it(
 ) -> None:
     program(bin_dir / "vllm", f"#!{python_with_vllm}\nraise SystemExit('must not be run')\n")
     found = look("vllm")
-    assert (found.path, found.version, found.python) == (f"{bin_dir}/vllm", "0.32.0", str(python_with_vllm))
+    assert (found.path, found.version, found.python) == (
+        f"{bin_dir}/vllm",
+        "0.32.0",
+        str(python_with_vllm),
+    )
     assert "metadata" in found.how
     assert not (bin_dir.parent / "started").exists()
 
@@ -77,19 +83,25 @@ def test_nothing_in_the_current_directory_or_named_by_a_preset_is_run(
     assert not (tmp_path / "started").exists()
 
 
-def test_a_launcher_whose_interpreter_path_is_too_long_for_a_first_line(bin_dir: Path, python_with_vllm: Path) -> None:
+def test_a_launcher_whose_interpreter_path_is_too_long_for_a_first_line(
+    bin_dir: Path, python_with_vllm: Path
+) -> None:
     body = f"""#!/bin/sh\n'''exec' "{python_with_vllm}" "$0" "$@"\n' '''\nraise SystemExit('must not be run')\n"""
     program(bin_dir / "vllm", body)
     assert look("vllm").version == "0.32.0"
 
 
-def test_the_plan_s_executable_goes_before_the_path(bin_dir: Path, python_with_vllm: Path, tmp_path: Path) -> None:
+def test_the_plan_s_executable_goes_before_the_path(
+    bin_dir: Path, python_with_vllm: Path, tmp_path: Path
+) -> None:
     program(bin_dir / "vllm", "#!/bin/sh\nexit 1\n")
     own = program(tmp_path / "own/vllm", f"#!{python_with_vllm}\n")
     assert look("vllm", (str(own),)).path == str(own)
     missing = look("vllm", ("/nowhere/vllm", "serve"))
     assert missing.path is None
-    assert missing.problem is not None and missing.problem == "/nowhere/vllm on local does not exist"
+    assert missing.problem is not None and missing.problem == (
+        "/nowhere/vllm on local does not exist"
+    )
 
 
 def test_missing_metadata_is_reported_and_no_version_guessed(bin_dir: Path) -> None:
@@ -100,12 +112,17 @@ def test_missing_metadata_is_reported_and_no_version_guessed(bin_dir: Path) -> N
 
 
 def test_a_binary_engine_tells_its_own_version(bin_dir: Path) -> None:
-    text = "ggml_cuda_init: found 1 CUDA devices:\\n  compute capability 12.0\\nversion: 11434 (abc1234)"
+    text = (
+        "ggml_cuda_init: found 1 CUDA devices:\\n  compute capability 12.0\\nversion: 11434 "
+        "(abc1234)"
+    )
     program(bin_dir / "llama-server", f"#!/bin/sh\nprintf '{text}\\n' >&2\n")
     assert look("llamacpp").version == "b11434"
 
 
-def test_a_stand_in_of_a_simulated_host_answers_for_itself(bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stand_in_of_a_simulated_host_answers_for_itself(
+    bin_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "gb10")
     program(bin_dir / "vllm", f"#!{sys.executable}\nprint('vllm 0.33.0')\n")
     assert look("vllm").version == "0.33.0"
@@ -121,13 +138,22 @@ def test_tabbyapi_has_no_version_on_a_simulated_host_either(
     assert look("tabbyapi", workdir=str(tmp_path)).version is None
 
 
-PLACES = ("vllm-env/.venv/bin", "miniconda3/envs/vllm/bin", ".local/share/uv/tools/vllm/bin", "venv-nightly/bin")
+PLACES = (
+    "vllm-env/.venv/bin",
+    "miniconda3/envs/vllm/bin",
+    ".local/share/uv/tools/vllm/bin",
+    "venv-nightly/bin",
+)
 
 
-def test_others_in_venvs_and_conda_are_listed_and_not_started(bin_dir: Path, tmp_path: Path) -> None:
+def test_others_in_venvs_and_conda_are_listed_and_not_started(
+    bin_dir: Path, tmp_path: Path
+) -> None:
     started = tmp_path / "started"
     home = Path(os.environ["HOME"])
-    others = {str(program(home / place / "vllm", f"#!/bin/sh\ntouch {started}\n")) for place in PLACES}
+    others = {
+        str(program(home / place / "vllm", f"#!/bin/sh\ntouch {started}\n")) for place in PLACES
+    }
     (home / "venv-odd/bin/vllm").mkdir(parents=True)
     assert set(look("vllm").elsewhere) == others
     program(bin_dir / "vllm", f"#!/bin/sh\ntouch {started}\n")
@@ -155,7 +181,9 @@ def test_a_version_that_hangs_or_fails_is_not_a_version(bin_dir: Path) -> None:
     assert "printed no version" in found.how
 
 
-@pytest.mark.parametrize("printed", ["version: " + "9" * 6000, "1." + "9" * 6000, "version: 1." + "9" * 6000 + ".2"])
+@pytest.mark.parametrize(
+    "printed", ["version: " + "9" * 6000, "1." + "9" * 6000, "version: 1." + "9" * 6000 + ".2"]
+)
 def test_thousands_of_digits_are_not_a_version(bin_dir: Path, printed: str) -> None:
     program(bin_dir / "llama-server", f"#!/bin/sh\necho '{printed}'\n")
     assert look("llamacpp").version is None
@@ -168,15 +196,21 @@ def test_tabbyapi_is_found_by_its_checkout_not_by_a_python(bin_dir: Path, tmp_pa
     checkout = tmp_path / "tabby"
     checkout.mkdir()
     found = look("tabbyapi", workdir=str(checkout))
-    assert found.path is None and f"{checkout} on local contains no main.py" in (found.problem or "")
+    assert found.path is None and (f"{checkout} on local contains no main.py") in (
+        found.problem or ""
+    )
     (checkout / "main.py").write_text("")
     found = look("tabbyapi", workdir=str(checkout))
     assert (found.path, found.version) == (f"{bin_dir}/python", None)
     assert "no version" in found.how
 
 
-@pytest.mark.parametrize(("kind", "said"), [("file", "is not an executable file"), ("directory", "is a directory")])
-def test_a_program_that_is_there_and_cannot_be_started(tmp_path: Path, kind: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"), [("file", "is not an executable file"), ("directory", "is a directory")]
+)
+def test_a_program_that_is_there_and_cannot_be_started(
+    tmp_path: Path, kind: str, said: str
+) -> None:
     """The message was once "not found", with a PATH that nobody had searched."""
     there = tmp_path / "vllm"
     there.mkdir() if kind == "directory" else there.write_text("no program")

@@ -1,4 +1,5 @@
-"""Tests of readiness: health, the model's name and one real token, in this order, against a real HTTP server."""
+"""Tests of readiness: health, the model's name and one real token, in this order, against a real
+HTTP server."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ class Server:
     def ask(self, api_key: str | None = None, token_timeout_s: float = 5.0) -> Answer:
         async def go() -> Answer:
             async with readiness.client(self.url, api_key) as http:
-                return await readiness.check(http, engines.get("vllm"), token_timeout_s=token_timeout_s)
+                return await readiness.check(
+                    http, engines.get("vllm"), token_timeout_s=token_timeout_s
+                )
 
         return asyncio.run(go())
 
@@ -92,15 +95,29 @@ def test_ready_is_health_and_model_and_one_token(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "reply", "reason"),
     [
-        ("/health", (503, {"error": {"message": "Loading model"}}), "/health: answers 503 Loading model"),
+        (
+            "/health",
+            (503, {"error": {"message": "Loading model"}}),
+            "/health: answers 503 Loading model",
+        ),
         ("/v1/models", (200, {"data": []}), "/v1/models names no model"),
         ("/v1/models", (200, "not json"), "/v1/models names no model"),
-        ("/v1/completions", (500, {"error": {"message": "EngineDead"}}), "returned no token (500: EngineDead)"),
-        ("/v1/completions", (200, {"choices": [{"text": ""}], "usage": {"completion_tokens": 0}}), "returned no token"),
+        (
+            "/v1/completions",
+            (500, {"error": {"message": "EngineDead"}}),
+            "returned no token (500: EngineDead)",
+        ),
+        (
+            "/v1/completions",
+            (200, {"choices": [{"text": ""}], "usage": {"completion_tokens": 0}}),
+            "returned no token",
+        ),
         ("/v1/completions", (200, {"choices": []}), "returned no token"),
     ],
 )
-def test_the_first_unanswered_question_is_named(server: Server, path: str, reply: tuple[int, Any], reason: str) -> None:
+def test_the_first_unanswered_question_is_named(
+    server: Server, path: str, reply: tuple[int, Any], reason: str
+) -> None:
     server.replies[path] = reply
     answer = server.ask()
     assert not answer.ready
@@ -192,4 +209,7 @@ def test_brackets_without_end_and_a_compressed_answer_are_no_models() -> None:
     head = b"%bContent-Length: %d\r\n%b\r\n"
     assert _asked(lambda: [head % (OK, len(deep), b"") + deep]) == (200, [])
     packed = gzip.compress(b" " * 50_000_000)
-    assert _asked(lambda: [head % (OK, len(packed), b"Content-Encoding: gzip\r\n") + packed]) == (None, [])
+    assert _asked(lambda: [head % (OK, len(packed), b"Content-Encoding: gzip\r\n") + packed]) == (
+        None,
+        [],
+    )

@@ -1,4 +1,5 @@
-"""What a server's log says of its start is the same whether all lines are searched or only those of new forms."""
+"""What a server's log says of its start is the same whether all lines are searched or only those of
+new forms."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ SAID = [
 ]
 
 
-@given(st.sampled_from(["vllm", "tabbyapi"]), st.lists(st.sampled_from(SAID), max_size=30), st.integers(1, 10))
+@given(
+    st.sampled_from(["vllm", "tabbyapi"]),
+    st.lists(st.sampled_from(SAID), max_size=30),
+    st.integers(1, 10),
+)
 def test_only_new_forms_are_searched(name: str, lines: list[str], size: int) -> None:
     engine = engines.get(name)
     searched, quick = StartLines(engine, None), StartLines(engine, None)
@@ -36,17 +41,24 @@ def test_only_new_forms_are_searched(name: str, lines: list[str], size: int) -> 
     for start in range(0, len(lines), size):
         batch = lines[start : start + size]
         quick.feed(batch, forms_of(batch))
-    assert (quick.phase, quick.version, quick.port) == (searched.phase, searched.version, searched.port)
+    assert (quick.phase, quick.version, quick.port) == (
+        searched.phase,
+        searched.version,
+        searched.port,
+    )
 
 
 def test_a_busy_log_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[str] = []
     phase: Callable[[Engine, str], str | None] = Engine.phase
-    monkeypatch.setattr(Engine, "phase", lambda self, line: counts.append(line) or phase(self, line))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        Engine, "phase", lambda self, line: counts.append(line) or phase(self, line)
+    )  # type: ignore[func-returns-value]
     start = StartLines(engines.get("vllm"), None)
     for second in range(10):
         batch = [
-            f"INFO [loggers.py:{n}] Engine 000: {n % 997} tokens/s" for n in range(2000 * second, 2000 * second + 2000)
+            f"INFO [loggers.py:{n}] Engine 000: {n % 997} tokens/s"
+            for n in range(2000 * second, 2000 * second + 2000)
         ]
         start.feed(batch, forms_of(batch))
     assert len(counts) == 1

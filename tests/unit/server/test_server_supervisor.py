@@ -32,7 +32,9 @@ def test_a_port_in_use_names_the_process_that_uses_it(make: Make) -> None:
             other.bind(("127.0.0.1", 0))
             other.listen()
             port = other.getsockname()[1]
-            with pytest.raises(ServerError, match=f"port {port} is in use by process {os.getpid()}") as caught:
+            with pytest.raises(
+                ServerError, match=f"port {port} is in use by process {os.getpid()}"
+            ) as caught:
                 await start(supervisor, make(port=port))
         assert caught.value.next_step and caught.value.command
         assert await supervisor.runs() == ()
@@ -46,10 +48,14 @@ def test_a_port_of_our_own_server_names_the_run_even_while_it_loads(
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         port = free_port()
         run_id = await start(supervisor, make("never", port))
-        with pytest.raises(ServerError, match=f"port {port} is in use by vllm run {run_id}") as caught:
+        with pytest.raises(
+            ServerError, match=f"port {port} is in use by vllm run {run_id}"
+        ) as caught:
             await start(supervisor, make("never", port))
         step = caught.value.next_step or ""
-        assert step.startswith(f"run workbench stop {run_id}, or set another port: ") and step.endswith(" is free")
+        assert step.startswith(
+            f"run workbench stop {run_id}, or set another port: "
+        ) and step.endswith(" is free")
 
     supervised(scenario)
 
@@ -78,7 +84,10 @@ def test_missing_files_are_reported_before_anything_runs(make: Make, tmp_path: P
         ({"executable": (str(text),)}, "no-program is not an executable file"),
         ({"executable": (str(tmp_path),)}, "is not an executable file"),
         ({"model": f"{tmp_path}/no-model"}, "no-model does not exist"),
-        ({"model": "./no-model", "workdir": str(tmp_path)}, f"no-model does not exist .relative to {tmp_path}"),
+        (
+            {"model": "./no-model", "workdir": str(tmp_path)},
+            f"no-model does not exist .relative to {tmp_path}",
+        ),
         ({"workdir": f"{tmp_path}/no-dir"}, "working directory .*no-dir does not exist"),
     ]
 
@@ -91,7 +100,9 @@ def test_missing_files_are_reported_before_anything_runs(make: Make, tmp_path: P
                 await supervisor.start(changed, VLLM.command(changed), VLLM)
             assert caught.value.host == "local" and caught.value.next_step
             if "executable" in change:
-                assert "row “executable” in the Launch pane, or --executable PATH" in caught.value.next_step
+                assert (
+                    "row “executable” in the Launch pane, or --executable PATH"
+                ) in caught.value.next_step
         assert await supervisor.runs() == ()
 
     supervised(scenario)
@@ -104,7 +115,9 @@ def test_files_of_the_command_are_in_its_run_directory_and_nowhere_else(
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         plan, command = make("never")
-        with_file = replace(command, argv=(*command.argv, "--config", "{run_dir}/c.yml"), files={"c.yml": "a: 1\n"})
+        with_file = replace(
+            command, argv=(*command.argv, "--config", "{run_dir}/c.yml"), files={"c.yml": "a: 1\n"}
+        )
         status = await supervisor.start(plan, with_file, VLLM)
         assert status.run_dir is not None and status.pid is not None
         assert Path(status.run_dir, "c.yml").read_text() == "a: 1\n"
@@ -133,13 +146,24 @@ def test_dies_at_once(make: Make) -> None:
 
 @pytest.mark.parametrize(
     ("path", "code", "by_signal", "reason"),
-    [("/exit?7", 7, None, "told to exit with 7"), ("/signal?SIGSEGV", 139, "SIGSEGV", "SIGSEGV|Segmentation fault")],
+    [
+        ("/exit?7", 7, None, "told to exit with 7"),
+        ("/signal?SIGSEGV", 139, "SIGSEGV", "SIGSEGV|Segmentation fault"),
+    ],
 )
-def test_dies_after_it_was_ready(make: Make, path: str, code: int, by_signal: str | None, reason: str) -> None:
+def test_dies_after_it_was_ready(
+    make: Make, path: str, code: int, by_signal: str | None, reason: str
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         await tell(status := await ready(supervisor, make()), path)
-        crashed = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.READY, 20)
-        assert (crashed.state, crashed.exit_code, crashed.exit_signal) == (ServerState.CRASHED, code, by_signal)
+        crashed = await supervisor.wait(
+            status.run_id, lambda s: s.state is not ServerState.READY, 20
+        )
+        assert (crashed.state, crashed.exit_code, crashed.exit_signal) == (
+            ServerState.CRASHED,
+            code,
+            by_signal,
+        )
         assert crashed.reason is not None and re.search(reason, crashed.reason)
         assert crashed.served_model == fake_engine.SERVED
         # Stopping what has crashed changes nothing of that.
@@ -151,10 +175,13 @@ def test_dies_after_it_was_ready(make: Make, path: str, code: int, by_signal: st
 @pytest.mark.slow
 def test_a_server_that_is_never_ready_fails_and_its_process_is_left_running(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await supervisor.wait_ready(await start(supervisor, make("never bar"), ready_timeout_s=3), READY_S)
+        status = await supervisor.wait_ready(
+            await start(supervisor, make("never bar"), ready_timeout_s=3), READY_S
+        )
         assert (status.state, status.exit_code) == (ServerState.FAILED, None)
         assert (
-            status.reason is not None and "not ready within 3 s, but its process still runs (/health:" in status.reason
+            status.reason is not None
+            and "not ready within 3 s, but its process still runs (/health:" in status.reason
         )
         assert status.pid is not None and psutil.pid_exists(status.pid)
         stopped = await supervisor.stop(status.run_id)
@@ -178,9 +205,14 @@ def test_late_but_ready_after_all(make: Make) -> None:
 @pytest.mark.slow
 def test_answering_health_is_not_ready_without_a_token(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await supervisor.wait_ready(await start(supervisor, make("no-token"), ready_timeout_s=2), READY_S)
+        status = await supervisor.wait_ready(
+            await start(supervisor, make("no-token"), ready_timeout_s=2), READY_S
+        )
         assert status.state is ServerState.FAILED
-        assert status.reason is not None and "/v1/completions returned no token (500" in status.reason
+        assert (
+            status.reason is not None
+            and ("/v1/completions returned no token (500") in status.reason
+        )
 
     supervised(scenario)
 
@@ -198,20 +230,26 @@ def test_phases_come_from_the_log_and_a_progress_bar_without_an_end(
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_server_that_stops_answering_is_unresponsive(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stops_answering_is_unresponsive(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_ASK_READY_S", 0.1)
     monkeypatch.setattr(module, "_HEALTH_S", 0.3)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         await tell(status := await ready(supervisor, make()), "/hang")
-        hanging = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.READY, 20)
+        hanging = await supervisor.wait(
+            status.run_id, lambda s: s.state is not ServerState.READY, 20
+        )
         assert hanging.state is ServerState.UNRESPONSIVE
         assert hanging.pid == status.pid
 
     supervised(scenario)
 
 
-def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_server_is_not_ready_for_who_looks_first(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`servers` once trusted ready.json half a minute after a SIGSTOP."""
     monkeypatch.setattr(module, "_ASK_NOW_S", 0.2)
 
@@ -223,7 +261,9 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatc
             other = Supervisor(LocalHost())
             assert [s.state for s in await other.runs()] == [ServerState.READY]
             (seen,) = await other.check_now()
-            assert seen.state is ServerState.UNRESPONSIVE and "not answered for 1 s" in (seen.reason or "")
+            assert seen.state is ServerState.UNRESPONSIVE and ("not answered for 1 s") in (
+                seen.reason or ""
+            )
             os.kill(status.pid, signal.SIGCONT)
             again = await other.wait(status.run_id, lambda s: s.state is ServerState.READY, 20)
             assert again.reason is None
@@ -234,10 +274,14 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatc
     supervised(scenario)
 
 
-def test_a_full_disk_is_named_where_a_log_may_be_cut_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_where_a_log_may_be_cut_off(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         first = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
-        assert first.state is ServerState.FAILED and "disk.full" not in [f.code for f in first.findings]
+        assert first.state is ServerState.FAILED and "disk.full" not in [
+            f.code for f in first.findings
+        ]
         monkeypatch.setattr(old_runs, "FULL_KIB", 2**50)
         failed = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
         (full,) = [f for f in failed.findings if f.code == "disk.full"]
@@ -292,14 +336,18 @@ def test_only_our_own_processes_are_ended(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "prefix"), [("shm", ""), ("semaphore", "sem.")])
-def test_shared_memory_that_a_killed_server_left_is_removed(make: Make, kind: str, prefix: str) -> None:
+def test_shared_memory_that_a_killed_server_left_is_removed(
+    make: Make, kind: str, prefix: str
+) -> None:
     name = f"workbench-test-{os.getpid()}-{free_port()}"
     left = Path("/dev/shm", prefix + name)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make(f"{kind}={name}"))
         recorded = Path(status.run_dir or "", "shm")
-        await eventually(lambda: recorded.exists() and name in recorded.read_text(), what="the record of it")
+        await eventually(
+            lambda: recorded.exists() and name in recorded.read_text(), what="the record of it"
+        )
         assert left.exists()
         assert status.pid is not None
         os.kill(status.pid, signal.SIGKILL)
@@ -333,7 +381,9 @@ def test_stopping_while_it_starts_and_twice_at_once(make: Make) -> None:
         other = Supervisor(LocalHost())
         try:
             await other.runs()
-            both = await asyncio.gather(supervisor.stop(run_id, grace_s=1), other.stop(run_id, grace_s=1))
+            both = await asyncio.gather(
+                supervisor.stop(run_id, grace_s=1), other.stop(run_id, grace_s=1)
+            )
             assert [s.state for s in both] == [ServerState.STOPPED, ServerState.STOPPED]
             assert processes_of(both[0].run_dir or "") == []
         finally:
@@ -348,7 +398,8 @@ def test_stopping_while_it_starts_and_twice_at_once(make: Make) -> None:
 def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("_BUSY_S", 0.25), ("_STARTING_S", 0.5), ("_READY_S", 1.0)):  # as outside of the tests
+    # as outside of the tests
+    for name, value in (("_BUSY_S", 0.25), ("_STARTING_S", 0.5), ("_READY_S", 1.0)):
         monkeypatch.setattr(module, name, value)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -356,11 +407,16 @@ def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
         assert status.findings == ()
         line = "spark-01:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>"
         async with httpx.AsyncClient() as http:
-            await http.post(f"{status.url}/log", content=f"WARNING Triton is not installed. triton-cpu\n{line}")
+            await http.post(
+                f"{status.url}/log", content=f"WARNING Triton is not installed. triton-cpu\n{line}"
+            )
         found = await supervisor.wait(status.run_id, lambda now: bool(now.findings), 2.0)
         assert found.state is ServerState.READY
         (finding,) = found.findings  # the harmless line is none
-        assert (finding.code, finding.evidence) == ("log.nccl-socket", line) and "41 µs" in finding.text
+        assert (finding.code, finding.evidence) == (
+            "log.nccl-socket",
+            line,
+        ) and "41 µs" in finding.text
         known = supervisor.log_findings(status.run_id)
         assert [f.code for f in known] == ["log.triton-missing", "log.nccl-socket"]
         assert supervisor.log(status.run_id).lines()[(finding.line or 0) - 1] == line
@@ -368,7 +424,9 @@ def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
     supervised(scenario)
 
 
-def test_a_start_that_hangs_is_named_with_its_phase(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_hangs_is_named_with_its_phase(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workbench.server.watched_run.STUCK_S", 0.2)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:

@@ -23,18 +23,26 @@ OTHERS = ("sh", "id", "sed", "tail", "head", "dirname")
 
 
 def launch(*options: str) -> Launch:
-    plan = with_assignments(LaunchPlan("vllm", "org/model", preset_id="my-preset"), "systemd", options)
+    plan = with_assignments(
+        LaunchPlan("vllm", "org/model", preset_id="my-preset"), "systemd", options
+    )
     argv = ("vllm", "serve", "org/model", "--note", 'a "b" $c %d')
     return Launch("RUN", "/state/runs/RUN", plan, argv, {"HF_TOKEN": "hf-secret-word"}, "/w", 4096)
 
 
 def found(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, programs: dict[str, str], *options: str, may_sudo: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    directory: Path,
+    programs: dict[str, str],
+    *options: str,
+    may_sudo: bool = True,
 ) -> Finding:
     """Return what the launcher says of a host that has only `programs`, scripts by their names."""
     directory.mkdir()
     for name in OTHERS:
-        path = next(place for place in (Path("/usr/bin", name), Path("/bin", name)) if place.exists())
+        path = next(
+            place for place in (Path("/usr/bin", name), Path("/bin", name)) if place.exists()
+        )
         if name not in programs:
             (directory / name).symlink_to(path)
     for name, text in programs.items():
@@ -43,7 +51,9 @@ def found(
     monkeypatch.setenv("PATH", str(directory))
 
     async def check() -> Sequence[Finding]:
-        return await Systemd("systemd").check(LocalHost(), replace(launch(*options), may_sudo=may_sudo))
+        return await Systemd("systemd").check(
+            LocalHost(), replace(launch(*options), may_sudo=may_sudo)
+        )
 
     (finding,) = asyncio.run(check())
     return finding
@@ -64,7 +74,8 @@ NEW = 'case "$*" in --version) echo "systemd 252 (252.38)";; *is-active*) exit 3
         ),
         (
             {
-                "systemctl": 'case $* in --version) echo "systemd 252";; *) echo "No medium found" >&2; exit 1;; esac',
+                "systemctl": 'case $* in --version) echo "systemd 252";; *) echo "No medium found" '
+                ">&2; exit 1;; esac",
                 "systemd-run": "",
                 "journalctl": "",
             },
@@ -72,27 +83,46 @@ NEW = 'case "$*" in --version) echo "systemd 252 (252.38)";; *is-active*) exit 3
             "cannot be reached: No medium found",
         ),
         (
-            {"systemctl": NEW, "systemd-run": "", "journalctl": "echo 'insufficient permissions' >&2; exit 1"},
+            {
+                "systemctl": NEW,
+                "systemd-run": "",
+                "journalctl": "echo 'insufficient permissions' >&2; exit 1",
+            },
             Level.ERROR,
             "may not read the journal of the unit: insufficient permissions",
         ),
         (
-            {"systemctl": 'case $* in --version) echo "systemd 252";; esac', "systemd-run": "", "journalctl": ""},
+            {
+                "systemctl": 'case $* in --version) echo "systemd 252";; esac',
+                "systemd-run": "",
+                "journalctl": "",
+            },
             Level.ERROR,
             "workbench-RUN.service runs already",
         ),
         (
-            {"systemctl": NEW, "systemd-run": "", "journalctl": "", "id": "[ $1 = -un ] && echo nobody-here || echo 7"},
+            {
+                "systemctl": NEW,
+                "systemd-run": "",
+                "journalctl": "",
+                "id": "[ $1 = -un ] && echo nobody-here || echo 7",
+            },
             Level.WARN,
             "lingering is off for nobody-here",
         ),
     ],
 )
 def test_what_a_host_lacks_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, programs: dict[str, str], level: Level, says: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    programs: dict[str, str],
+    level: Level,
+    says: str,
 ) -> None:
     if "id" in programs:
-        monkeypatch.setattr(sys.modules[__name__], "OTHERS", tuple(name for name in OTHERS if name != "id"))
+        monkeypatch.setattr(
+            sys.modules[__name__], "OTHERS", tuple(name for name in OTHERS if name != "id")
+        )
     finding = found(monkeypatch, tmp_path / "bin", programs)
     assert finding.level is level
     assert says in finding.text
@@ -102,7 +132,9 @@ def test_what_a_host_lacks_is_named(
 def test_the_command_names_no_value_of_the_environment() -> None:
     command = Systemd("systemd").command(launch("scope=system", "property=Nice=5"))
     assert command.argv[:3] == ("systemd-run", "--system", "--unit=workbench-RUN.service")
-    assert {"--property=Nice=5", "--property=LimitNOFILE=4096", "--setenv=HF_TOKEN"} <= set(command.argv)
+    assert {"--property=Nice=5", "--property=LimitNOFILE=4096", "--setenv=HF_TOKEN"} <= set(
+        command.argv
+    )
     assert command.argv[-1] == 'a "b" $$c %d'
     assert not [word for word in command.argv if "secret" in word]
 
@@ -127,7 +159,9 @@ def test_a_pattern_is_no_unit(handle: str) -> None:
         asyncio.run(Systemd("systemd").find(host, handle, {}))
 
 
-def test_a_host_without_sudo_has_no_units_of_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_host_without_sudo_has_no_units_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """hosts.toml says sudo = false: sudo is never run, and the fix is named."""
     programs = {
         "systemctl": NEW,
@@ -148,6 +182,13 @@ def test_what_sudo_may_do_is_known_by_every_command_of_a_run() -> None:
     host.may_sudo = False
     one = replace(launch("scope=system"), may_sudo=False)
     asyncio.run(Systemd("systemd").ask(host, one, Launched()))
-    keepers = (Systemd("systemd").keeper(one), Systemd("systemd").adopting_keeper(one, "vllm.service"))
-    scopes = [word for words in (host.calls[0].argv, *(keeper.argv for keeper in keepers)) for word in words]
+    keepers = (
+        Systemd("systemd").keeper(one),
+        Systemd("systemd").adopting_keeper(one, "vllm.service"),
+    )
+    scopes = [
+        word
+        for words in (host.calls[0].argv, *(keeper.argv for keeper in keepers))
+        for word in words
+    ]
     assert scopes.count("own") == 3 and "system" not in scopes

@@ -27,7 +27,9 @@ GOOD = _Looked("/state", 0.0, "yes", 10**12)
         ("soon", None),
     ],
 )
-def test_a_clock_is_off_only_by_what_the_reading_cannot_have_made(now: str, skew: float | None) -> None:
+def test_a_clock_is_off_only_by_what_the_reading_cannot_have_made(
+    now: str, skew: float | None
+) -> None:
     assert _skew(now, started=1000.0, took_s=1.0) == skew
 
 
@@ -40,7 +42,10 @@ def test_what_workbench_itself_needs() -> None:
     assert codes(_Looked("/state", 90.0, "yes", 10**12)) == {"host.clock"}
     assert codes(_Looked("/state", -1.5, "yes", 10**8)) == {"host.disk"}
     assert codes(_Looked("/state", None, "mktemp: No space left on device")) == {"host.state-dir"}
-    for facts in (HostFacts("box", "ssh"), HostFacts("box", "ssh", python3="/x", python3_version="3.6.8")):
+    for facts in (
+        HostFacts("box", "ssh"),
+        HostFacts("box", "ssh", python3="/x", python3_version="3.6.8"),
+    ):
         assert codes(GOOD, Examination(facts)) == {"host.python3"}
     unknown = Examination(HostFacts("box", "ssh", python3="/x", python3_version=None))
     assert codes(GOOD, unknown) == set()
@@ -50,13 +55,20 @@ def test_what_the_entry_of_the_host_needs() -> None:
     missing = InstalledEngine("vllm", None, problem="/opt/x/vllm on box does not exist")
     seen = Examination(SEEN.facts, engines=(missing,))
     entry = HostEntry("box", run_as="systemd", sudo=True, models=("/m",))
-    looked = _Looked("/state", 0.0, "yes", 10**12, program="", sudo="asks for a password", absent=("/m",))
-    found = {finding.code: finding for finding in _about_entry(seen, looked, entry, {"vllm": "/opt/x/vllm"})}
+    looked = _Looked(
+        "/state", 0.0, "yes", 10**12, program="", sudo="asks for a password", absent=("/m",)
+    )
+    found = {
+        finding.code: finding
+        for finding in _about_entry(seen, looked, entry, {"vllm": "/opt/x/vllm"})
+    }
     assert set(found) == {"host.engine", "host.run-as", "host.sudo", "host.models"} and all(
         f.fix for f in found.values()
     )
     assert found["host.engine"].text == "/opt/x/vllm on box does not exist"
     assert found["host.sudo"].text == "hosts.toml says sudo = true, and sudo asks for a password"
     assert not _about_entry(seen, looked, None, {})
-    there = _Looked("/state", 0.0, "yes", 10**12, program="/usr/bin/systemd-run", sudo="without a password")
+    there = _Looked(
+        "/state", 0.0, "yes", 10**12, program="/usr/bin/systemd-run", sudo="without a password"
+    )
     assert not _about_entry(SEEN, there, entry, {})

@@ -1,4 +1,5 @@
-"""Names of hosts: hosts.toml first, then ssh; containers on them; and what hosts.toml says in a plan."""
+"""Names of hosts: hosts.toml first, then ssh; containers on them; and what hosts.toml says in a
+plan."""
 
 from __future__ import annotations
 
@@ -85,7 +86,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "address"),
-    [("spark-01", "nvidia@10.0.0.1"), ("again", "nvidia@10.0.0.1"), ("box", "box"), ("gpu-box", "gpu-box")],
+    [
+        ("spark-01", "nvidia@10.0.0.1"),
+        ("again", "nvidia@10.0.0.1"),
+        ("box", "box"),
+        ("gpu-box", "gpu-box"),
+    ],
 )
 def test_a_name_is_looked_up_in_hosts_toml_first(name: str, address: str) -> None:
     host = host_names.host_called(name)
@@ -108,7 +114,9 @@ def test_this_machine_has_a_name_of_its_own() -> None:
         ("podman:x", "local", None),
     ],
 )
-def test_a_container_is_opened_on_the_machine_around_it(name: str, inner: str, address: str | None) -> None:
+def test_a_container_is_opened_on_the_machine_around_it(
+    name: str, inner: str, address: str | None
+) -> None:
     host = host_names.host_called(name)
     assert isinstance(host, ContainerHost) and host.name == name and host.inner.name == inner
     assert getattr(host.inner, "address", None) == address and host_names.is_known(name)
@@ -124,7 +132,9 @@ def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
 def test_all_names_are_listed_with_their_sources() -> None:
     listed = {host.name: host for host in host_names.real_hosts()}
     assert list(listed) == ["local", "spark-01", "again", "desk", "box", "llm", "gpu-box"]
-    assert listed["spark-01"] == host_names.KnownHost("spark-01", "hosts.toml", "left Spark", "nvidia@10.0.0.1")
+    assert listed["spark-01"] == host_names.KnownHost(
+        "spark-01", "hosts.toml", "left Spark", "nvidia@10.0.0.1"
+    )
     assert (listed["box"].source, listed["gpu-box"].source) == ("hosts.toml", "ssh config")
     assert (host_names.near("sprak-01"), host_names.near("zzz")) == ("spark-01", None)
     assert host_names.is_known("desk") and not host_names.is_known("nowhere")
@@ -135,7 +145,11 @@ def named(*words: str) -> str | None:
 
 
 def test_the_command_line_names_hosts_containers_and_clusters() -> None:
-    assert (named(), named("--host", "box"), named("--cluster", "sparks")) == (None, "box", "cluster:sparks")
+    assert (named(), named("--host", "box"), named("--cluster", "sparks")) == (
+        None,
+        "box",
+        "cluster:sparks",
+    )
     assert parse(["servers", "--cluster=sparks"]).cluster == "sparks"
     assert parse(["--cluster", "sparks"]).command == "screen"
     assert parse(["spark-01"]).target == "spark-01"
@@ -167,11 +181,16 @@ def test_hosts_toml_counts_in_a_plan_where_the_preset_says_nothing() -> None:
     session = Session.of_host()
     plan = plan_of(session)
     env = {setting.name: (setting.value, setting.origin) for setting in plan.env}
-    assert env["HF_HOME"] == ("/data/hf", Origin.HOST) and env["VLLM_LOGGING_LEVEL"] == ("WARN", Origin.PRESET)
+    assert env["HF_HOME"] == ("/data/hf", Origin.HOST) and env["VLLM_LOGGING_LEVEL"] == (
+        "WARN",
+        Origin.PRESET,
+    )
     assert (plan.executable, plan.executable_from) == (("/opt/v/bin/vllm",), "hosts.toml")
     view = session.plans.view()
     texts = " ".join(finding.text for finding in view.findings)
-    assert "hosts.toml sets the environment variables HF_HOME, HF_TOKEN for servers on local" in texts
+    assert (
+        "hosts.toml sets the environment variables HF_HOME, HF_TOKEN for servers on local"
+    ) in texts
     assert "the plan's own value of VLLM_LOGGING_LEVEL is used, not DEBUG of hosts.toml" in texts
     assert "/opt/v/bin/vllm, which hosts.toml names for this host" in texts
     assert view.command and view.command.env["HF_TOKEN"] == "***" and "hf_abc" not in repr(view)
@@ -201,7 +220,11 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
     session.core.host = host_names.host_called("spark-01")
     session.plans.leave_host()
     editor = session.plans.editor
-    assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL", "OWN", "NCCL_IB_HCA"]
+    assert [setting.name for setting in editor.plan.env] == [
+        "VLLM_LOGGING_LEVEL",
+        "OWN",
+        "NCCL_IB_HCA",
+    ]
     assert (editor.plan.executable, editor.plan.run_as, dict(editor.plan.run_options)) == (
         (),
         "systemd",
@@ -242,7 +265,10 @@ def test_containers_in_containers_have_an_end() -> None:
 def test_every_part_of_a_session_knows_where_sudo_is_forbidden() -> None:
     with paths.hosts_file().open("a") as file:
         file.write('[hosts.kept]\nssh = "desk"\nsudo = false\n[hosts.through]\nssh = "kept"\n')
-    allowed = {name: host_names.host_called(name).may_sudo for name in (None, "desk", "kept", "through", "box")}
+    allowed = {
+        name: host_names.host_called(name).may_sudo
+        for name in (None, "desk", "kept", "through", "box")
+    }
     assert allowed == {None: False, "desk": False, "kept": False, "through": False, "box": True}
     assert host_names.host_called("kept", "four-pcie").may_sudo is False
 
@@ -255,8 +281,8 @@ def test_a_job_of_pbs_is_no_host(name: str) -> None:
 
 
 def test_the_name_of_a_simulated_driver_on_a_host_leads_back_to_it() -> None:
-    """The fleet of `workbench --simulate four-pcie gpu-box`, and a stored experiment there, could not open the host:
-    "'gpu-box/sim:four-pcie' is not a valid host name"."""
+    """The fleet of `workbench --simulate four-pcie gpu-box`, and a stored experiment there, could
+    not open the host: "'gpu-box/sim:four-pcie' is not a valid host name"."""
     name = host_names.host_called("gpu-box", "four-pcie@2").name
     again = host_names.host_called(name)
     assert (again.name, again.kind, again.simulated) == (name, "ssh", "four-pcie")

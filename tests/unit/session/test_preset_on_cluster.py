@@ -1,4 +1,5 @@
-"""A plan that was loaded on one host and is taken to a cluster: the addresses of the preset become the cluster's."""
+"""A plan that was loaded on one host and is taken to a cluster: the addresses of the preset become
+the cluster's."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def test_the_values_of_the_preset_become_those_of_the_cluster() -> None:
     there = on_cluster(plan(), HERE)
     assert (there.flag("master-addr"), there.flag("port")) == ("10.0.0.1", 8000)
     assert there.env[0].value == "10.0.0.1:1,192.168.1.10:1", "no part of another address"
-    assert there.nodes[0].env == {"NCCL_SOCKET_IFNAME": "enp1s0,eth10"} and there.nodes[0].flags == {"node-rank": 0}
+    assert there.nodes[0].env == {"NCCL_SOCKET_IFNAME": "enp1s0,eth10"} and there.nodes[
+        0
+    ].flags == {"node-rank": 0}
     assert there.variables == DOCUMENTED | HERE and there.sources["interface"].kind == "cluster"
     assert there.sources["other"].kind == "default" and on_cluster(there, HERE) is there
 

@@ -1,4 +1,5 @@
-"""The advice on stored results: of this version, of the first one, of other tools, rejected ones, and own commands."""
+"""The advice on stored results: of this version, of the first one, of other tools, rejected ones,
+and own commands."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def kept(session: Session, result: BenchResult) -> int:
 
 def eager_on_four_cards(**conditions: Any) -> BenchResult:
     gpus = tuple({"index": i, "name": A100, "memory_total_bytes": 42.9e9} for i in range(4))
-    made = made_results.result(flags=EAGER, model_facts=QWEN_2B, ceiling_tok_s=1808.0, gpus=gpus, **conditions)
+    made = made_results.result(
+        flags=EAGER, model_facts=QWEN_2B, ceiling_tok_s=1808.0, gpus=gpus, **conditions
+    )
     measured = summary(51.5, gpu=during(gpu_util_pct=95.0))
     return replace(made, summary=measured, spec=replace(made.spec, concurrency=8))
 
@@ -55,10 +58,14 @@ async def test_a_stored_result_has_its_sizes_and_gpus() -> None:
 async def test_the_verdict_of_an_experiment_stays_with_its_finding() -> None:
     session = Session.of_host()
     first = kept(session, eager_on_four_cards())
-    finding = next(f for f in (await session.advisor.of_result(first)).findings if f.code == "eager.cost")
+    finding = next(
+        f for f in (await session.advisor.of_result(first)).findings if f.code == "eager.cost"
+    )
     spec = ExperimentSpec(Arm(), Arm(unsets=("enforce-eager",)), {})
     tests = change_of(finding, session.results.db.get(first))
-    done = Experiment(0, 1.0, "box", spec, state=SeriesState.DONE, measured="+85.2 % ± 2.1", advice=tests)
+    done = Experiment(
+        0, 1.0, "box", spec, state=SeriesState.DONE, measured="+85.2 % ± 2.1", advice=tests
+    )
     number = session.experiments.db.add(done).id
     again = await session.advisor.of_result(kept(session, eager_on_four_cards()))
     assert again.verdicts["eager.cost"] == (
@@ -74,7 +81,12 @@ async def test_an_earlier_result_of_the_same_configuration_shows_drift() -> None
     base = eager_on_four_cards()
     kept(session, replace(base, summary=summary(60.0, gpu=during(sm_mhz=1410.0))))
     kept(
-        session, replace(base, summary=summary(70.0, gpu=during(sm_mhz=1500.0)), spec=replace(base.spec, concurrency=9))
+        session,
+        replace(
+            base,
+            summary=summary(70.0, gpu=during(sm_mhz=1500.0)),
+            spec=replace(base.spec, concurrency=9),
+        ),
     )
     late = kept(session, replace(base, summary=summary(51.5, gpu=during(sm_mhz=1200.0))))
     found = {f.code: f for f in (await session.advisor.of_result(late)).findings}
@@ -100,16 +112,25 @@ async def test_an_imported_result_names_what_is_missing(file: str) -> None:
     for result, _ in await session.results.import_file(FIXTURES / "imports" / file):
         codes = [f.code for f in (await session.advisor.of_result(result.id)).findings]
         assert "facts.missing" in codes and "bench.protocol" in codes
-        assert not {"eager.cost", "roofline.near-ceiling", "dp-before-tp", "power.not-binding"} & set(codes)
+        assert not {
+            "eager.cost",
+            "roofline.near-ceiling",
+            "dp-before-tp",
+            "power.not-binding",
+        } & set(codes)
 
 
 @pytest.mark.anyio
 async def test_a_rejected_result_and_an_own_command_give_no_speed_advice() -> None:
     base = eager_on_four_cards()
-    rejected = await advised(replace(base, summary=replace(base.summary, refused=("the client was busy",))))
+    rejected = await advised(
+        replace(base, summary=replace(base.summary, refused=("the client was busy",)))
+    )
     assert rejected.findings[0].code == "result.refused"
     assert "launch.bound" not in {f.code for f in rejected.findings}
-    own = await advised(replace(base, spec=replace(base.spec, command=("vf-eval",)), summary=summary(None)))
+    own = await advised(
+        replace(base, spec=replace(base.spec, command=("vf-eval",)), summary=summary(None))
+    )
     codes = {f.code for f in own.findings}
     assert "launch.bound" not in codes and "bench.protocol" in codes
 
@@ -132,7 +153,11 @@ async def test_odd_conditions_are_no_facts(conditions: dict[str, Any]) -> None:
 
 def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
     made = eager_on_four_cards(preset_id="vllm-qwen", env={})
-    plan = LaunchPlan("vllm", "org/tiny", flags=(FlagSetting("max-num-seqs", 64), FlagSetting("api-key", "sesame")))
+    plan = LaunchPlan(
+        "vllm",
+        "org/tiny",
+        flags=(FlagSetting("max-num-seqs", 64), FlagSetting("api-key", "sesame")),
+    )
     findings = {f.code: f for f in advise(facts_of_result(made))}
     a, b = arms_of_finding(findings["eager.cost"], made, plan)
     assert a == Arm(("tensor-parallel-size=4", "enforce-eager=true"), ("max-num-seqs", "api-key"))
@@ -140,7 +165,9 @@ def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
     a, b = arms_of_finding(findings["dp-before-tp"], made, plan)
     assert b.sets == ("enforce-eager=true", "tensor-parallel-size=1", "data-parallel-size=4")
     assert can_be_tested(findings["eager.cost"]) and not can_be_tested(findings["launch.bound"])
-    unset = replace(findings["eager.cost"], changes=(PlanChange("CUDA_VISIBLE_DEVICES", None, env=True),))
+    unset = replace(
+        findings["eager.cost"], changes=(PlanChange("CUDA_VISIBLE_DEVICES", None, env=True),)
+    )
     limited = replace(made, conditions=replace(made.conditions, env={"CUDA_VISIBLE_DEVICES": "0"}))
     a, b = arms_of_finding(unset, limited, plan)
     assert a.envs == ("CUDA_VISIBLE_DEVICES=0",) and b.envs == (), "an empty value hides all GPUs"

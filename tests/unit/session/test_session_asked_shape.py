@@ -1,4 +1,5 @@
-"""Which benchmark is "as before": the person's own last one, whatever loads sweeps and proofs put on the server."""
+"""Which benchmark is "as before": the person's own last one, whatever loads sweeps and proofs put
+on the server."""
 
 from __future__ import annotations
 
@@ -37,4 +38,7 @@ def test_a_load_of_a_sweep_or_a_proof_is_no_benchmark_of_the_persons() -> None:
     session.bench.asked = spec_from(None, {"concurrency": 3})
     load = replace(session.bench.asked, concurrency=32, requests=20_000, seconds=10.0)
     session.core.update(bench=BenchState(spec=load))
-    assert session.bench.defaults() == session.bench.asked and session.bench.shape()["concurrency"] == 3
+    assert (
+        session.bench.defaults() == session.bench.asked
+        and session.bench.shape()["concurrency"] == 3
+    )

@@ -23,14 +23,28 @@ def test_without_anything_it_is_quick() -> None:
 
 def test_a_presets_suggestion_then_options() -> None:
     spec = spec_from(SUGGESTED, {"max_tokens": 7, "warmup": None, "temperature": 0.5})
-    assert (spec.concurrency, spec.requests, spec.max_tokens, spec.warmup, spec.temperature) == (4, 12, 7, 3, 0.5)
+    assert (spec.concurrency, spec.requests, spec.max_tokens, spec.warmup, spec.temperature) == (
+        4,
+        12,
+        7,
+        3,
+        0.5,
+    )
     assert not spec.until_steady
 
 
 def test_a_presets_profile_brings_what_a_preset_cannot_say() -> None:
     spec = spec_from(SUGGESTED.model_copy(update={"profile": "batch"}), {})
-    assert (spec.profile, spec.until_steady, spec.length_spread, spec.requests) == ("batch", True, 0.2, 12)
-    assert spec_from(SUGGESTED.model_copy(update={"profile": "of their own"}), {}).profile == "of their own"
+    assert (spec.profile, spec.until_steady, spec.length_spread, spec.requests) == (
+        "batch",
+        True,
+        0.2,
+        12,
+    )
+    assert (
+        spec_from(SUGGESTED.model_copy(update={"profile": "of their own"}), {}).profile
+        == "of their own"
+    )
 
 
 def test_a_profile_by_name_stands_for_all_that_a_preset_says() -> None:
@@ -39,7 +53,9 @@ def test_a_profile_by_name_stands_for_all_that_a_preset_says() -> None:
 
 
 @pytest.mark.parametrize(("level", "requests", "warmup"), [(1, 8, 1), (16, 128, 16)])
-def test_eight_rounds_where_only_the_concurrency_is_given(level: int, requests: int, warmup: int) -> None:
+def test_eight_rounds_where_only_the_concurrency_is_given(
+    level: int, requests: int, warmup: int
+) -> None:
     spec = spec_from(SUGGESTED, {"concurrency": level})
     assert (spec.concurrency, spec.requests, spec.warmup) == (level, requests, warmup)
     assert spec_from(SUGGESTED, {"concurrency": level, "requests": 17}).requests == 17
@@ -92,17 +108,22 @@ def test_a_preset_cannot_carry_a_command() -> None:
         ({"rate": 0.1}, (256, 16, 8)),
         ({"rate": 5.0, "seconds": 60.0}, (256, 1_000_000, 8)),
         ({"rate": 5.0, "concurrency": 4, "requests": 9}, (4, 9, 8)),
-        ({"seconds": 60.0}, (8, 1_000_000, 8)),  # the time is the end, not the profile's 64 requests
+        # the time is the end, not the profile's 64 requests
+        ({"seconds": 60.0}, (8, 1_000_000, 8)),
         ({"seconds": 60.0, "concurrency": 16}, (16, 1_000_000, 16)),
         ({"seconds": 60.0, "requests": 10}, (8, 10, 8)),
     ],
 )
-def test_a_rate_and_an_end_by_time_bring_what_fits_them(given: dict[str, Any], expected: tuple[int, ...]) -> None:
+def test_a_rate_and_an_end_by_time_bring_what_fits_them(
+    given: dict[str, Any], expected: tuple[int, ...]
+) -> None:
     spec = spec_from(None, given)
     assert (spec.concurrency, spec.requests, spec.warmup) == expected
 
 
-@pytest.mark.parametrize("name", ["model", "messages", "prompt", "max_tokens", "stream", "stream_options"])
+@pytest.mark.parametrize(
+    "name", ["model", "messages", "prompt", "max_tokens", "stream", "stream_options"]
+)
 def test_body_fields_that_the_client_counts_on_are_not_for_extra_body(name: str) -> None:
     with pytest.raises(InputError, match=f"contain '{name}'"):
         spec_from(None, {"extra_body": {name: 1}})
@@ -117,19 +138,33 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
 
     for given in (
         {},
-        {"profile": "batch", "seed": 7, "extra_body": {"top_k": 3, "x": "é \"y'"}, "shared_prefix": True},
-        {"rate": 2.5, "arrival": "constant", "seconds": 12.5, "endpoint": "completions", "stream": False},
+        {
+            "profile": "batch",
+            "seed": 7,
+            "extra_body": {"top_k": 3, "x": "é \"y'"},
+            "shared_prefix": True,
+        },
+        {
+            "rate": 2.5,
+            "arrival": "constant",
+            "seconds": 12.5,
+            "endpoint": "completions",
+            "stream": False,
+        },
         {"concurrency": 3, "length_spread": 0.25, "until_steady": True, "api_key_env": "MY_KEY"},
     ):
         spec = replace(spec_from(None, given), url="http://x", model="m")
         arguments = parse(["bench", "--url", spec.url, "--model", spec.model, *options(spec)])
         levels = levels_of(arguments.levels)
-        again = spec_from(SUGGESTED, {**load_of(arguments), "concurrency": levels[0], "url": spec.url})
+        again = spec_from(
+            SUGGESTED, {**load_of(arguments), "concurrency": levels[0], "url": spec.url}
+        )
         assert replace(again, profile=spec.profile) == spec, given
 
 
 def test_a_closed_loop_has_a_request_for_each_stream() -> None:
     with pytest.raises(InputError, match="1 request cannot keep 8 streams busy"):
         spec_from(None, {"concurrency": 8, "requests": 1})
-    assert spec_from(None, {"requests": 3}).concurrency == 3  # streams of the profile, which nobody asked for
+    # streams of the profile, which nobody asked for
+    assert spec_from(None, {"requests": 3}).concurrency == 3
     assert spec_from(None, {"rate": 5.0, "requests": 16}).concurrency == 256

@@ -30,7 +30,9 @@ class FarHost(LocalHost):
         self.python = python
 
     async def stream(self, argv: Any, **options: Any) -> Any:
-        return await super().stream([self.python if word == "python3" else word for word in argv], **options)
+        return await super().stream(
+            [self.python if word == "python3" else word for word in argv], **options
+        )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,9 @@ async def started(host: Any, place: str) -> tuple[type, str, str]:
         return type(made.worker), made.client, made.why_not_there
 
 
-def test_a_host_that_cannot_run_it_gets_the_load_from_here(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_run_it_gets_the_load_from_here(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert asyncio.run(started(FarHost(), ANYWHERE)) == (HostWorker, "host", "")
     kind, client, why = asyncio.run(started(FarHost("/bin/false"), ANYWHERE))

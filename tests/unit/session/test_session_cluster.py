@@ -1,4 +1,5 @@
-"""A session on a cluster: a plan on its nodes, a start, a benchmark of all nodes, GPU settings, and a stop."""
+"""A session on a cluster: a plan on its nodes, a start, a benchmark of all nodes, GPU settings, and
+a stop."""
 
 from __future__ import annotations
 
@@ -22,11 +23,18 @@ def test_a_cluster_gives_a_preset_its_hosts_and_addresses(tmp_path: Path) -> Non
         session = Session(cluster(tmp_path))
         await loaded(session)
         plan = session.plans.view()
-        assert plan.plan.variables["head_ip"] == "127.0.0.1" and plan.plan.sources["head_ip"].kind == "cluster"
+        assert (
+            plan.plan.variables["head_ip"] == "127.0.0.1"
+            and plan.plan.sources["head_ip"].kind == "cluster"
+        )
         assert plan.plan.variables["interface"] == "lo"
         assert [node.name for node, _ in plan.nodes] == list(NAMES)
         text = plan.shell()
-        assert "# spark-01 (rank 0)\n" in text and "# spark-02 (rank 1)\n" in text and "--headless" in text
+        assert (
+            "# spark-01 (rank 0)\n" in text
+            and ("# spark-02 (rank 1)\n") in text
+            and "--headless" in text
+        )
         assert plan.nodes[1][0].origins["VLLM_HOST_IP"] == "address of spark-02: hosts.toml"
         await session.close()
 
@@ -41,14 +49,20 @@ def test_one_server_is_started_benchmarked_and_stopped(tmp_path: Path) -> None:
         run_id = await session.servers.start()
         status = await session.servers.wait_ready(run_id, READY_S)
         assert status.state is ServerState.READY, status.reason
-        result_id = await session.bench.run(requests=12, max_tokens=300, input_tokens=16, warmup=0, concurrency=4)
+        result_id = await session.bench.run(
+            requests=12, max_tokens=300, input_tokens=16, warmup=0, concurrency=4
+        )
         result = await session.results.get(result_id)
         assert result.conditions.nodes == ("spark-01 (rank 0)", "spark-02 (rank 1)")
         assert [gpu["node"] for gpu in result.conditions.gpus] == list(NAMES)
         gpu = result.summary.gpu
-        assert gpu is not None and gpu.gpus == (0, 1) and len(gpu.power_w_each) == 2, result.summary.absent
+        assert gpu is not None and gpu.gpus == (0, 1) and len(gpu.power_w_each) == 2, (
+            result.summary.absent
+        )
         assert all(watts is not None and watts > 15 for watts in gpu.power_w_each), gpu.power_w_each
-        assert not [note for note in result.summary.notes if "another program" in note or "VLLM::" in note]
+        assert not [
+            note for note in result.summary.notes if "another program" in note or "VLLM::" in note
+        ]
         await session.servers.stop(run_id)
         assert session.servers.supervisor.status(run_id).state is ServerState.STOPPED
         await session.close()
@@ -61,7 +75,9 @@ def test_settings_of_another_node_are_refused(tmp_path: Path) -> None:
         session = Session(cluster(tmp_path))
         await session.link.connect()
         for gpu in (None, 1):
-            with pytest.raises(SettingsError, match="these GPU settings concern spark-02") as caught:
+            with pytest.raises(
+                SettingsError, match="these GPU settings concern spark-02"
+            ) as caught:
                 await session.gpu.plan(GpuSettings({"power-limit": 100}), gpu)
             assert "workbench --host spark-02 gpu set" in (caught.value.next_step or "")
         await session.close()
@@ -82,11 +98,17 @@ def test_a_node_that_is_not_read_is_named_as_long_as_it_is_not_read(tmp_path: Pa
         silent = source._nodes[NAMES[1]]
         await silent.close()
         silent._arrived = time.monotonic() - 60
-        await eventually(lambda: session.state.host.telemetry_problem, 10, "the problem of the node")
+        await eventually(
+            lambda: session.state.host.telemetry_problem, 10, "the problem of the node"
+        )
         problems: list[str | None] = []
-        session.telemetry.on_reading.append(lambda reading: problems.append(session.state.host.telemetry_problem))
+        session.telemetry.on_reading.append(
+            lambda reading: problems.append(session.state.host.telemetry_problem)
+        )
         await eventually(lambda: len(problems) > 5, 10, "further readings of the head")
-        assert all((problem or "").startswith(f"{NAMES[1]}: no reading for ") for problem in problems), problems
+        assert all(
+            (problem or "").startswith(f"{NAMES[1]}: no reading for ") for problem in problems
+        ), problems
         await session.close()
 
     asyncio.run(scenario())

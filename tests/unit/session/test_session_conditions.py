@@ -24,7 +24,12 @@ FOUR = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA L4") for i in range(4))
 
 def plan(engine: str = "vllm", visible: str | None = None, **flags: Any) -> LaunchPlan:
     env = () if visible is None else (FlagSetting("CUDA_VISIBLE_DEVICES", visible),)
-    return LaunchPlan(engine, "m", flags=tuple(FlagSetting(n.replace("_", "-"), v) for n, v in flags.items()), env=env)
+    return LaunchPlan(
+        engine,
+        "m",
+        flags=tuple(FlagSetting(n.replace("_", "-"), v) for n, v in flags.items()),
+        env=env,
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,9 @@ def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -
         )
     )
     summary = BenchSummary(requests_ok=0, requests_failed=0, errors={}, duration_s=1.0, **absent)
-    made = Conditions(**{"host": "h", "engine": "vllm", "engine_version": None, "model": "org/m", **conditions})
+    made = Conditions(
+        **{"host": "h", "engine": "vllm", "engine_version": None, "model": "org/m", **conditions}
+    )
     return BenchResult(number, float(number), BenchSpec("", "", **(spec or {})), made, summary)
 
 
@@ -99,7 +106,10 @@ def test_the_first_of_its_kind_is_called_by_its_preset_or_model() -> None:
 
 def test_the_first_point_of_a_sweep_has_its_value() -> None:
     watts = (500.0, 400.0, 300.0)
-    points = [result(3 - n, preset_id="p", gpu_settings={"gpu0.power_limit_w": w}) for n, w in enumerate(watts)]
+    points = [
+        result(3 - n, preset_id="p", gpu_settings={"gpu0.power_limit_w": w})
+        for n, w in enumerate(watts)
+    ]
     labels = [row.label for row in rows_of(points)]
     assert labels == ["power limit 500 W", "power limit 400 W", "power limit 300 W p"]
     streams = [result(2, spec={"concurrency": 4}), result(1, spec={"concurrency": 1})]
@@ -160,11 +170,22 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     assert against_limit(eight) == share and against_total(eight) is None
     assert any(share in line for line in result_output.result_lines(said))
     other = replace(said, id=8)
-    assert [n for n in compare(said, other).notes if share in n] == [f"A, #7: limit: {share}", f"B, #8: limit: {share}"]
+    assert [n for n in compare(said, other).notes if share in n] == [
+        f"A, #7: limit: {share}",
+        f"B, #8: limit: {share}",
+    ]
     view = ceiling_view(said)
-    assert view is not None and (view.result_id, view.tok_s, view.measured_tok_s) == (7, 26.69, 21.62)
+    assert view is not None and (view.result_id, view.tok_s, view.measured_tok_s) == (
+        7,
+        26.69,
+        21.62,
+    )
     assert "memory clock under load" in view.basis
-    assert against_limit(result(1)) is None and ceiling_view(result(1)) is None and ceiling_view(eight) is None
+    assert (
+        against_limit(result(1)) is None
+        and ceiling_view(result(1)) is None
+        and ceiling_view(eight) is None
+    )
 
 
 def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
@@ -175,6 +196,6 @@ def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
     assert view is not None and (view.tok_s, view.measured_tok_s) == (223.7, 160.0)
     assert limit_pct(said) == pytest.approx(71.5, abs=0.1)
     above = replace(said, summary=replace(said.summary, output_tok_s=250.0))
-    assert "112 %" in (against_total(above) or "") and "bytes per token of this model are wrong" in (
-        against_total(above) or ""
-    )
+    assert "112 %" in (against_total(above) or "") and (
+        "bytes per token of this model are wrong"
+    ) in (against_total(above) or "")

@@ -1,4 +1,5 @@
-"""An experiment carried out: repeats, ends, interruptions; the interval holds the truth. On simulated_runs.py."""
+"""An experiment carried out: repeats, ends, interruptions; the interval holds the truth. On
+simulated_runs.py."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ QUIET = Noise(0, 0, 0, 0)
 class Carried:
     """One experiment carried out, with all that was kept and told on the way."""
 
-    def __init__(self, runs: SimulatedRuns, experiment: Experiment | None = None, **options: Any) -> None:
+    def __init__(
+        self, runs: SimulatedRuns, experiment: Experiment | None = None, **options: Any
+    ) -> None:
         self.kept: list[Experiment] = []
         self.told: list[Experiment] = []
         options.setdefault("throw_away", False)
@@ -48,8 +51,12 @@ def test_order_servers_and_seeds() -> None:
     one = Carried(runs).ended()
     assert [r.conditions.flags["knob"] for r in runs.results] == list("ABBAAB")
     assert [r.spec.seed for r in runs.results] == [0, 0, 1, 1, 2, 2]
-    assert runs.starts == 6 and len({r.run_id for r in one.runs}) == 6, "each run has a server of its own"
-    assert one.state == "done" and one.verdict == "B is faster by 10.0 % ± 0.2 (output tok/s, 3 pairs)"
+    assert runs.starts == 6 and len({r.run_id for r in one.runs}) == 6, (
+        "each run has a server of its own"
+    )
+    assert one.state == "done" and one.verdict == (
+        "B is faster by 10.0 % ± 0.2 (output tok/s, 3 pairs)"
+    )
     assert (one.phase, one.left_s, one.server, one.error) == ("", None, None, None)
     assert runs.started is None
 
@@ -86,7 +93,8 @@ def spoiled(places: Sequence[int], **figures: Any) -> SimulatedRuns:
 
 
 @pytest.mark.parametrize(
-    "figures", [{"requests_failed": 3, "errors": {"reset": 3}}, {"refused": ("the client was the limit",)}]
+    "figures",
+    [{"requests_failed": 3, "errors": {"reset": 3}}, {"refused": ("the client was the limit",)}],
 )
 def test_a_run_that_may_not_be_used_is_made_again_with_its_partner(figures: dict[str, Any]) -> None:
     one = Carried(spoiled([3], **figures)).ended()
@@ -102,7 +110,10 @@ def test_a_run_that_may_not_be_used_is_made_again_with_its_partner(figures: dict
     ]
     assert one.state == "done" and one.verdict.startswith("B is faster by 10.0 %")
     assert one.runs[3].result_id is not None, "the result is kept, and says why it was not used"
-    assert one.comparison is not None and (one.comparison.runs_a, one.comparison.like_for_like) == (3, True)
+    assert one.comparison is not None and (one.comparison.runs_a, one.comparison.like_for_like) == (
+        3,
+        True,
+    )
 
 
 def test_a_pair_that_fails_again_and_again_ends_it() -> None:
@@ -118,16 +129,20 @@ def test_an_arm_that_answers_no_request_is_not_tried_again() -> None:
     assert one.state == "failed" and len(one.runs) == 2
     assert (
         one.error
-        == "B: 128 of 128 requests failed (128 http 400) (look for the cause in the server's log: workbench logs run-2)"
+        == "B: 128 of 128 requests failed (128 http 400) (look for the cause in the server's log: "
+        "workbench logs run-2)"
     )
     later = Carried(spoiled([2], **none)).ended()
     assert later.state == "done", "an arm that has answered before is"
 
 
 class Failing(SimulatedRuns):
-    """`error` comes at the `at`-th start of `arm`, counted from 0, and at all later ones with `always`."""
+    """`error` comes at the `at`-th start of `arm`, counted from 0, and at all later ones with
+    `always`."""
 
-    def __init__(self, error: BaseException, arm: str, at: int, where: str = "ready", always: bool = True) -> None:
+    def __init__(
+        self, error: BaseException, arm: str, at: int, where: str = "ready", always: bool = True
+    ) -> None:
         super().__init__(0.1, 1, QUIET)
         self.error, self.where, self.always = error, where, always
         self.left = {arm: at}
@@ -161,7 +176,9 @@ def test_an_arm_that_never_starts_ends_it_at_once_and_keeps_the_other() -> None:
 
 def test_a_start_that_fails_once_after_others_is_tried_again() -> None:
     one = Carried(Failing(StartFailed("out of memory"), "B", 1, always=False)).ended()
-    assert one.state == "done" and [r.error for r in one.runs if r.state == "failed"] == ["out of memory"]
+    assert one.state == "done" and [r.error for r in one.runs if r.state == "failed"] == [
+        "out of memory"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -171,10 +188,16 @@ def test_a_start_that_fails_once_after_others_is_tried_again() -> None:
         (Stopped("the benchmark was cancelled"), "stopped", "the benchmark was cancelled"),
         (asyncio.CancelledError(), "stopped", INTERRUPTED),
         (WorkbenchError("no right to set clocks"), "failed", "no right to set clocks"),
-        (BenchError("the worker died"), "failed", "pair 2 failed 3 times; last error, in arm B: the worker died"),
+        (
+            BenchError("the worker died"),
+            "failed",
+            "pair 2 failed 3 times; last error, in arm B: the worker died",
+        ),
     ],
 )
-def test_however_it_ends_everything_is_given_back_and_kept(error: BaseException, state: str, said: str) -> None:
+def test_however_it_ends_everything_is_given_back_and_kept(
+    error: BaseException, state: str, said: str
+) -> None:
     runs = Failing(error, "B", 1, "measure")
     carried = Carried(runs)
     one = carried.ended()
@@ -224,7 +247,10 @@ def test_until_the_interval_is_narrow() -> None:
     assert width is not None and width <= 1.5 and 4 <= one.pairs_done <= 16
     assert "within ± 1.5 %" in one.note
     capped = Carried(SimulatedRuns(0.03, 5), until_pct=0.01, pairs=5).ended()
-    assert capped.state == "done" and "± 0.01 % was not reached within 5 pairs, the maximum" in capped.note
+    assert (
+        capped.state == "done"
+        and ("± 0.01 % was not reached within 5 pairs, the maximum") in capped.note
+    )
 
 
 def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,10 +265,21 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
     runs = Slow(0.1, 1)
     one = Carried(runs, pairs=8, max_minutes=5.0).ended()
     assert (one.state, one.pairs_done) == ("stopped", 2)
-    assert one.error is not None and one.error.startswith("the limit of 5 min was reached after 2 of 8 pairs (resume")
-    assert one.verdict.startswith("no claim: the experiment was not finished; so far +"), "and no interval was bought"
-    again = Carried(runs, design.resumed(replace(one, spec=replace(one.spec, max_minutes=None)))).ended()
-    assert (again.state, again.pairs_done, again.extensions, design.level(again)) == ("done", 8, 0, 0.95)
+    assert one.error is not None and one.error.startswith(
+        "the limit of 5 min was reached after 2 of 8 pairs (resume"
+    )
+    assert one.verdict.startswith("no claim: the experiment was not finished; so far +"), (
+        "and no interval was bought"
+    )
+    again = Carried(
+        runs, design.resumed(replace(one, spec=replace(one.spec, max_minutes=None)))
+    ).ended()
+    assert (again.state, again.pairs_done, again.extensions, design.level(again)) == (
+        "done",
+        8,
+        0,
+        0.95,
+    )
     short = Carried(Slow(0.1, 1), pairs=8, max_minutes=3.0).ended()
     assert (short.state, short.pairs_done) == ("stopped", 1)
 
@@ -256,7 +293,9 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
         (0, "A", "done"),
         (0, "B", "done"),
     ]
-    assert one.pairs_done == 3 and one.verdict.startswith("B is faster by 10.0 % ± 0.2"), "the cold run is not in it"
+    assert one.pairs_done == 3 and one.verdict.startswith("B is faster by 10.0 % ± 0.2"), (
+        "the cold run is not in it"
+    )
     assert one.comparison is not None and one.comparison.runs_a == 3
     assert any(n.startswith("the discarded first run is -4.9 %") for n in one.comparison.notes)
     assert "discarded run, A: measuring" in [e.phase for e in carried.told]
@@ -266,9 +305,15 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
             return True
 
     both = Compiling(0.1, 1, QUIET)
-    assert [r.arm for r in Carried(both, throw_away=None).ended().discarded] == ["A", "B"] and both.starts == 8
+    assert [r.arm for r in Carried(both, throw_away=None).ended().discarded] == [
+        "A",
+        "B",
+    ] and both.starts == 8
     always = SimulatedRuns(0.1, 1, QUIET)
-    assert [r.arm for r in Carried(always, throw_away=True).ended().discarded] == ["A", "B"] and always.starts == 8
+    assert [r.arm for r in Carried(always, throw_away=True).ended().discarded] == [
+        "A",
+        "B",
+    ] and always.starts == 8
     never = Compiling(0.1, 1, QUIET)
     assert Carried(never, throw_away=False).ended().discarded == () and never.starts == 6
 
@@ -279,12 +324,17 @@ def test_a_discarded_run_may_be_refused_but_must_serve_and_measure() -> None:
     none = {"requests_ok": 0, "requests_failed": 128, "errors": {"http 400": 128}}
     dead = Carried(spoiled([0], **none), throw_away=None).ended()
     assert (
-        dead.state == "failed" and len(dead.runs) == 1 and dead.error is not None and dead.error.startswith("A: 128 of")
+        dead.state == "failed"
+        and len(dead.runs) == 1
+        and dead.error is not None
+        and dead.error.startswith("A: 128 of")
     )
     absent = {"tok_per_joule": None, "absent": {"tok_per_joule": "shorter than 2 s"}}
     short = Carried(spoiled(range(9), **absent), throw_away=None, metric="tok_per_joule").ended()
     assert short.state == "failed" and len(short.runs) == 1, "the next ones would have none either"
-    assert short.error is not None and short.error.startswith("A: tok_per_joule was not measured: shorter than 2 s")
+    assert short.error is not None and short.error.startswith(
+        "A: tok_per_joule was not measured: shorter than 2 s"
+    )
 
 
 def test_an_arm_whose_discarded_first_start_fails_is_named_with_its_run() -> None:
@@ -310,9 +360,13 @@ def test_a_resumed_one_begins_with_a_discarded_run_again() -> None:
 
 
 def test_a_command_that_did_not_end_is_named() -> None:
-    error = HostError("did not end within 30 s and was killed", command="nvidia-smi -q", next_step="try it there")
+    error = HostError(
+        "did not end within 30 s and was killed", command="nvidia-smi -q", next_step="try it there"
+    )
     one = Carried(Failing(error, "B", 0, "measure")).ended()
-    assert one.error == "did not end within 30 s and was killed; command: nvidia-smi -q (try it there)"
+    assert one.error == (
+        "did not end within 30 s and was killed; command: nvidia-smi -q (try it there)"
+    )
 
 
 def test_start_temperatures_are_matched_or_told() -> None:
@@ -330,10 +384,12 @@ def test_start_temperatures_are_matched_or_told() -> None:
     assert [r.start_temperature_c for r in one.runs] == [40, 40, 52, 40, 40, 40]
 
 
-# -- the interval holds the truth (the whole table: tests/benchmarks/bench_experiments.py) ---------------------------
+# -- the interval holds the truth (the whole table: tests/benchmarks/bench_experiments.py) ---------
 
 
-def many(experiments: int, effect: float, noise: Noise = REALISTIC, **options: Any) -> tuple[float, float]:
+def many(
+    experiments: int, effect: float, noise: Noise = REALISTIC, **options: Any
+) -> tuple[float, float]:
     """Shares of experiments whose interval holds the truth, and that show a difference."""
 
     async def all_of_them() -> tuple[int, int]:
@@ -352,7 +408,8 @@ def many(experiments: int, effect: float, noise: Noise = REALISTIC, **options: A
 
 
 def test_realistic_experiments_hold_the_truth_and_raise_few_false_alarms() -> None:
-    """By the whole way; more of them: tests/unit/bench/test_bench_coverage.py. Within 3 standard errors of 95 %."""
+    """By the whole way; more of them: tests/unit/bench/test_bench_coverage.py. Within 3 standard
+    errors of 95 %."""
     held, shown = many(80, 0.0, pairs=3)
     assert held >= 0.87 and shown <= 0.13
     held, shown = many(40, 0.03, pairs=5)
@@ -363,10 +420,13 @@ def test_realistic_experiments_hold_the_truth_and_raise_few_false_alarms() -> No
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("effect", [0.0, 0.01, 0.03, 0.10])
 @pytest.mark.parametrize(
-    "options", [{"pairs": 3}, {"pairs": 5}, {"pairs": 8}, {"pairs": 16, "until_pct": 2.0}], ids=["3", "5", "8", "until"]
+    "options",
+    [{"pairs": 3}, {"pairs": 5}, {"pairs": 8}, {"pairs": 16, "until_pct": 2.0}],
+    ids=["3", "5", "8", "until"],
 )
 def test_coverage_of_every_design(options: dict[str, Any], effect: float) -> None:
-    """What the issue asks for: 93 to 97 % hold the truth, at most 6 % false alarms (1,500 each: ±0.6 %)."""
+    """What the issue asks for: 93 to 97 % hold the truth, at most 6 % false alarms (1,500 each:
+    ±0.6 %)."""
     held, shown = many(1500, effect, **options)
     assert 0.93 <= held <= 0.97, held
     if effect == 0.0:

@@ -98,13 +98,28 @@ def test_the_model_is_a_row_that_can_be_set_but_not_taken_away() -> None:
 def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
     editor = PlanEditor(BASE)
     row = editor.rows()[1]
-    assert (row.name, row.value, row.default, row.origin) == ("executable", None, "vllm", Origin.DEFAULT)
+    assert (row.name, row.value, row.default, row.origin) == (
+        "executable",
+        None,
+        "vllm",
+        Origin.DEFAULT,
+    )
     editor.set_flag("executable", "'/opt/v 1/bin/vllm'")
-    assert editor.command().argv[:2] == ("/opt/v 1/bin/vllm", "serve") and "--executable" not in editor.command().argv
+    assert (
+        editor.command().argv[:2] == ("/opt/v 1/bin/vllm", "serve")
+        and "--executable" not in editor.command().argv
+    )
     row = editor.rows()[1]
-    assert (row.value, row.origin) == ("'/opt/v 1/bin/vllm'", Origin.EDITED) and editor.view().edited == 1
+    assert (row.value, row.origin) == (
+        "'/opt/v 1/bin/vllm'",
+        Origin.EDITED,
+    ) and editor.view().edited == 1
     editor.assign(["executable=/opt/v/bin/python -m vllm.entrypoints.openai.api_server"], (), ())
-    assert editor.command().argv[:3] == ("/opt/v/bin/python", "-m", "vllm.entrypoints.openai.api_server")
+    assert editor.command().argv[:3] == (
+        "/opt/v/bin/python",
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+    )
     for wrong in ("venv/bin/vllm", "~/venv/bin/vllm", "'/opt"):
         with pytest.raises(InputError):
             editor.set_flag("executable", wrong)
@@ -117,7 +132,9 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
 def test_a_host_without_the_engine_is_a_finding_like_others() -> None:
     editor = PlanEditor(BASE)
     assert "engine.missing" not in [f.code for f in editor.findings()]
-    editor.around = Surroundings(installed_problem="vllm not found on box", executables=("/opt/v/bin/vllm",))
+    editor.around = Surroundings(
+        installed_problem="vllm not found on box", executables=("/opt/v/bin/vllm",)
+    )
     (finding,) = [f for f in editor.findings() if f.code == "engine.missing"]
     assert finding.text == "vllm not found on box" and "/opt/v/bin/vllm" in (finding.fix or "")
     assert editor.rows()[1].finding == finding.text and finding in editor.view().findings
@@ -136,7 +153,9 @@ def test_the_surroundings_decide_what_is_found() -> None:
     editor = PlanEditor(BASE)
     editor.set_flag("tensor-parallel-size", "2")
     assert "gpus.too-few" not in [f.code for f in editor.findings()]  # not known yet
-    editor.around = Surroundings(gpus=(GpuInfo(0, "GPU-0", "NVIDIA GB10"),), installed_version="0.11.0")
+    editor.around = Surroundings(
+        gpus=(GpuInfo(0, "GPU-0", "NVIDIA GB10"),), installed_version="0.11.0"
+    )
     assert "gpus.too-few" in [f.code for f in editor.findings()]
     assert editor.view().catalog_version != PlanEditor(BASE).view().catalog_version
 
@@ -146,16 +165,26 @@ def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> No
     program = tmp_path / "vllm"
     program.write_text('#!/bin/sh\necho "$IP $*"\n')
     program.chmod(0o755)
-    nodes = tuple(Node(name, rank, {"node-rank": rank}, {"IP": f"10.0.0.{rank}"}) for rank, name in enumerate("hw"))
+    nodes = tuple(
+        Node(name, rank, {"node-rank": rank}, {"IP": f"10.0.0.{rank}"})
+        for rank, name in enumerate("hw")
+    )
     editor = PlanEditor(replace(BASE, executable=(str(program),), nodes=nodes))
     view = editor.view()
     assert [node.name for node, _ in view.nodes] == ["h", "w"]
-    assert "# h (rank 0)" in view.shell() and "# w (rank 1)" in view.shell() and "--node-rank 1" in view.shell()
+    assert (
+        "# h (rank 0)" in view.shell()
+        and "# w (rank 1)" in view.shell()
+        and ("--node-rank 1") in view.shell()
+    )
     script = tmp_path / "start.sh"
     script.write_text(export(editor.effective, "shell", name="x").text)
     for rank, name in enumerate("hw"):
         ran = subprocess.run(["sh", str(script), name], capture_output=True, text=True, check=True)
-        assert ran.stdout.startswith(f"10.0.0.{rank} serve org/model") and f"--node-rank {rank}" in ran.stdout
+        assert (
+            ran.stdout.startswith(f"10.0.0.{rank} serve org/model")
+            and f"--node-rank {rank}" in ran.stdout
+        )
     wrong = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "h|w" in wrong.stderr
     assert PlanEditor(BASE).view().shell() == PlanEditor(BASE).command().shell()

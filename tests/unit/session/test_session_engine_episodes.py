@@ -1,4 +1,5 @@
-"""Tests of the events of queueing and preemption: named when they begin and when they end, and no flood."""
+"""Tests of the events of queueing and preemption: named when they begin and when they end, and no
+flood."""
 
 from __future__ import annotations
 
@@ -49,10 +50,14 @@ def test_a_queue_that_comes_and_goes_is_one_episode() -> None:
 def test_preemption_is_named_when_it_begins_and_when_it_ends() -> None:
     counts = [7, 7, 10, 10, 12, *[12] * 12]
     readings = [
-        EngineMetrics(unix_s=T0 + second, preemptions=count, kv_use_pct=99.0) for second, count in enumerate(counts)
+        EngineMetrics(unix_s=T0 + second, preemptions=count, kv_use_pct=99.0)
+        for second, count in enumerate(counts)
     ]
     begin, end = told(readings)
-    assert (begin.kind, begin.text) == (EventKind.PREEMPTION, "3 requests preempted: KV cache 99 % used")
+    assert (begin.kind, begin.text) == (
+        EventKind.PREEMPTION,
+        "3 requests preempted: KV cache 99 % used",
+    )
     assert end.text == "preemption ended after 2 s: 5 requests preempted"
 
 

@@ -1,4 +1,5 @@
-"""The engine beside the GPUs: a real session with simulated engines, whose live metrics agree with what was sent."""
+"""The engine beside the GPUs: a real session with simulated engines, whose live metrics agree with
+what was sent."""
 
 from __future__ import annotations
 
@@ -49,11 +50,13 @@ class Watched:
         return sum(value or 0.0 for value in self.cells(field, 60))
 
     async def settled(self) -> None:
-        """Wait for a second in which nothing was generated. The counter is read just after the end of a second, so that
-        the next one contains a part of the last tokens."""
+        """Wait for a second in which nothing was generated. The counter is read just after the end
+        of a second, so that the next one contains a part of the last tokens."""
         second = int(time.time()) + 2
         at = self.session.timeline.history.at
-        await eventually(lambda: at((ENGINE, "generation_tok_s"), second) == 0.0, what="a quiet second")
+        await eventually(
+            lambda: at((ENGINE, "generation_tok_s"), second) == 0.0, what="a quiet second"
+        )
 
     async def send(self, count: int, tokens: int) -> int:
         """Send `count` requests at once. Return the number of their prompt tokens."""
@@ -78,7 +81,11 @@ def watched(
         session = Session.of_host(None, profile)
         try:
             await session.link.connect()
-            variables = {"model": "/simulated/Qwen2.5-7B-Q4_K_M.gguf"} if preset == "llamacpp-gguf" else None
+            variables = (
+                {"model": "/simulated/Qwen2.5-7B-Q4_K_M.gguf"}
+                if preset == "llamacpp-gguf"
+                else None
+            )
             await session.plans.load_preset(preset, variables)
             for name, value in {"port": str(free_port()), **flags}.items():
                 session.plans.set_flag(name.replace("_", "-"), value)
@@ -87,7 +94,9 @@ def watched(
             assert status.state is ServerState.READY
             session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
             watch = Watched(session, status)
-            await eventually(lambda: session.state.engine is not None and "generation_tok_s" in watch.view.values)
+            await eventually(
+                lambda: session.state.engine is not None and "generation_tok_s" in watch.view.values
+            )
             await asyncio.wait_for(scenario(watch), 60)
         finally:
             for run in await session.servers.supervisor.runs():
@@ -122,7 +131,9 @@ def test_data_parallel_parts_are_summed_and_a_queue_is_named_with_its_limit() ->
     async def scenario(watch: Watched) -> None:
         sending = asyncio.ensure_future(watch.send(10, 5200))
         events = watch.session.timeline.history.events
-        await eventually(lambda: any(e.kind is EventKind.QUEUEING for e in events), what="the event")
+        await eventually(
+            lambda: any(e.kind is EventKind.QUEUEING for e in events), what="the event"
+        )
         assert (watch.view.values["running"], watch.view.values["waiting"]) == (4, 6)
         (event,) = [e for e in events if e.kind is EventKind.QUEUEING]
         assert event.text == "6 requests wait: max-num-seqs 4 reached"
@@ -147,7 +158,9 @@ def test_a_frozen_server_leaves_a_gap_and_no_old_values() -> None:
         server.send_signal(signal.SIGCONT)
         await eventually(lambda: "generation_tok_s" in watch.view.values, what="the values")
         thawed_s = int(time.time())
-        cells = watch.session.timeline.history.cells((ENGINE, "running"), thawed_s, 1, thawed_s - frozen_s)
+        cells = watch.session.timeline.history.cells(
+            (ENGINE, "running"), thawed_s, 1, thawed_s - frozen_s
+        )
         assert cells.count(None) >= 2
 
     watched(scenario)
@@ -166,7 +179,9 @@ def test_a_benchmark_that_reads_the_counters_is_not_joined(monkeypatch: pytest.M
 
         monkeypatch.setattr(supervisor, "metrics", counting)
         begin_s = time.time()
-        await watch.session.bench.run(requests=16, max_tokens=500, input_tokens=16, warmup=0, concurrency=4)
+        await watch.session.bench.run(
+            requests=16, max_tokens=500, input_tokens=16, warmup=0, concurrency=4
+        )
         took_s = time.time() - begin_s
         assert took_s > 6 and len(read) <= took_s - 2.5, f"{len(read)} readings in {took_s:.0f} s"
         cells = watch.cells("generation_tok_s", int(took_s) + 1)[:-1]
@@ -181,12 +196,18 @@ def test_a_server_without_its_metrics_flag_says_which_flag_switches_it_on() -> N
         session = Session.of_host(None, "rtx-pro-6000")
         try:
             await session.link.connect()
-            await session.plans.load_preset("llamacpp-gguf", {"model": "/simulated/Qwen2.5-7B-Q4_K_M.gguf"})
+            await session.plans.load_preset(
+                "llamacpp-gguf", {"model": "/simulated/Qwen2.5-7B-Q4_K_M.gguf"}
+            )
             session.plans.set_flag("port", str(free_port()))
             session.plans.unset_flag("metrics")
             await session.servers.wait_ready(await session.servers.start(), 20)
             session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
-            await eventually(lambda: session.state.engine is not None and session.state.engine.problem is not None)
+            await eventually(
+                lambda: (
+                    session.state.engine is not None and session.state.engine.problem is not None
+                )
+            )
             view = session.state.engine
             assert view is not None and view.values == {}
             assert "the server was started without --metrics" in (view.problem or "")
@@ -222,7 +243,9 @@ def test_a_server_that_workbench_did_not_start_is_watched_until_it_ends(tmp_path
     """Servers of other tests on this machine may be found too; this one is given."""
     script, port = tmp_path / "vllm", free_port()
     script.write_text(SERVER)
-    process = subprocess.Popen([sys.executable, "-S", "-E", str(script), "serve", "--port", str(port)])
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-E", str(script), "serve", "--port", str(port)]
+    )
 
     async def go() -> None:
         session = Session.of_host()
@@ -237,10 +260,17 @@ def test_a_server_that_workbench_did_not_start_is_watched_until_it_ends(tmp_path
             await eventually_found(others)
             session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
             await eventually(
-                lambda: session.state.engine is not None and "generation_tok_s" in session.state.engine.values
+                lambda: (
+                    session.state.engine is not None
+                    and "generation_tok_s" in session.state.engine.values
+                )
             )
             view = session.state.engine
-            assert view is not None and view.server == f"http://127.0.0.1:{port}" and view.title == f"vLLM :{port}"
+            assert (
+                view is not None
+                and view.server == f"http://127.0.0.1:{port}"
+                and view.title == f"vLLM :{port}"
+            )
             assert 20 < view.values["generation_tok_s"] < 80
             assert "waiting" in view.absent and "waiting" not in view.values
             process.kill()

@@ -1,4 +1,5 @@
-"""An experiment as the screen sees it: progress in the state, nobody between its runs, stopped and gone on with."""
+"""An experiment as the screen sees it: progress in the state, nobody between its runs, stopped and
+gone on with."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
             seen.append(state.experiment)
 
     async def until(session: Session, work: asyncio.Task[Experiment], pairs: int) -> Experiment:
-        """The experiment once so many pairs are complete and a run is measured; AssertionError if it ends before."""
+        """The experiment once so many pairs are complete and a run is measured; AssertionError if
+        it ends before."""
         while not (seen and seen[-1].pairs_done >= pairs and seen[-1].phase.endswith("measuring")):
             assert not work.done(), work.result()
             await asyncio.sleep(0.02)
@@ -42,18 +44,28 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         await session.plans.load_preset("vllm-any")
         session.plans.set_flag("port", str(free_port()))
         session.subscribe(look)
-        work = asyncio.create_task(session.experiments.run(*ARMS, pairs=3, bench=SHAPE, throw_away=False, order_seed=4))
+        work = asyncio.create_task(
+            session.experiments.run(*ARMS, pairs=3, bench=SHAPE, throw_away=False, order_seed=4)
+        )
         now = await until(session, work, 1)
         assert now.phase == "pair 2, B: measuring" and "experiment" in session.state.busy
         assert now.left_s is not None and now.left_s > 0
-        for meddling in (session.servers.start, session.bench.run, session.bench.restart_and_compare):
+        for meddling in (
+            session.servers.start,
+            session.bench.run,
+            session.bench.restart_and_compare,
+        ):
             with pytest.raises(ServerError, match="an experiment is running and needs the server"):
                 await meddling()
         with pytest.raises(BenchError, match="another experiment is running"):
             await session.experiments.run(*ARMS)
         await session.experiments.stop()
         stopped = await work
-        assert (stopped.state, stopped.pairs_done, session.state.experiment) == ("stopped", 1, stopped)
+        assert (stopped.state, stopped.pairs_done, session.state.experiment) == (
+            "stopped",
+            1,
+            stopped,
+        )
         assert session.state.busy == () and session.state.server is not None
         assert session.state.server.state is ServerState.STOPPED, "what it started is ended"
 

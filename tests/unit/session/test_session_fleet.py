@@ -1,4 +1,5 @@
-"""A fleet on real agents of simulated hosts: state, totals, hosts that hang, are gone, or do not exist."""
+"""A fleet on real agents of simulated hosts: state, totals, hosts that hang, are gone, or do not
+exist."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def agents_of(name: str) -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if wanted in process.environ().get("WORKBENCH_SIM_STATE", "") + "/" and "python" in process.name():
+            if (
+                wanted in process.environ().get("WORKBENCH_SIM_STATE", "") + "/"
+                and "python" in process.name()
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -56,10 +60,14 @@ def agents_of(name: str) -> list[psutil.Process]:
 def test_one_reading_has_every_host_with_gpus_of_its_own() -> None:
     async def scenario(fleet: Fleet) -> None:
         state = await fleet.read_once(20.0)
-        assert [(h.name, h.state, len(h.gpus), h.simulated) for h in state.hosts] == [(n, "live", 4, True) for n in TWO]
+        assert [(h.name, h.state, len(h.gpus), h.simulated) for h in state.hosts] == [
+            (n, "live", 4, True) for n in TWO
+        ]
         sums = totals(state.hosts)
         assert (sums.hosts, sums.live, sums.gpus, sums.busy, sums.servers) == (2, 2, 8, 0, 0)
-        assert sums.power_w == pytest.approx(sum(g.power_w or 0.0 for h in state.hosts for g in h.gpus))
+        assert sums.power_w == pytest.approx(
+            sum(g.power_w or 0.0 for h in state.hosts for g in h.gpus)
+        )
         assert state.simulated
 
     read(TWO, scenario)
@@ -76,7 +84,9 @@ def test_a_stopped_agent_makes_its_host_old_and_no_other() -> None:
         for agent in agents:
             agent.send_signal(signal.SIGSTOP)
         try:
-            await eventually(lambda: host(fleet, TWO[0]).state == "stale", 20.0, "the age of the reading")
+            await eventually(
+                lambda: host(fleet, TWO[0]).state == "stale", 20.0, "the age of the reading"
+            )
             assert host(fleet, TWO[1]).live and totals(fleet.state.hosts).live == 1
             assert (host(fleet, TWO[0]).age_s or 0) > 4.0
         finally:
@@ -95,7 +105,9 @@ def test_a_killed_agent_is_started_again() -> None:
         for agent in agents_of(TWO[0]):
             agent.kill()
         await eventually(
-            lambda: host(fleet, TWO[0]).live and bool({a.pid for a in agents_of(TWO[0])} - before), 20.0, "a new agent"
+            lambda: host(fleet, TWO[0]).live and bool({a.pid for a in agents_of(TWO[0])} - before),
+            20.0,
+            "a new agent",
         )
 
     read(TWO, scenario)
@@ -115,7 +127,9 @@ def test_a_host_that_does_not_exist_says_why_and_costs_the_other_nothing() -> No
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     async def scenario(fleet: Fleet) -> None:
         (found,) = (await fleet.read_once(20.0)).hosts
-        assert found.state == "refused" and "no simulated host is called 'nothing'" in (found.problem or "")
+        assert found.state == "refused" and ("no simulated host is called 'nothing'") in (
+            found.problem or ""
+        )
 
     read(("sim:nothing",), scenario)
 
@@ -189,7 +203,12 @@ def made(**fields: Any) -> FleetHost:
 
 def test_a_host_without_values_has_none_and_never_zero() -> None:
     empty = made()
-    assert (empty.util_pct, empty.power_w, empty.sm_mhz, empty.temperature_c, empty.memory_pct, empty.tok_s) == (
-        None,
-    ) * 6
+    assert (
+        empty.util_pct,
+        empty.power_w,
+        empty.sm_mhz,
+        empty.temperature_c,
+        empty.memory_pct,
+        empty.tok_s,
+    ) == (None,) * 6
     assert empty.state == "waiting" and made(problem="no driver").state == "no GPUs"

@@ -41,7 +41,9 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = PRO) -> No
 
 
 def driver(profile: str = PRO) -> SimState:
-    return SimState(f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver", profiles.get(profile))
+    return SimState(
+        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver", profiles.get(profile)
+    )
 
 
 def journal() -> Path:
@@ -65,9 +67,15 @@ def test_a_presets_settings_are_told_and_never_applied_by_loading(clean_environm
         assert not session.plans.preset_gpu_settings()  # none is loaded
         await session.plans.load_preset("rtx-pro-6000-power-400w")
         ((selector, settings, reason),) = session.plans.preset_gpu_settings()
-        assert (selector, settings) == ("0", GpuSettings(persistence=True, power_limit_w=400.0)) and reason
+        assert (selector, settings) == (
+            "0",
+            GpuSettings(persistence=True, power_limit_w=400.0),
+        ) and reason
         (other,) = session.plans.preset_gpu_settings("rtx-pro-6000-clock-power-profile")
-        assert (other[1]["gpu_clocks"], other[1]["memory_clocks"]) == (ClockRange(2500, 2800), ClockRange(13365, 13365))
+        assert (other[1]["gpu_clocks"], other[1]["memory_clocks"]) == (
+            ClockRange(2500, 2800),
+            ClockRange(13365, 13365),
+        )
         assert session.plans.preset_gpu_settings("vllm-any") == []
         assert driver().settings()[0].limit_w is None and not journal().exists()
 
@@ -82,7 +90,9 @@ def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
         assert (await session.gpu.apply_each(wanted)).ok
         assert [s.limit_w for s in driver("four-pcie").settings()] == [200.0, None, 220.0, None]
         with pytest.raises(InputError):
-            await session.gpu.apply_each({"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)})
+            await session.gpu.apply_each(
+                {"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)}
+            )
         assert driver("four-pcie").settings()[0].limit_w == 200.0
         assert (await session.gpu.revert()).ok
 
@@ -97,8 +107,14 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
         other = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
         try:
             for pid in (ours.pid, other.pid):
-                driver().publish_load(pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
-            found = {pid: (gpu, is_ours) for gpu, pid, name, is_ours in await session.gpu.processes() if name}
+                driver().publish_load(
+                    pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}}
+                )
+            found = {
+                pid: (gpu, is_ours)
+                for gpu, pid, name, is_ours in await session.gpu.processes()
+                if name
+            }
             assert found == {ours.pid: (0, True), other.pid: (0, False)}
         finally:
             other.communicate(timeout=10)
@@ -109,7 +125,9 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
 
 
 @pytest.mark.slow
-def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named(clean_environment: None) -> None:
+def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named(
+    clean_environment: None,
+) -> None:
     async def scenario(session: Session) -> None:
         await session.gpu.apply(POWER)
         await session.gpu.alterations.read()
@@ -124,7 +142,8 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
             rewrite(owner_pid=living.pid, owner_start=start, who="ada@box")
             await session.gpu.alterations.read()
             assert session.state.offers == (
-                f"GPU settings are altered by ada@box, process {living.pid} (another running Workbench)",
+                f"GPU settings are altered by ada@box, process {living.pid} (another running "
+                "Workbench)",
             )
             report = await session.gpu.revert()
             whose = f"made by ada@box, process {living.pid}, which still runs"
@@ -135,16 +154,21 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
         rewrite(owner_machine="far")
         await session.gpu.alterations.read()
         assert "on another machine" in session.state.offers[0]
-        dead = {f"owner_{name}": value for name, value in owner_facts().items()} | {"owner_pid": 2**22}
+        dead = {f"owner_{name}": value for name, value in owner_facts().items()} | {
+            "owner_pid": 2**22
+        }
         rewrite(**dead, state="kept")
         await session.gpu.alterations.read()
-        assert session.state.offers == () and len(session.state.alterations) == 1  # on, and nobody is asked about it
+        # on, and nobody is asked about it
+        assert session.state.offers == () and len(session.state.alterations) == 1
         assert (await session.gpu.revert()).ok and driver().settings()[0].limit_w is None
 
     on(scenario)
 
 
-def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_environment: None) -> None:
+def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(
+    clean_environment: None,
+) -> None:
     async def scenario(session: Session) -> None:
         await session.gpu.apply(POWER)
         rewrite(boot_id="an earlier one")
@@ -152,7 +176,8 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_enviro
         notice = session.state.notice
         assert (
             notice is not None
-            and "have been reset, because the host was restarted: GPU0 power limit 400 W" in notice.text
+            and "have been reset, because the host was restarted: GPU0 power limit 400 W"
+            in notice.text
         )
         assert session.state.alterations == () and session.state.offers == ()
         await session.gpu.alterations.read()
@@ -164,10 +189,20 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_enviro
 
 
 @pytest.mark.slow
-def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(clean_environment: None) -> None:
-    """Proven by one session, on the row in the next; gone with another change; a file of a stranger says nothing."""
+def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(
+    clean_environment: None,
+) -> None:
+    """Proven by one session, on the row in the next; gone with another change; a file of a stranger
+    says nothing."""
     path = journal().parent / "findings.json"
-    no_effect = Proof(0, "power_limit_w", InForce.NO_EFFECT, "power ▲ no effect", "asked 400 W, observed 600 W", 20)
+    no_effect = Proof(
+        0,
+        "power_limit_w",
+        InForce.NO_EFFECT,
+        "power ▲ no effect",
+        "asked 400 W, observed 600 W",
+        20,
+    )
 
     async def proven(session: Session) -> None:
         assert (await session.gpu.apply(POWER, 0)).ok
@@ -191,8 +226,15 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(cl
     on(next_one)
     kept = path.read_text()
     ((uuid, one),) = json.loads(kept).items()
-    others = [{**one, "short": short} for short in (["power \x1b[2J"], ["p" * 99], [7], "power", None)]
-    for strange in ("{", "[]", json.dumps({uuid: 1}), *(json.dumps({uuid: other}) for other in others)):
+    others = [
+        {**one, "short": short} for short in (["power \x1b[2J"], ["p" * 99], [7], "power", None)
+    ]
+    for strange in (
+        "{",
+        "[]",
+        json.dumps({uuid: 1}),
+        *(json.dumps({uuid: other}) for other in others),
+    ):
         path.write_text(strange)
         on(nothing)
     path.write_text(kept)
@@ -201,7 +243,9 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(cl
 
 
 @pytest.mark.slow
-def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean_environment: None) -> None:
+def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(
+    clean_environment: None,
+) -> None:
     """In the state that the status line and the plan are drawn from."""
 
     async def scenario(session: Session) -> None:
@@ -217,7 +261,9 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean
         assert session.state.plan is not None
         (found,) = [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
         assert "are not applied: GPU0 power limit 400 W (now 600 W)" in found.text
-        assert found.fix is not None and found.fix.endswith("run: workbench presets apply rtx-pro-6000-power-400w")
+        assert found.fix is not None and found.fix.endswith(
+            "run: workbench presets apply rtx-pro-6000-power-400w"
+        )
         said = "".join(text for row in StatusBar().parts(session.state) for text, _ in row)
         assert "settings of the preset: not applied (A)" in said
         ((_, settings, _),) = session.plans.preset_gpu_settings()

@@ -37,7 +37,9 @@ def box(tmp_path: Path) -> Iterator[GuardedHost]:
         yield made
 
 
-def attended(box: GuardedHost, scenario: Callable[[Session], Awaitable[None]], host: Host | None = None) -> None:
+def attended(
+    box: GuardedHost, scenario: Callable[[Session], Awaitable[None]], host: Host | None = None
+) -> None:
     async def work() -> None:
         session = Quick(host or box.host)
         try:
@@ -66,7 +68,11 @@ def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedH
         report = await session.gpu.apply(LIMIT, 0)
         assert report.ok and report.guard is not None and report.guard.heartbeat_s == HEARTBEAT_S
         await asyncio.sleep(HEARTBEAT_S * 1.5)
-        assert box.in_force()[0] == 200.0 and session.state.guard is not None and session.state.guard.running
+        assert (
+            box.in_force()[0] == 200.0
+            and session.state.guard is not None
+            and session.state.guard.running
+        )
 
     attended(box, scenario)
     assert box.in_force()[0] == 200.0, "leaving does not change anything at once"
@@ -83,7 +89,9 @@ def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: Guarded
         await until(lambda: session.state.alterations == (), "no alteration")
         await until(lambda: session.state.notice is not None, "a notice")
         assert session.state.notice is not None
-        assert "the guard reverted GPU0 power limit: no heartbeat for 2 s" in session.state.notice.text
+        assert (
+            "the guard reverted GPU0 power limit: no heartbeat for 2 s"
+        ) in session.state.notice.text
 
     attended(box, scenario)
 
@@ -96,7 +104,10 @@ def test_a_killed_guard_is_replaced(box: GuardedHost) -> None:
         box.kill_guard()
         await until(lambda: box.pid != first and alive(box.pid), "another guard")
         await until(
-            lambda: session.state.notice and "a new guard watches over them now" in session.state.notice.text,
+            lambda: (
+                session.state.notice
+                and "a new guard watches over them now" in session.state.notice.text
+            ),
             "a notice",
         )
         assert box.in_force()[0] == 200.0
@@ -116,13 +127,17 @@ run(GuardedHost(Path({directory!r}), "four-pcie").change(GpuSettings(power_limit
 
 
 @pytest.mark.slow
-def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(box: GuardedHost, tmp_path: Path) -> None:
+def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(
+    box: GuardedHost, tmp_path: Path
+) -> None:
     other = OTHER.format(paths=[str(TESTS), str(TESTS.parent)], directory=str(tmp_path / "host"))
 
     async def scenario(session: Session) -> None:
         assert (await session.gpu.apply(LIMIT, 0)).ok
         guard = box.pid
-        await asyncio.to_thread(subprocess.run, [sys.executable, "-c", other], check=True, timeout=60)
+        await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-c", other], check=True, timeout=60
+        )
         assert box.in_force(1)[0] == 180.0 or "no heartbeat for 1 s" in box.log
         await until(lambda: box.in_force(1) == OFF, "the other's to be given back", 1.0 + WITHIN_S)
         await asyncio.sleep(HEARTBEAT_S)
@@ -151,7 +166,11 @@ def test_a_trial_that_nobody_could_end_is_not_begun(tmp_path: Path) -> None:
     with guarded(tmp_path / "host", inner=Bare()) as box:
 
         async def scenario(session: Session) -> None:
-            with pytest.raises(SettingsError, match=r"no guard could be started .*python3.*nothing was changed"):
+            with pytest.raises(
+                SettingsError,
+                match=r"no guard could be started .*python3.*nothing "
+                r"was changed",
+            ):
                 await session.gpu.apply(WANTED, 0, trial_s=30.0)
             assert box.in_force() == OFF and box.altered == []
             assert (await session.gpu.apply(WANTED, 0)).ok and box.in_force() == ON

@@ -1,4 +1,5 @@
-"""The session on simulated hosts: starting, queueing, cancelling, comparing, adopting, changing hosts."""
+"""The session on simulated hosts: starting, queueing, cancelling, comparing, adopting, changing
+hosts."""
 
 from __future__ import annotations
 
@@ -59,13 +60,15 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = "rtx-pro-6
 
 
 async def valid_result(session: Session) -> int:
-    """Benchmark until a result is valid: on a busy machine the client may limit a run of 30 ms, and only that is
-    measured again."""
+    """Benchmark until a result is valid: on a busy machine the client may limit a run of 30 ms, and
+    only that is measured again."""
     for _ in range(10):
         result_id = await session.bench.run(**SHORT)
         if session.state.bench.last_id == result_id:
             return result_id
-        assert all("client" in reason for reason in session.state.results[0].refused), session.state.results[0].refused
+        assert all("client" in reason for reason in session.state.results[0].refused), (
+            session.state.results[0].refused
+        )
     raise AssertionError("the client limited ten results")
 
 
@@ -94,7 +97,9 @@ def workers() -> list[int]:
 def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
     async def scenario(session: Session) -> None:
         run_id = await started(session)
-        assert session.state.server is not None and session.state.server.state is ServerState.STARTING
+        assert (
+            session.state.server is not None and session.state.server.state is ServerState.STARTING
+        )
         assert await session.bench.run(**SHORT) is None
         assert session.state.bench.queued
         await eventually(lambda: session.state.bench.last_id, "the queued benchmark")
@@ -182,7 +187,9 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_after_an_invalid_result_only_the_step_says_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_invalid_result_only_the_step_says_why_nothing_was_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Measurement, "_decided_by_cache", lambda *_: "the prefix cache answered")
 
     async def scenario(session: Session) -> None:
@@ -191,7 +198,10 @@ def test_after_an_invalid_result_only_the_step_says_why_nothing_was_compared(mon
         await session.bench.restart_and_compare()
         assert session.state.comparison is None
         said = [session.state.notice.text if session.state.notice else ""]
-        assert any(f"because result {invalid} is invalid (the prefix cache answered)" in text for text in said), said
+        assert any(
+            f"because result {invalid} is invalid (the prefix cache answered)" in text
+            for text in said
+        ), said
 
     on(scenario)
 
@@ -208,14 +218,24 @@ def test_restart_benchmark_compare_in_one_step() -> None:
         with pytest.raises(BenchError, match="already being restarted for a comparison"):
             await session.bench.restart_and_compare()
         await again
-        assert session.state.run_id != first and session.servers.supervisor.status(first).state is ServerState.STOPPED
+        assert (
+            session.state.run_id != first
+            and session.servers.supervisor.status(first).state is ServerState.STOPPED
+        )
         comparison = session.state.comparison
-        assert comparison is not None and (comparison.a, comparison.b) == (before, session.state.mark_b)
+        assert comparison is not None and (comparison.a, comparison.b) == (
+            before,
+            session.state.mark_b,
+        )
         assert "enforce-eager" in str(comparison.differences) and comparison.simulated
         assert session.state.results[0].label == "enforce-eager=on"
         assert (await session.results.get(comparison.b)).spec.requests == 3
         await session.results.delete(comparison.b)
-        assert session.state.comparison is None and session.state.mark_b is None and len(session.state.results) == 1
+        assert (
+            session.state.comparison is None
+            and session.state.mark_b is None
+            and len(session.state.results) == 1
+        )
 
     on(scenario)
 
@@ -224,7 +244,9 @@ def test_two_starts_at_once_are_one_start() -> None:
     async def scenario(session: Session) -> None:
         await session.plans.load_preset("vllm-any")
         session.plans.set_flag("port", str(free_port()))
-        outcomes = await asyncio.gather(session.servers.start(), session.servers.start(), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            session.servers.start(), session.servers.start(), return_exceptions=True
+        )
         assert sorted(type(o).__name__ for o in outcomes) == ["ServerError", "str"]
         assert len(session.state.servers) == 1
 
@@ -245,7 +267,9 @@ def test_a_run_of_a_session_that_was_killed_is_adopted_with_its_plan() -> None:
         "    await asyncio.sleep(600)\n"
         "asyncio.run(go())"
     )
-    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
     assert other.stdout is not None
     run_id = other.stdout.readline().strip()
     other.send_signal(signal.SIGKILL)
@@ -324,7 +348,9 @@ def test_errors_say_what_is_missing_and_leave_the_state_as_it_was() -> None:
         await session.plans.load_preset("vllm-any")
         session.plans.set_flag("tensor-parallel-size", "4")
         await session.telemetry.start()
-        await eventually(lambda: session.state.telemetry and session.state.telemetry.infos, "the GPUs")
+        await eventually(
+            lambda: session.state.telemetry and session.state.telemetry.infos, "the GPUs"
+        )
         with pytest.raises(PlanError, match="the plan has 1 error"):
             await session.servers.start()
         assert session.state.servers == () and session.state.busy == ()
@@ -339,16 +365,29 @@ def test_another_host_brings_the_plan_along() -> None:
         await session.plans.load_preset("vllm-any")
         await ready(session)
         await session.bench.run(**SHORT)
-        await eventually(lambda: session.state.plan and session.state.plan.installed, "the installed engine")
+        await eventually(
+            lambda: session.state.plan and session.state.plan.installed, "the installed engine"
+        )
         await session.switch_host("sim:gb10")
         state = session.state
-        assert (state.host.name, state.servers, state.run_id, state.results) == ("sim:gb10", (), None, ())
+        assert (state.host.name, state.servers, state.run_id, state.results) == (
+            "sim:gb10",
+            (),
+            None,
+            (),
+        )
         assert state.plan is not None and state.presets
         await eventually(
-            lambda: session.state.telemetry and session.state.telemetry.infos, "the GPUs of the other host"
+            lambda: session.state.telemetry and session.state.telemetry.infos,
+            "the GPUs of the other host",
         )
-        assert session.state.telemetry is not None and session.state.telemetry.infos[0].name == "NVIDIA GB10"
-        await eventually(lambda: session.state.plan and session.state.plan.installed, "the engine there")
+        assert (
+            session.state.telemetry is not None
+            and session.state.telemetry.infos[0].name == "NVIDIA GB10"
+        )
+        await eventually(
+            lambda: session.state.plan and session.state.plan.installed, "the engine there"
+        )
         await session.switch_host("sim:rtx-pro-6000")
         await eventually(lambda: session.state.server, "the server, adopted again")
         await eventually(lambda: session.state.results, "its results")
@@ -363,7 +402,9 @@ def test_examples_serve_on_a_simulated_host_only() -> None:
         assert session.state.plan is not None and session.state.plan.plan.model.startswith("/srv/")
 
     on(scenario)
-    assert set(Session.of_host().presets.missing_variables("sglang-mistral-large-awq-optimized")) == {
+    assert set(
+        Session.of_host().presets.missing_variables("sglang-mistral-large-awq-optimized")
+    ) == {
         "model",
         "triton_cache",
     }
@@ -378,7 +419,9 @@ class _Guarded(FakeHost):
 
     async def connect(self) -> None:
         if not self.accepted:
-            raise HostKeyUnknown("box shows an unknown key", fingerprint="SHA256:abc", key_type="ssh-ed25519")
+            raise HostKeyUnknown(
+                "box shows an unknown key", fingerprint="SHA256:abc", key_type="ssh-ed25519"
+            )
 
     def accept_host_key(self, fingerprint: str) -> None:
         self.accepted.append(fingerprint)
@@ -391,7 +434,10 @@ def test_an_unknown_host_key_waits_for_the_person() -> None:
         try:
             await session.open()
             await eventually(lambda: session.state.host.unknown_key, "the question")
-            assert (session.state.host.link, session.state.host.unknown_key) == ("failed", "SHA256:abc")
+            assert (session.state.host.link, session.state.host.unknown_key) == (
+                "failed",
+                "SHA256:abc",
+            )
             assert host.calls == []  # nothing is asked of a host that is not trusted
             await session.accept_host_key()
             assert session.state.host.unknown_key is None
@@ -417,17 +463,24 @@ def test_power_needs_two_seconds() -> None:
         long: dict[str, Any] = {**SHORT, "requests": 20, "max_tokens": 128}
         full = (await session.results.get(await session.bench.run(**long) or 0)).summary
         assert full.duration_s > 2 and full.gpu is not None and full.gpu.samples > 10
-        assert full.power_w is not None and full.energy_j is not None and full.tok_per_joule is not None
+        assert (
+            full.power_w is not None
+            and full.energy_j is not None
+            and full.tok_per_joule is not None
+        )
         assert 100 < full.power_w < 600 and (full.gpu.sm_mhz or 0) > 2000
         assert full.energy_j == pytest.approx(full.power_w * full.duration_s, rel=0.15)
-        assert full.tok_per_joule == pytest.approx((full.output_tokens or 0) / full.energy_j, rel=0.02)
+        assert full.tok_per_joule == pytest.approx(
+            (full.output_tokens or 0) / full.energy_j, rel=0.02
+        )
 
     on(scenario)
 
 
 @pytest.mark.slow
 def test_a_server_elsewhere_is_measured_without_our_power(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its address is no loopback address: a wildcard-bound simulated engine asked by this machine's name."""
+    """Its address is no loopback address: a wildcard-bound simulated engine asked by this machine's
+    name."""
 
     async def scenario(session: Session) -> None:
         run_id = await started(session, host="0.0.0.0")

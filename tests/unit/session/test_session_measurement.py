@@ -45,7 +45,9 @@ def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 async def started(session: Session, preset: str, **flags: str) -> str:
     await session.link.connect()
-    variables = {"model": "/simulated/Qwen2.5-7B-Q4_K_M.gguf"} if preset == "llamacpp-gguf" else None
+    variables = (
+        {"model": "/simulated/Qwen2.5-7B-Q4_K_M.gguf"} if preset == "llamacpp-gguf" else None
+    )
     await session.plans.load_preset(preset, variables)
     for name, value in {"port": str(free_port()), **flags}.items():
         session.plans.set_flag(name, value)
@@ -71,7 +73,8 @@ def on(scenario: Scenario, preset: str, profile: str = "rtx-pro-6000") -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where a server runs that the tests of this module share: it asks for a key, and has room for 2,048 tokens."""
+    """Where a server runs that the tests of this module share: it asks for a key, and has room for
+    2,048 tokens."""
     place = tmp_path_factory.mktemp("shared")
 
     async def start() -> None:
@@ -107,7 +110,9 @@ def shared(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], 
             try:
                 await session.link.connect()
                 (status,) = await session.servers.supervisor.runs()
-                assert (await session.servers.wait_ready(status.run_id, 30)).state is ServerState.READY
+                assert (
+                    await session.servers.wait_ready(status.run_id, 30)
+                ).state is ServerState.READY
                 await asyncio.wait_for(scenario(session, status.run_id), 60)
             finally:
                 await session.close()
@@ -118,11 +123,14 @@ def shared(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], 
 
 
 async def measured(session: Session, run_id: str, **options: Any) -> BenchSummary:
-    return (await session.results.get(await session.bench.run_on(run_id, **{**SHAPE, **options}))).summary
+    return (
+        await session.results.get(await session.bench.run_on(run_id, **{**SHAPE, **options}))
+    ).summary
 
 
 def by_cache(summary: BenchSummary) -> list[str]:
-    """Refusals for what the prefix cache answered. (On a busy machine the client refuses its own slowness.)"""
+    """Refusals for what the prefix cache answered. (On a busy machine the client refuses its own
+    slowness.)"""
     return [reason for reason in summary.refused if "prefix cache" in reason]
 
 
@@ -160,7 +168,9 @@ async def other_traffic(url: str, model: str, tokens: int) -> AsyncIterator[None
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 1.0)
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
 
@@ -179,24 +189,36 @@ def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(monkeypatch: pyte
         assert gpu.energy_integrated_j == pytest.approx(gpu.energy_counter_j, rel=0.05)
         assert s.idle_power_w is not None and s.power_w is not None, s.absent
         assert 0 < s.idle_power_w < s.power_w
-        assert s.tok_per_joule is not None and s.net_tok_per_joule is not None and s.window_output_tokens is not None
-        assert s.tok_per_joule == pytest.approx(s.window_output_tokens / (s.energy_j or 0), rel=1e-3)
+        assert (
+            s.tok_per_joule is not None
+            and s.net_tok_per_joule is not None
+            and s.window_output_tokens is not None
+        )
+        assert s.tok_per_joule == pytest.approx(
+            s.window_output_tokens / (s.energy_j or 0), rel=1e-3
+        )
         assert s.net_tok_per_joule > s.tok_per_joule
-        again = await measured(session, run_id, requests=4)  # what the GPUs take when idle is known by now
+        # what the GPUs take when idle is known by now
+        again = await measured(session, run_id, requests=4)
         assert again.idle_power_w == s.idle_power_w
 
     on(scenario, "vllm-qwen3-vl-2b-tp4-eager", "four-pcie")
 
 
 @pytest.mark.slow
-def test_another_clients_traffic_is_told(shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_clients_traffic_is_told(
+    shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.1)
 
     async def scenario(session: Session, run_id: str) -> None:
         async with other_traffic(url_of(session, run_id), "Qwen/Qwen3-0.6B", 64):
             s = await measured(session, run_id, requests=16)
         assert s.engine is not None and len(s.engine.disagreements) == 3
-        assert any("traffic of other clients" in note and "requests: the engine counted" in note for note in s.notes)
+        assert any(
+            "traffic of other clients" in note and "requests: the engine counted" in note
+            for note in s.notes
+        )
         assert s.idle_power_w is None and " of other clients " in s.absent["idle_power_w"]
 
     shared(scenario)
@@ -220,7 +242,9 @@ def test_by_url_the_engine_is_known_by_its_page(
             repr(session.state),
             *(each.render(Report.of_result(result)) for each in OUTPUT_FORMATS.values()),
         ]
-        told += [p.read_text("latin-1") for p in paths.results_db().parent.rglob("*") if p.is_file()]
+        told += [
+            p.read_text("latin-1") for p in paths.results_db().parent.rglob("*") if p.is_file()
+        ]
         assert len(told) > 6 and not any(KEY in text for text in told)
         assert "--api-key-env MY_KEY" in repr(session.state.activity)
 
@@ -261,18 +285,28 @@ def test_prompts_that_the_cache_knows_are_refused_unless_asked_for(
         assert not by_cache(fresh) and len(by_cache(known)) == 1
         assert known.engine is not None and (known.engine.prefix_hit_pct or 0) > 50
         wanted = await measured(session, run_id, input_tokens=256, shared_prefix=True)
-        assert not by_cache(wanted) and wanted.engine is not None and (wanted.engine.prefix_hit_pct or 0) > 50
+        assert (
+            not by_cache(wanted)
+            and wanted.engine is not None
+            and (wanted.engine.prefix_hit_pct or 0) > 50
+        )
 
     shared(scenario)
 
 
-def test_own_prompts_are_kept_by_name_only(shared: Callable[[Scenario], None], tmp_path: Path) -> None:
+def test_own_prompts_are_kept_by_name_only(
+    shared: Callable[[Scenario], None], tmp_path: Path
+) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(json.dumps({"prompt": "a private question " * 30}) + "\n")
 
     async def scenario(session: Session, run_id: str) -> None:
-        result = await session.results.get(await session.bench.run_on(run_id, **SHAPE, prompts_file=str(path)))
-        assert result.spec.prompts == () and result.spec.prompts_name.startswith("mine.jsonl (1 prompt, sha256")
+        result = await session.results.get(
+            await session.bench.run_on(run_id, **SHAPE, prompts_file=str(path))
+        )
+        assert result.spec.prompts == () and result.spec.prompts_name.startswith(
+            "mine.jsonl (1 prompt, sha256"
+        )
         assert result.summary.requests_ok == 32 and not by_cache(result.summary)
         assert result.summary.engine is not None and result.summary.engine.prefix_hit_tokens == 0
         assert "private" not in repr(result)
@@ -292,7 +326,7 @@ def test_more_than_the_context_holds_is_told_before_anything_is_sent(
     shared(scenario)
 
 
-# -- a command of the person's own -----------------------------------------------------------------------------------
+# -- a command of the person's own -----------------------------------------------------------------
 
 ASKS = """
 import json, os, sys, urllib.request
@@ -313,7 +347,9 @@ def test_a_command_is_timed_and_counted_by_the_engine(
 ) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         lines = []
-        session.subscribe(lambda state, _: lines.append(state.bench.progress.line if state.bench.progress else ""))
+        session.subscribe(
+            lambda state, _: lines.append(state.bench.progress.line if state.bench.progress else "")
+        )
         command = (sys.executable, "-c", ASKS, "{model}")
         result = await session.results.get(await session.bench.run_on(run_id, command=command))
         s = result.summary
@@ -331,9 +367,15 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
     shared: Callable[[Scenario], None],
 ) -> None:
     async def scenario(session: Session, run_id: str) -> None:
-        failed = await session.bench.run_on(run_id, command=(sys.executable, "-c", "print('why'); raise SystemExit(4)"))
+        failed = await session.bench.run_on(
+            run_id, command=(sys.executable, "-c", "print('why'); raise SystemExit(4)")
+        )
         s = (await session.results.get(failed)).summary
-        assert (s.command_exit, s.command_output, s.refused) == (4, ("why",), ("the benchmark command exited with 4",))
+        assert (s.command_exit, s.command_output, s.refused) == (
+            4,
+            ("why",),
+            ("the benchmark command exited with 4",),
+        )
         sleeps = (sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)")
         task = asyncio.ensure_future(session.bench.run_on(run_id, command=sleeps))
         while session.state.bench.progress is None or session.state.bench.progress.line != "on":
@@ -389,7 +431,10 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
             await seen("persistence mode off -> on")
             sim.change_setting(0, persistence=False)
             await seen("persistence mode off -> on -> off")
-            sim.publish_load(os.getpid(), {0: {"memory_bytes": 1 << 30, "busy": 0.5, "memory": 0.5, "compute": 0.5}})
+            sim.publish_load(
+                os.getpid(),
+                {0: {"memory_bytes": 1 << 30, "busy": 0.5, "memory": 0.5, "compute": 0.5}},
+            )
             await seen(f"({os.getpid()}) on GPU0")
 
     asyncio.run(main())
@@ -397,7 +442,9 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
 
 @pytest.mark.parametrize("lost_at", [Meter.after, GpuAlterations.read])
 def test_a_lost_connection_keeps_what_was_measured(
-    shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch, lost_at: Callable[..., Awaitable[Any]]
+    shared: Callable[[Scenario], None],
+    monkeypatch: pytest.MonkeyPatch,
+    lost_at: Callable[..., Awaitable[Any]],
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     sent = asyncio.Event()
@@ -422,7 +469,9 @@ def test_a_lost_connection_keeps_what_was_measured(
         (why,) = [reason for reason in summary.refused if reason.startswith("partial result")]
         assert "the connection to the host was lost" in why and "no connection for 30 s" in why
         if lost_at is Meter.after:
-            assert summary.power_w is None and "was lost during the run" in summary.absent["power_w"]
+            assert (
+                summary.power_w is None and ("was lost during the run") in summary.absent["power_w"]
+            )
 
     shared(scenario)
 
@@ -440,7 +489,8 @@ def test_the_settings_are_read_once_before_a_benchmark_and_once_after_it(
 
     monkeypatch.setenv("MY_KEY", KEY)
     monkeypatch.setattr(GpuAlterations, "read", read)
-    monkeypatch.setattr("workbench.session.bench._READ_VALID_S", 60.0)  # a busy machine may take more than a second
+    # a busy machine may take more than a second
+    monkeypatch.setattr("workbench.session.bench._READ_VALID_S", 60.0)
 
     async def scenario(session: Session, run_id: str) -> None:
         await session.gpu.alterations.read()

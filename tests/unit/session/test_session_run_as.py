@@ -1,4 +1,5 @@
-"""What runs a server, in plans and presets: options, their checks, rows, the real command, trust, saving."""
+"""What runs a server, in plans and presets: options, their checks, rows, the real command, trust,
+saving."""
 
 from __future__ import annotations
 
@@ -48,7 +49,12 @@ def plan(**more: str) -> LaunchPlan:
 
 
 def codes(options: str, run_as: str = "systemd") -> set[str]:
-    return {f.code for f in check_text(PRESET.replace('"systemd"', f'"{run_as}"').format(options=options)).findings}
+    return {
+        f.code
+        for f in check_text(
+            PRESET.replace('"systemd"', f'"{run_as}"').format(options=options)
+        ).findings
+    }
 
 
 def test_options_are_assigned_checked_and_kept() -> None:
@@ -134,17 +140,24 @@ def test_the_view_shows_the_command_that_runs_without_its_secrets(
 
 
 def test_a_preset_says_what_runs_its_server() -> None:
-    checked = check_text(PRESET.format(options='scope = "user", property = ["Nice=-5", "MemoryMax=1G"]'))
+    checked = check_text(
+        PRESET.format(options='scope = "user", property = ["Nice=-5", "MemoryMax=1G"]')
+    )
     assert checked.preset is not None
     made = engines.plan_from_preset(checked.preset)
-    assert (made.run_as, made.run_options) == ("systemd", {"scope": "user", "property": "Nice=-5\nMemoryMax=1G"})
+    assert (made.run_as, made.run_options) == (
+        "systemd",
+        {"scope": "user", "property": "Nice=-5\nMemoryMax=1G"},
+    )
     facts = {line.label: line.text for line in preset_sections(checked.preset)[0].lines}
     assert facts["runs as"] == "systemd scope=user property=Nice=-5 property=MemoryMax=1G"
     document = tomllib.loads(PRESET.format(options='scope = "user"'))
     saved = from_plan(made, document, preset_id="mine", title="Mine")
     again = engines.plan_from_preset(Preset.model_validate(saved))
     assert (again.run_as, dict(again.run_options)) == (made.run_as, dict(made.run_options))
-    with_process = from_plan(with_assignments(made, "process", ()), document, preset_id="mine", title="Mine")
+    with_process = from_plan(
+        with_assignments(made, "process", ()), document, preset_id="mine", title="Mine"
+    )
     assert "launch" not in with_process
 
 

@@ -22,7 +22,9 @@ def presets_by_host() -> dict[str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", sorted(presets_by_host()))
-def test_every_shipped_preset_plans_without_errors_on_its_host(clean_environment: None, profile: str) -> None:
+def test_every_shipped_preset_plans_without_errors_on_its_host(
+    clean_environment: None, profile: str
+) -> None:
     async def errors() -> dict[str, list[Finding]]:
         session = Session.of_host(None, profile)
         found = {}
@@ -33,7 +35,9 @@ def test_every_shipped_preset_plans_without_errors_on_its_host(clean_environment
                 await session.plans.look_for_engine()
                 view = session.state.plan
                 assert view is not None and view.command is not None and view.installed, preset_id
-                found[preset_id] = [f for f in view.findings if f.level is Level.ERROR or f.code == "version.range"]
+                found[preset_id] = [
+                    f for f in view.findings if f.level is Level.ERROR or f.code == "version.range"
+                ]
         finally:
             await session.close()
         return found

@@ -1,4 +1,5 @@
-"""What a sweep keeps of its inputs, which sweeps can be resumed with them, and what a resumed one starts from."""
+"""What a sweep keeps of its inputs, which sweeps can be resumed with them, and what a resumed one
+starts from."""
 
 from __future__ import annotations
 
@@ -42,8 +43,14 @@ def test_a_shape_is_kept_without_secrets_and_names_its_file_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shape = stored_shape({"requests": 4, "prompts_file": "p.jsonl", "extra_body": {"api_key": "sesame"}})
-    assert shape == {"requests": 4, "prompts_file": str(tmp_path / "p.jsonl"), "extra_body": {"api_key": MASK}}
+    shape = stored_shape(
+        {"requests": 4, "prompts_file": "p.jsonl", "extra_body": {"api_key": "sesame"}}
+    )
+    assert shape == {
+        "requests": 4,
+        "prompts_file": str(tmp_path / "p.jsonl"),
+        "extra_body": {"api_key": MASK},
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,7 +71,13 @@ def test_which_can_be_resumed(one: Sweep, resumable: bool) -> None:
 
 def test_what_was_measured_stays_with_what_is_said_of_it() -> None:
     notes = ("000 W: not settled", "100 W: not settled", "ended early: cancelled")
-    ended = replace(sweep("stopped", "done", "failed", "skipped"), notes=notes, knee=0, confirmed=False, error="cut")
+    ended = replace(
+        sweep("stopped", "done", "failed", "skipped"),
+        notes=notes,
+        knee=0,
+        confirmed=False,
+        error="cut",
+    )
     again = resumed(resumed(ended))
     assert [p.state for p in again.points] == ["done", "planned", "planned"] and again.spec == SPEC
     assert again.notes == ("000 W: not settled", "resumed: 1 of 3 values had been measured before")
@@ -75,10 +88,15 @@ def test_a_point_of_several_runs_shows_their_mean() -> None:
     def of(tok_s: float, **more: Any) -> Any:
         plain = result(1)
         clean = {"refused": (), "requests_failed": 0, "errors": {}}
-        return replace(plain, summary=replace(plain.summary, **{**clean, "output_tok_s": tok_s, **more}))
+        return replace(
+            plain, summary=replace(plain.summary, **{**clean, "output_tok_s": tok_s, **more})
+        )
 
     both = point_values([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=4.0)])
     assert (both["state"], both["tok_s"], both["tok_per_joule"]) == ("done", 150.0, 3.0)
-    assert point_values([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=None)])["tok_per_joule"] is None
+    assert (
+        point_values([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=None)])["tok_per_joule"]
+        is None
+    )
     useless = point_values([of(100.0), of(200.0, refused=("the client was late",))])
     assert useless["state"] == "failed" and "the client was late" in useless["error"]

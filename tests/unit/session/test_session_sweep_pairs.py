@@ -1,4 +1,5 @@
-"""A GPU sweep confirms the value that it names in pairs against the start, and claims no more than they show."""
+"""A GPU sweep confirms the value that it names in pairs against the start, and claims no more than
+they show."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def carried_out(gain: float, refused: tuple[str, ...] = ()) -> tuple[Sweep, list
         return replace(
             plain,
             spec=replace(plain.spec, seed=pair),
-            summary=replace(plain.summary, tok_per_joule=thrift, refused=refused, requests_failed=0, errors={}),
+            summary=replace(
+                plain.summary, tok_per_joule=thrift, refused=refused, requests_failed=0, errors={}
+            ),
         )
 
     asyncio.run(compare_in_pairs(run, "400 W", 4, measure))  # type: ignore[arg-type]
@@ -53,7 +56,9 @@ def carried_out(gain: float, refused: tuple[str, ...] = ()) -> tuple[Sweep, list
 def test_a_value_that_saves_in_every_pair_is_confirmed() -> None:
     found, made = carried_out(1.2)
     assert found.confirmed is True
-    assert found.notes[-1].startswith("400 W against the previous value in 4 pairs: confirmed, tok/J +20")
+    assert found.notes[-1].startswith(
+        "400 W against the previous value in 4 pairs: confirmed, tok/J +20"
+    )
     assert sorted(made) == sorted((arm, pair) for pair in range(4) for arm in "AB")
     assert {made[2 * pair][0] for pair in range(4)} == {"A", "B"}, "either comes first in some pair"
 

@@ -86,7 +86,24 @@ def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
         knee=0,
         knee_text="0: why",
         notes=("a", "b"),
-        points=(SweepPoint("0", 0.0, "done", (3, 4), 1.5, 0.2, 300.0, 2100.0, 61.0, 40.0, 50.0, 12.0, 80.0, "yes"),),
+        points=(
+            SweepPoint(
+                "0",
+                0.0,
+                "done",
+                (3, 4),
+                1.5,
+                0.2,
+                300.0,
+                2100.0,
+                61.0,
+                40.0,
+                50.0,
+                12.0,
+                80.0,
+                "yes",
+            ),
+        ),
     )
     store.save(done)
     assert store.get(first.id) == done
@@ -107,7 +124,10 @@ def test_a_sweep_whose_process_died_was_stopped_and_keeps_its_points(tmp_path: P
     data["from a newer version"] = {}
     path.write_text(json.dumps(data))
     found = store.get(mine.id)
-    assert (found.state, [p.state for p in found.points]) == ("stopped", ["done", "skipped", "skipped"])
+    assert (found.state, [p.state for p in found.points]) == (
+        "stopped",
+        ["done", "skipped", "skipped"],
+    )
     assert found.error and found.points[2].error
 
 
@@ -130,8 +150,8 @@ def test_no_place_to_keep_it_means_that_nothing_begins(tmp_path: Path) -> None:
 
 
 class Levels(Session):
-    """Answers of a server at each level: tok/s, (tok/s, failed requests), [tok/s, why refused], or an error.
-    `recovers`: what was refused once is not a second time."""
+    """Answers of a server at each level: tok/s, (tok/s, failed requests), [tok/s, why refused], or
+    an error. `recovers`: what was refused once is not a second time."""
 
     def __init__(self, answers: dict[int, Any], recovers: bool = False) -> None:
         super().__init__(FakeHost())
@@ -183,7 +203,11 @@ class Levels(Session):
             refused=refused,
         )
         spec = BenchSpec("http://x", "m", fields["concurrency"])
-        self.stored.append(BenchResult(len(self.stored) + 1, 0.0, spec, Conditions("here", "vllm", "1", "m"), summary))
+        self.stored.append(
+            BenchResult(
+                len(self.stored) + 1, 0.0, spec, Conditions("here", "vllm", "1", "m"), summary
+            )
+        )
         return len(self.stored)
 
     async def _result(self, result_id: int) -> BenchResult:
@@ -221,7 +245,10 @@ def test_given_requests_are_kept_but_never_fewer_than_the_streams() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [((300.0, 9), "9 of 128 requests failed (9 http 503)"), (BenchError("the server is gone"), "the server is gone")],
+    [
+        ((300.0, 9), "9 of 128 requests failed (9 http 503)"),
+        (BenchError("the server is gone"), "the server is gone"),
+    ],
 )
 def test_a_level_that_fails_ends_it_and_the_rest_says_why(answer: Any, said: str) -> None:
     session = Levels({1: 100.0, 4: 300.0, 16: answer, 64: 900.0})
@@ -238,19 +265,29 @@ def test_one_failed_request_of_many_is_told_and_does_not_end_it() -> None:
 
 
 @pytest.mark.parametrize("recovers", [True, False])
-def test_figures_that_may_not_be_used_are_measured_once_more_and_do_not_end_it(recovers: bool) -> None:
+def test_figures_that_may_not_be_used_are_measured_once_more_and_do_not_end_it(
+    recovers: bool,
+) -> None:
     session = Levels({1: 1.0, 2: [2.0, "the client was the limit"], 4: 4.0}, recovers)
     sweep = levels(session, [1, 2, 4])
-    assert states(sweep) == ["done", "done" if recovers else "failed", "done"] and len(session.asked) == 4
+    assert (
+        states(sweep) == ["done", "done" if recovers else "failed", "done"]
+        and len(session.asked) == 4
+    )
     assert any("c=2: measured again (the client was the limit)" in n for n in sweep.notes)
-    assert sweep.points[1].error == (None if recovers else "the result is invalid: the client was the limit")
+    assert sweep.points[1].error == (
+        None if recovers else "the result is invalid: the client was the limit"
+    )
 
 
 def test_a_level_that_would_not_end_in_time_is_not_begun() -> None:
-    session = Levels({1: 10.0, 4: 10.0, 16: 10.0})  # 16 requests of 128 tokens at 10 tok/s: more than 3 minutes
+    # 16 requests of 128 tokens at 10 tok/s: more than 3 minutes
+    session = Levels({1: 10.0, 4: 10.0, 16: 10.0})
     sweep = levels(session, [1, 4, 16], max_minutes=2.0)
     assert states(sweep) == ["done", "skipped", "skipped"] and len(session.asked) == 1
-    assert "limit of 2 minutes" in str(sweep.points[1].error) and "c=4 would take about" in str(sweep.points[1].error)
+    assert "limit of 2 minutes" in str(sweep.points[1].error) and ("c=4 would take about") in str(
+        sweep.points[1].error
+    )
 
 
 def test_nothing_measured_is_a_failed_sweep() -> None:
@@ -273,7 +310,11 @@ def test_a_cancelled_sweep_keeps_what_it_has(how: str) -> None:
 
         session.results.get = cancel_then  # type: ignore[method-assign]
     sweep = levels(session, [1, 2, 4])
-    assert sweep.state == "stopped" and sweep.points[0].state == "done" and sweep.points[2].state == "skipped"
+    assert (
+        sweep.state == "stopped"
+        and sweep.points[0].state == "done"
+        and sweep.points[2].state == "skipped"
+    )
     assert session.sweeps.store.get(sweep.id).state == "stopped"
 
 
@@ -303,7 +344,8 @@ def test_a_full_disk_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(session.sweeps.store, "save", full)
     sweep = levels(session, [1, 2])
     assert states(sweep) == ["done", "done"] and session.state.notice is not None
-    assert "no space left" in session.state.notice.text and session.state.notice.number == 1  # told once
+    # told once
+    assert "no space left" in session.state.notice.text and session.state.notice.number == 1
 
 
 # -- what must not be interrupted

@@ -1,4 +1,5 @@
-"""GPU and flag sweeps on simulated hosts: whatever happens, the GPU and the servers are as they were."""
+"""GPU and flag sweeps on simulated hosts: whatever happens, the GPU and the servers are as they
+were."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 
-BRIEF: dict[str, Any] = {"requests": 4, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 1}
+BRIEF: dict[str, Any] = {
+    "requests": 4,
+    "max_tokens": 8,
+    "input_tokens": 16,
+    "warmup": 0,
+    "concurrency": 1,
+}
 QUICK: dict[str, Any] = {"requests": 4, "settle_s": 0}
 PROFILE = "rtx-pro-6000"
 
@@ -40,7 +47,9 @@ def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def driver() -> SimState:
-    return SimState(f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver", profiles.get(PROFILE))
+    return SimState(
+        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver", profiles.get(PROFILE)
+    )
 
 
 def limit_w() -> float | None:
@@ -48,8 +57,8 @@ def limit_w() -> float | None:
 
 
 class Scripted(Session):
-    """Real settings on a simulated driver; the server and what it measures are made up. `measured`: called before each
-    result."""
+    """Real settings on a simulated driver; the server and what it measures are made up. `measured`:
+    called before each result."""
 
     measured: Callable[[], Awaitable[None]] | None = None
 
@@ -69,7 +78,9 @@ class Scripted(Session):
         watts = limit_w()
         if self.measured is not None:
             await self.measured()
-        summary = BenchSummary(4, 0, {}, 1, 1, 0, 1.0, 50.0, 1.0, None, None, None, None, None, None, watts, 1.0, 0.1)
+        summary = BenchSummary(
+            4, 0, {}, 1, 1, 0, 1.0, 50.0, 1.0, None, None, None, None, None, None, watts, 1.0, 0.1
+        )
         conditions = Conditions(
             "here",
             "vllm",
@@ -95,7 +106,9 @@ def settings_only(scenario: Callable[[Scripted], Awaitable[None]]) -> None:
     asyncio.run(go())
 
 
-def with_servers(scenario: Callable[[Session, str], Awaitable[None]], *, start: bool = True) -> None:
+def with_servers(
+    scenario: Callable[[Session, str], Awaitable[None]], *, start: bool = True
+) -> None:
     """`scenario` with a plan and a READY run ("" without)."""
 
     async def go() -> None:
@@ -167,7 +180,10 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
 def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
     async def scenario(session: Scripted) -> None:
         first = await session.sweeps.run_gpu("gpu_clocks", ["1500", "210-2000"], **QUICK)
-        assert any("an earlier clock lock is not known, so the default is set at the end" in n for n in first.notes)
+        assert any(
+            "an earlier clock lock is not known, so the default is set at the end" in n
+            for n in first.notes
+        )
         assert driver().settings()[0].gpu_lock_mhz is None
         assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
         locked = driver().settings()[0].gpu_lock_mhz
@@ -181,9 +197,15 @@ def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "values"),
-    [("power_limit_w", ["300", "9000"]), ("gpu_clocks", ["1500", "9000"]), ("power_limit_w", ["300", "x"])],
+    [
+        ("power_limit_w", ["300", "9000"]),
+        ("gpu_clocks", ["1500", "9000"]),
+        ("power_limit_w", ["300", "x"]),
+    ],
 )
-def test_a_value_that_cannot_be_is_told_before_anything_is_touched(setting: str, values: list[str]) -> None:
+def test_a_value_that_cannot_be_is_told_before_anything_is_touched(
+    setting: str, values: list[str]
+) -> None:
     async def scenario(session: Scripted) -> None:
         with pytest.raises(InputError):
             await session.sweeps.run_gpu(setting, values, **QUICK)
@@ -214,7 +236,9 @@ def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
 
 
 @pytest.mark.slow
-def test_one_value_that_cannot_be_set_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_value_that_cannot_be_set_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario(session: Scripted) -> None:
         apply = session.gpu.apply_each
 
@@ -252,7 +276,9 @@ def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["cancel_sweep", pytest.param("close", marks=pytest.mark.long), "task"])
+@pytest.mark.parametrize(
+    "how", ["cancel_sweep", pytest.param("close", marks=pytest.mark.long), "task"]
+)
 def test_cancelled_while_it_measures(how: str) -> None:
     async def scenario(session: Scripted) -> None:
         measuring = asyncio.Event()
@@ -284,7 +310,8 @@ def test_cancelled_while_it_measures(how: str) -> None:
 
 @pytest.mark.slow
 def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
-    """The cancel must not miss a load that is only about to begin, and wait until it has run to its end."""
+    """The cancel must not miss a load that is only about to begin, and wait until it has run to its
+    end."""
 
     async def scenario(session: Scripted) -> None:
         measuring = asyncio.Event()
@@ -293,7 +320,10 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
             measuring.set()
             assert session.sweeps._stop is not None
             await session.sweeps._stop.wait()
-            async with session.load._alone("a benchmark", "run", None, gpus_known=False) as (cancel, _):
+            async with session.load._alone("a benchmark", "run", None, gpus_known=False) as (
+                cancel,
+                _,
+            ):
                 await cancel.wait()
             raise BenchCancelled("cancelled")
 
@@ -311,7 +341,8 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
 def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
     back_after: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried until the link is back; where it stays away the person is told, and journal and guard are left."""
+    """It is tried until the link is back; where it stays away the person is told, and journal and
+    guard are left."""
     monkeypatch.setattr("workbench.session.gpu_sweep.RESTORE_S", 20.0 if back_after else 0.1)
 
     async def scenario(session: Scripted) -> None:
@@ -328,7 +359,9 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
         assert states(sweep) == ["done", "done"]
         if back_after:
-            assert sweep.state == "done" and limit_w() in (600.0, None) and len(cut) == back_after + 1
+            assert (
+                sweep.state == "done" and limit_w() in (600.0, None) and len(cut) == back_after + 1
+            )
             return
         assert sweep.state == "failed" and "GPU0: power limit was not restored" in str(sweep.error)
         assert limit_w() == 300.0 and len((await journal.read(session.host)).entries) == 1
@@ -346,7 +379,9 @@ def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() 
 
         session.measured = the_guard_comes
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
-        assert states(sweep) == ["failed", "skipped"] and "was reverted during the measurement" in str(sweep.error)
+        assert states(sweep) == ["failed", "skipped"] and (
+            "was reverted during the measurement"
+        ) in str(sweep.error)
 
     settings_only(scenario)
 
@@ -355,7 +390,9 @@ def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() 
 
 
 @pytest.mark.slow
-def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         asked: list[Any] = []
 
@@ -371,21 +408,46 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
             assert session.servers.supervisor.status(run).state is ServerState.READY
             flags = session.servers.supervisor.record(run).plan.flags  # type: ignore[union-attr]
             summary = BenchSummary(
-                4, 0, {}, 1, 1, 0, 1.0, next(speeds), 1.0, None, None, None, None, None, None, None, None, None
+                4,
+                0,
+                {},
+                1,
+                1,
+                0,
+                1.0,
+                next(speeds),
+                1.0,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
             )
-            conditions = Conditions("here", "vllm", "1", "m", flags={f.name: f.value for f in flags})
+            conditions = Conditions(
+                "here", "vllm", "1", "m", flags={f.name: f.value for f in flags}
+            )
             return session.results.db.add(BenchSpec("http://x", "m"), conditions, summary)
 
         monkeypatch.setattr(session.bench, "run_on", measured)
         sweep = await session.sweeps.run_flags({"max-num-seqs": ["2", "8"]}, pairs=2, **BRIEF)
-        assert [p.label for p in sweep.points] == ["start: max-num-seqs=2", "max-num-seqs=8"]  # what is there, once
-        assert states(sweep) == ["done", "done"] and [p.x for p in sweep.points] == [2.0, 8.0], sweep
+        # what is there, once
+        assert [p.label for p in sweep.points] == ["start: max-num-seqs=2", "max-num-seqs=8"]
+        assert states(sweep) == ["done", "done"] and [p.x for p in sweep.points] == [2.0, 8.0], (
+            sweep
+        )
         results = [await session.results.get(p.result_ids[0]) for p in sweep.points]
         assert [r.conditions.flags["max-num-seqs"] for r in results] == [2, 8]
         ((a, b, options),) = asked
         assert a == Arm() and b.sets == ("max-num-seqs=8",)
         assert options == {"pairs": 2, "bench": BRIEF, "opened": options["opened"]}
-        assert sweep.experiment_id == 7 and "max-num-seqs=8 against the current values: better by a lot" in sweep.notes
+        assert (
+            sweep.experiment_id == 7
+            and ("max-num-seqs=8 against the current values: better by a lot") in sweep.notes
+        )
         assert any("only a value that was compared in pairs is claimed" in n for n in sweep.notes)
         alive = [s for s in await session.servers.supervisor.runs() if s.state is ServerState.READY]
         assert alive == []
@@ -397,14 +459,20 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
 def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_again() -> None:
     async def scenario(session: Session, run_id: str) -> None:
         plan = session.plans.editor.plan
-        # 96 GB cannot hold it: the engine ends by itself. Too small a number the catalog's check refuses.
-        sweep = await session.sweeps.run_flags({"gpu-memory-utilization": ["0.001"]}, pairs=0, **BRIEF)
+        # 96 GB cannot hold it: the engine ends by itself. Too small a number the catalog's check
+        # refuses.
+        sweep = await session.sweeps.run_flags(
+            {"gpu-memory-utilization": ["0.001"]}, pairs=0, **BRIEF
+        )
         assert sweep.points[1].state == "failed" and sweep.points[0].result_ids, sweep
         assert "not started: " in str(sweep.points[1].error)
         assert session.plans.editor.plan == plan
         again = [s for s in await session.servers.supervisor.runs() if s.alive]
         assert len(again) == 1 and again[0].run_id != run_id
-        assert session.servers.supervisor.record(again[0].run_id).plan == session.servers.supervisor.record(run_id).plan
+        assert (
+            session.servers.supervisor.record(again[0].run_id).plan
+            == session.servers.supervisor.record(run_id).plan
+        )
 
     with_servers(scenario)
 
@@ -435,7 +503,9 @@ def test_a_cancelled_flag_sweep_gives_the_server_back(monkeypatch: pytest.Monkey
         {"max-num-seqs": ["1"], "block-size": ["16"], "swap-space": ["1"]},
     ],
 )
-def test_a_grid_that_cannot_be_is_told_before_anything_is_started(flags: dict[str, list[str]]) -> None:
+def test_a_grid_that_cannot_be_is_told_before_anything_is_started(
+    flags: dict[str, list[str]],
+) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         with pytest.raises((InputError, PlanError)):
             await session.sweeps.run_flags(flags, **BRIEF)

@@ -1,4 +1,5 @@
-"""The timeline of the session's host: its readings, and the events that the session's own changes become."""
+"""The timeline of the session's host: its readings, and the events that the session's own changes
+become."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def texts(session: Session) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.3")
 
     async def scenario(session: Session) -> None:
@@ -90,7 +93,9 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(mo
         assert all(now - 60 < event.unix_s <= now for event in history.events)
         power = history.cells((0, "power_w"), now, 1, 5)
         assert [value for value in power if value is not None], power
-        assert {(0, name) for name in ("gpu_util_pct", "sm_mhz", "limit_w", "memory_used_bytes")} <= set(history)
+        assert {
+            (0, name) for name in ("gpu_util_pct", "sm_mhz", "limit_w", "memory_used_bytes")
+        } <= set(history)
 
         async def kept() -> bool:
             timeline = await session.results.timelines.get(result_id)
@@ -98,7 +103,10 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(mo
             assert timeline.history.at((0, "power_w"), timeline.begin_s) is not None
             marks = {event.kind for event in timeline.history.events}
             assert {EventKind.BENCH_BEGIN, EventKind.BENCH_END, EventKind.SERVER_READY} <= marks
-            return timeline.last_s > timeline.end_s + 1 and (0, "memory_used_bytes") in timeline.history
+            return (
+                timeline.last_s > timeline.end_s + 1
+                and (0, "memory_used_bytes") in timeline.history
+            )
 
         while not await kept():  # the seconds after the benchmark come later
             await asyncio.sleep(0.2)
@@ -124,9 +132,14 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
         session.plans.set_flag("port", str(free_port()))
         run_id = await session.servers.start()
         await session.servers.wait_ready(run_id, 20)
-        result_id = await session.bench.run_on(run_id, **{**SHORT, "requests": 30, "max_tokens": 100})
+        result_id = await session.bench.run_on(
+            run_id, **{**SHORT, "requests": 30, "max_tokens": 100}
+        )
         timeline = await session.results.timelines.get(result_id)
-        assert timeline is not None and timeline.history.at((0, "gpu_util_pct"), timeline.end_s - 1) is not None
+        assert (
+            timeline is not None
+            and timeline.history.at((0, "gpu_util_pct"), timeline.end_s - 1) is not None
+        )
         assert CLIENT_TOK_S in timeline.history
         session.results.timelines.path(result_id).unlink()
         assert await session.results.timelines.get(result_id) is None
@@ -141,7 +154,9 @@ def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
         session.gpu.guard.attend()
         await session.telemetry.start()
         assert (await session.gpu.apply(GpuSettings(power_limit_w=400.0), trial_s=1.0)).ok
-        await eventually(lambda: any("guard" in text for text in texts(session)), "the guard's revert")
+        await eventually(
+            lambda: any("guard" in text for text in texts(session)), "the guard's revert"
+        )
         assert kinds(session)[:2] == [EventKind.SETTING_TRIAL, EventKind.SETTING_REVERTED]
         assert texts(session)[0] == "GPU0 power limit 400 W on trial"
         assert texts(session)[1].startswith("GPU0 power limit 600 W again"), texts(session)
@@ -155,14 +170,24 @@ def test_equal_settings_of_several_gpus_are_one_event_and_those_of_others_name_t
         assert (await session.gpu.apply(GpuSettings(power_limit_w=200.0))).ok
         (mine,) = texts(session)
         assert mine == "GPU0-3 power limit 200 W" and kinds(session) == [EventKind.SETTING_MADE]
-        theirs = replace(session.state.alterations[0], by="eve", setting="persistence", now=True, before=False)
+        theirs = replace(
+            session.state.alterations[0], by="eve", setting="persistence", now=True, before=False
+        )
         session.core.update(others=(theirs,))
         assert texts(session)[1] == "GPU0 persistence mode on by eve"
-        drift = Drift(1, "", "power_limit_w", 150.0, "set to 200 W by Workbench, now 150 W: changed by someone else")
+        drift = Drift(
+            1,
+            "",
+            "power_limit_w",
+            150.0,
+            "set to 200 W by Workbench, now 150 W: changed by someone else",
+        )
         session.core.update(drift=(drift,))
         assert texts(session)[2].startswith("GPU1 power limit set to 200 W by Workbench, now 150 W")
         assert (await session.gpu.revert()).ok
-        assert texts(session)[3].startswith("GPU0-3 power limit ") and texts(session)[3].endswith(" again")
+        assert texts(session)[3].startswith("GPU0-3 power limit ") and texts(session)[3].endswith(
+            " again"
+        )
 
     on(scenario, "four-pcie")
 
@@ -178,9 +203,14 @@ def test_a_lost_link_and_another_workbenchs_benchmark_are_events() -> None:
             await host.run(["true"])
         host.link(True)
         assert kinds(session) == [EventKind.LINK_LOST, EventKind.LINK_BACK], texts(session)
-        session.core.update_host(measured_by=MeasurementOwner("a benchmark", "eve", "else", time.time(), 1))
+        session.core.update_host(
+            measured_by=MeasurementOwner("a benchmark", "eve", "else", time.time(), 1)
+        )
         session.core.update_host(measured_by=None)
-        assert texts(session)[2:] == ["a benchmark by eve from else begins", "a benchmark by eve from else ends"]
+        assert texts(session)[2:] == [
+            "a benchmark by eve from else begins",
+            "a benchmark by eve from else ends",
+        ]
         await session.close()
 
     asyncio.run(scenario())
@@ -192,7 +222,10 @@ def test_another_host_begins_a_new_history() -> None:
         session.timeline.on_clear.append(lambda: cleared.append(True))
         session.timeline.add_engine({"generation_tok_s": 100.0}, time.time())
         session.timeline.add_event(EventKind.QUEUEING, "3 requests wait")
-        assert session.timeline.history.at((ENGINE, "generation_tok_s"), time.time() - 0.01) is not None
+        assert (
+            session.timeline.history.at((ENGINE, "generation_tok_s"), time.time() - 0.01)
+            is not None
+        )
         await session.switch_host("sim:four-pcie")
         await eventually(lambda: session.state.telemetry is not None, "a reading of the other host")
         history = session.timeline.history
@@ -212,14 +245,20 @@ def test_a_throttle_reason_is_told_when_it_begins_and_a_flapping_one_ever_more_r
     t0 = 1_764_000_000.0
 
     def told(second: float, *reasons: Sequence[str]) -> list[str]:
-        return [event.text for event in source.in_reading(reading(t0 + second, *reasons), t0 + second)]
+        return [
+            event.text for event in source.in_reading(reading(t0 + second, *reasons), t0 + second)
+        ]
 
     assert told(0, ["HW slowdown"], []) == [], "it began before the first reading"
     assert told(1, ["HW slowdown", "GPU idle"], ["applications clocks setting"]) == []
     assert told(2, ["SW power cap"], ["SW power cap"]) == ["GPU0-1 throttled: SW power cap"]
     assert told(3, ["SW power cap"], ["SW power cap"]) == []
-    assert told(40, ["SW power cap"], []) == ["GPU0 throttled: SW power cap"], "it was away for 37 s"
-    flapping = sum(len(told(100 + s, ["SW thermal slowdown"] if s % 2 else [], [])) for s in range(3600))
+    assert told(40, ["SW power cap"], []) == ["GPU0 throttled: SW power cap"], (
+        "it was away for 37 s"
+    )
+    flapping = sum(
+        len(told(100 + s, ["SW thermal slowdown"] if s % 2 else [], [])) for s in range(3600)
+    )
     assert flapping == 1
     slow = sum(len(told(5000 + s, [], ["sync boost"] if s % 40 == 0 else [])) for s in range(7200))
     assert slow <= 8, slow
@@ -234,10 +273,15 @@ def test_a_clock_lock_is_kept_beside_the_readings() -> None:
         assert (0, "sm_lock_max_mhz") not in history
         assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(1200, 1500)))).ok
         ends = [(0, "sm_lock_min_mhz"), (0, "sm_lock_max_mhz")]
-        await eventually(lambda: [history.at(key, time.time()) for key in ends] == [1200.0, 1500.0], "the lock")
+        await eventually(
+            lambda: [history.at(key, time.time()) for key in ends] == [1200.0, 1500.0], "the lock"
+        )
         assert (await session.gpu.revert()).ok
         await eventually(
-            lambda: history.at((0, "power_w"), time.time()) and history.at(ends[0], time.time()) is None, ""
+            lambda: (
+                history.at((0, "power_w"), time.time()) and history.at(ends[0], time.time()) is None
+            ),
+            "",
         )
 
     on(scenario)

@@ -1,4 +1,5 @@
-"""A stranger's preset: nothing of it runs before its user agreed, and check, plan and start say the same of it."""
+"""A stranger's preset: nothing of it runs before its user agreed, and check, plan and start say the
+same of it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ CASES = {
     "absolute": ("llamacpp", 'executable = ["HERE/payload", "serve"]', ""),
     "shebang": ("vllm", 'executable = ["./vllm"]', ""),
     "interpreter": ("vllm", 'executable = ["python3", "HERE/evil.py"]', ""),
-    "container": ("vllm", 'executable = ["docker", "run", "--privileged", "-v", "/:/host", "evil"]', ""),
+    "container": (
+        "vllm",
+        'executable = ["docker", "run", "--privileged", "-v", "/:/host", "evil"]',
+        "",
+    ),
     "uvx": ("vllm", 'executable = ["uvx", "--from", "git+https://box.invalid/evil", "vllm"]', ""),
     "nice": ("vllm", 'executable = ["nice", "HERE/payload"]', ""),
     "checkout": ("tabbyapi", 'workdir = "HERE"', ""),
@@ -73,8 +78,18 @@ CODE_FLAGS = {
         "Trust-Remote-Code = true",
         'surprise = "x"',
     ),
-    "sglang": ("trust-remote-cod = true", 'custom-weight-loader = ["evil.f"]', 'sidecar = "evil"', 'warmups = "evil"'),
-    "llamacpp": ('tools = "all"', 'mcp-servers-json = "{}"', 'rpc = "box.invalid:1"', 'log-file = "/root/.profile"'),
+    "sglang": (
+        "trust-remote-cod = true",
+        'custom-weight-loader = ["evil.f"]',
+        'sidecar = "evil"',
+        'warmups = "evil"',
+    ),
+    "llamacpp": (
+        'tools = "all"',
+        'mcp-servers-json = "{}"',
+        'rpc = "box.invalid:1"',
+        'log-file = "/root/.profile"',
+    ),
 }
 
 
@@ -101,7 +116,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(clone: Path, case: str) -> None:
+def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(
+    clone: Path, case: str
+) -> None:
     path = preset(clone, case)
 
     async def scenario() -> None:
@@ -128,7 +145,9 @@ def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(clon
     assert not (clone.parent / "mark").exists()
 
 
-@pytest.mark.parametrize(("engine", "flag"), [(engine, flag) for engine, all_ in CODE_FLAGS.items() for flag in all_])
+@pytest.mark.parametrize(
+    ("engine", "flag"), [(engine, flag) for engine, all_ in CODE_FLAGS.items() for flag in all_]
+)
 def test_a_flag_that_reaches_code_asks_in_every_form(clone: Path, engine: str, flag: str) -> None:
     path = clone / "stranger.toml"
     path.write_text(PRESET.format(engine=engine, executable="", env="", flags=f"[flags]\n{flag}"))
@@ -148,8 +167,13 @@ speculative-config = {method = "eagle", model = "org/draft", num_speculative_tok
 compilation-config = {mode = 3, cudagraph_capture_sizes = [1, 2, 4]}
 host = "0.0.0.0"
 """
-    env = 'NCCL_IB_HCA = "mlx5_0:1"\nNCCL_NET = "IB"\nVLLM_USE_V2_MODEL_RUNNER = "1"\nPYTORCH_ALLOC_CONF = "a:True"'
-    (clone / "stranger.toml").write_text(PRESET.format(engine="vllm", executable="", env=env, flags=flags))
+    env = (
+        'NCCL_IB_HCA = "mlx5_0:1"\nNCCL_NET = "IB"\nVLLM_USE_V2_MODEL_RUNNER = '
+        '"1"\nPYTORCH_ALLOC_CONF = "a:True"'
+    )
+    (clone / "stranger.toml").write_text(
+        PRESET.format(engine="vllm", executable="", env=env, flags=flags)
+    )
     session = Session.of_host()
     session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
     assert session.plans.untrusted() == ()
@@ -159,7 +183,9 @@ def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
     session = Session.of_host()
 
     def asked(model: str) -> int:
-        text = PRESET.format(engine="vllm", executable="", env="", flags="[flags]\ntrust-remote-code = true")
+        text = PRESET.format(
+            engine="vllm", executable="", env="", flags="[flags]\ntrust-remote-code = true"
+        )
         (clone / "stranger.toml").write_text(text.replace("org/tiny", model))
         session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
         return len(session.plans.untrusted())
@@ -169,9 +195,13 @@ def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
     assert (asked("org/tiny"), asked("evil/tiny")) == (0, 1)
 
 
-@pytest.mark.parametrize("change", ['[flags]\nserved-model-name = ["x", "--trust-remote-code"]', "model"])
+@pytest.mark.parametrize(
+    "change", ['[flags]\nserved-model-name = ["x", "--trust-remote-code"]', "model"]
+)
 def test_no_value_becomes_an_option(clone: Path, change: str) -> None:
-    text = PRESET.format(engine="vllm", executable="", env="", flags="" if change == "model" else change)
+    text = PRESET.format(
+        engine="vllm", executable="", env="", flags="" if change == "model" else change
+    )
     path = clone / "stranger.toml"
     path.write_text(text.replace("org/tiny", "--trust-remote-code") if change == "model" else text)
     session = Session.of_host()
@@ -191,7 +221,9 @@ def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
     assert asked("preload") == 1
     session.plans.trust()
     assert (session.plans.untrusted(), asked("preload"), asked("logging")) == ((), 0, 1)
-    (clone / "stranger.toml").write_text(preset(clone, "preload").read_text().replace("evil.so", "other.so"))
+    (clone / "stranger.toml").write_text(
+        preset(clone, "preload").read_text().replace("evil.so", "other.so")
+    )
     session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
     assert len(session.plans.untrusted()) == 1
     assert (paths.state_dir() / "trusted.json").stat().st_mode & 0o777 == 0o600
@@ -205,11 +237,16 @@ def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(cl
     session.plans.take(session.presets.plan_of("stranger"), "stranger")
     assert [f.flag for f in session.plans.untrusted()] == ["LD_PRELOAD"]
     session.plans.take(session.presets.plan_of("vllm-any"), "vllm-any")
-    session.plans.editor.assign(["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"])
+    session.plans.editor.assign(
+        ["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"]
+    )
     assert session.plans.untrusted() == ()
     asyncio.run(session.plans.save_preset("mine", "Mine"))
     session.plans.take(session.presets.plan_of("mine"), "mine")
-    assert "/opt/mine.so" in repr(session.plans.editor.command().env) and session.plans.untrusted() == ()
+    assert (
+        "/opt/mine.so" in repr(session.plans.editor.command().env)
+        and session.plans.untrusted() == ()
+    )
 
 
 def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +259,8 @@ def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_said_of_a_hostile_name_is_clean(clone: Path) -> None:
     flags = '[flags]\n"\\u001b]52;c;x\\u0007\\u202e" = "x"'
-    (clone / "stranger.toml").write_text(PRESET.format(engine="vllm", executable="", env="", flags=flags))
+    (clone / "stranger.toml").write_text(
+        PRESET.format(engine="vllm", executable="", env="", flags=flags)
+    )
     for finding in check_file(clone / "stranger.toml").findings:
         assert_safe(finding.text)

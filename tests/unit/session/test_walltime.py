@@ -14,7 +14,15 @@ from workbench.session import walltime
 from workbench.session.walltime import WalltimeWarnings
 
 RUN = ServerStatus(
-    "r", "vllm", ServerState.READY, "h", port=8000, alive=True, run_as="slurm", handle="7", ends_unix_s=1600.3
+    "r",
+    "vllm",
+    ServerState.READY,
+    "h",
+    port=8000,
+    alive=True,
+    run_as="slurm",
+    handle="7",
+    ends_unix_s=1600.3,
 )
 
 
@@ -26,7 +34,9 @@ class Core:
         self.said.append(text)
 
 
-def warned(now_unix_s: float, change: Callable[[WalltimeWarnings], object] = lambda warnings: None) -> list[str]:
+def warned(
+    now_unix_s: float, change: Callable[[WalltimeWarnings], object] = lambda warnings: None
+) -> list[str]:
     async def scenario() -> list[str]:
         core: Any = Core()
         warnings = WalltimeWarnings(core, lambda run_id: now_unix_s)
@@ -53,5 +63,8 @@ def test_a_late_look_warns_once(now_unix_s: float, texts: int) -> None:
 @pytest.mark.slow
 def test_more_time_or_an_end_takes_the_warning_back() -> None:
     assert warned(1000.0, lambda warnings: warnings.see(replace(RUN, ends_unix_s=9000.0))) == []
-    assert warned(1000.0, lambda warnings: warnings.see(replace(RUN, alive=False, ends_unix_s=None))) == []
+    assert (
+        warned(1000.0, lambda warnings: warnings.see(replace(RUN, alive=False, ends_unix_s=None)))
+        == []
+    )
     assert walltime.WARN_S == (600.0, 120.0)

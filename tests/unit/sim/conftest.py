@@ -48,11 +48,16 @@ def sim_env(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 def start_engine(
     tmp_path: Path, sim_env: Callable[[str], dict[str, str]], sim_state: Callable[[str], SimState]
 ) -> Iterator[Callable[..., Engine]]:
-    """Return start_engine("vllm", "serve", "MODEL", …, profile=…, NAME=value), which starts a process."""
+    """Return start_engine("vllm", "serve", "MODEL", …, profile=…, NAME=value), which starts a
+    process."""
     running: list[Engine] = []
 
     def start(
-        *argv: str, profile: str = "rtx-pro-6000", port: int | None = None, cwd: str | None = None, **env: str
+        *argv: str,
+        profile: str = "rtx-pro-6000",
+        port: int | None = None,
+        cwd: str | None = None,
+        **env: str,
     ) -> Engine:
         port = port or free_port()
         log = tmp_path / f"engine-{len(running)}.log"

@@ -36,7 +36,9 @@ def free_port() -> int:
 class Engine:
     """A running simulated engine: its process, port, log file and requests."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, state: SimState) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], port: int, log: Path, state: SimState
+    ) -> None:
         self.process, self.port, self.log_path, self.state = process, port, log, state
 
     @property
@@ -48,7 +50,9 @@ class Engine:
     ) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+            connection.request(
+                method, path, None if body is None else json.dumps(body), headers or {}
+            )
             reply = connection.getresponse()
             return reply.status, reply.read()
         finally:
@@ -69,12 +73,22 @@ class Engine:
         return self
 
     def chat(self, **fields: Any) -> tuple[int, bytes]:
-        body = {"messages": [{"role": "user", "content": "hello there"}], "ignore_eos": True, "max_tokens": 8, **fields}
+        body = {
+            "messages": [{"role": "user", "content": "hello there"}],
+            "ignore_eos": True,
+            "max_tokens": 8,
+            **fields,
+        }
         return self.request("POST", "/v1/chat/completions", body)
 
     def events(self, path: str = "/v1/chat/completions", **fields: Any) -> list[Any]:
         """Return the decoded events of a stream, and the string [DONE]."""
-        body = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True, **fields}
+        body = {
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": True,
+            **fields,
+        }
         body.setdefault("messages", [{"role": "user", "content": "hello there"}])
         status, data = self.request("POST", path, body)
         assert status == 200, data

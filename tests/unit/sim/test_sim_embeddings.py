@@ -41,7 +41,9 @@ SPEC = BenchSpec(
 def test_an_embedding_server_becomes_ready_and_is_measured_in_requests_and_prompt_tokens(
     start_engine: Callable[..., Engine],
 ) -> None:
-    server = start_engine("vllm", "serve", GRANITE, "--runner", "pooling", profile="rtx-5060ti-x2").wait_ready()
+    server = start_engine(
+        "vllm", "serve", GRANITE, "--runner", "pooling", profile="rtx-5060ti-x2"
+    ).wait_ready()
     url = f"http://127.0.0.1:{server.port}"
 
     async def ask() -> tuple[readiness.Answer, BenchOutcome]:
@@ -54,16 +56,24 @@ def test_an_embedding_server_becomes_ready_and_is_measured_in_requests_and_promp
     summary = outcome.summary
     assert (summary.requests_ok, summary.requests_failed) == (40, 0)
     assert summary.prompt_tok_s and summary.request_s
-    assert summary.prompt_tok_s == pytest.approx(summary.request_s * (summary.prompt_tokens or 0) / 40, rel=0.01)
-    assert summary.output_tok_s is None and summary.absent["output_tok_s"] == "an embedding has no output tokens"
+    assert summary.prompt_tok_s == pytest.approx(
+        summary.request_s * (summary.prompt_tokens or 0) / 40, rel=0.01
+    )
+    assert summary.output_tok_s is None and summary.absent["output_tok_s"] == (
+        "an embedding has no output tokens"
+    )
     assert summary.e2e_ms is not None and summary.ttft_ms is None
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{url}/v1/completions", data=b"{}")
 
 
-def test_a_server_that_generates_text_has_no_embeddings(start_engine: Callable[..., Engine]) -> None:
+def test_a_server_that_generates_text_has_no_embeddings(
+    start_engine: Callable[..., Engine],
+) -> None:
     server = start_engine("vllm", "serve", "Qwen/Qwen3-0.6B").wait_ready()
-    outcome = asyncio.run(run(replace(SPEC, url=f"http://127.0.0.1:{server.port}", model="Qwen/Qwen3-0.6B")))
+    outcome = asyncio.run(
+        run(replace(SPEC, url=f"http://127.0.0.1:{server.port}", model="Qwen/Qwen3-0.6B"))
+    )
     assert outcome.summary.errors == {"http 404": 40}
 
 
@@ -87,13 +97,21 @@ def test_a_request_for_an_embedding_has_no_fields_of_generation() -> None:
 )
 def test_only_an_answer_with_an_embedding_is_right(data: object, error: str | None) -> None:
     reply = Reply()
-    reply.whole(json.dumps({"object": "list", "data": data, "usage": {"prompt_tokens": 3}}).encode())
+    reply.whole(
+        json.dumps({"object": "list", "data": data, "usage": {"prompt_tokens": 3}}).encode()
+    )
     reply.verdict(None)
     assert reply.error == error
 
 
 def test_two_embedding_runs_are_compared_by_requests_and_prompt_tokens_first() -> None:
     run_of_embeddings = made_results.result()
-    run_of_embeddings = replace(run_of_embeddings, spec=replace(run_of_embeddings.spec, endpoint="embeddings"))
-    assert [m.name for m in shown_metrics([run_of_embeddings])[:3]] == ["request_s", "prompt_tok_s", "output_tok_s"]
+    run_of_embeddings = replace(
+        run_of_embeddings, spec=replace(run_of_embeddings.spec, endpoint="embeddings")
+    )
+    assert [m.name for m in shown_metrics([run_of_embeddings])[:3]] == [
+        "request_s",
+        "prompt_tok_s",
+        "output_tok_s",
+    ]
     assert shown_metrics([made_results.result()])[0].name == "output_tok_s"

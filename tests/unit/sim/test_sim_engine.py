@@ -1,4 +1,5 @@
-"""Simulated engines as processes: they start, answer, report metrics, stop and fail like the real ones."""
+"""Simulated engines as processes: they start, answer, report metrics, stop and fail like the real
+ones."""
 
 from __future__ import annotations
 
@@ -20,9 +21,24 @@ MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
 VLLM = ("vllm", "serve", QWEN, "--max-model-len", "4096", "--gpu-memory-utilization", "0.3")
 ENGINES = {
     "vllm": VLLM,
-    "sglang": ("sglang", "serve", "--model-path", QWEN, "--enable-metrics", "--mem-fraction-static", "0.2"),
+    "sglang": (
+        "sglang",
+        "serve",
+        "--model-path",
+        QWEN,
+        "--enable-metrics",
+        "--mem-fraction-static",
+        "0.2",
+    ),
     "llamacpp": ("llama-server", "-m", "/simulated/Qwen2.5-7B-Q4_K_M.gguf", "--metrics"),
-    "tabbyapi": ("python", "main.py", "--model-name", "Qwen2.5-7B-4.0bpw", "--disable-auth", "True"),
+    "tabbyapi": (
+        "python",
+        "main.py",
+        "--model-name",
+        "Qwen2.5-7B-4.0bpw",
+        "--disable-auth",
+        "True",
+    ),
 }
 READY = {
     "vllm": "Application startup complete.",
@@ -80,11 +96,17 @@ def test_stream_shapes_differ_as_the_real_ones_do(start_engine):
     for engine, argv in ENGINES.items():
         server = start_engine(*argv).wait_ready()
         events = server.events(max_tokens=3)[:-1]
-        finish = [i for i, e in enumerate(events) if e["choices"] and e["choices"][0]["finish_reason"]]
+        finish = [
+            i for i, e in enumerate(events) if e["choices"] and e["choices"][0]["finish_reason"]
+        ]
         assert len(finish) == 1
         shapes[engine] = (content_of(events[finish[0]]) != "", events[-1]["choices"] == [])
         assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-        assert "".join(content_of(e) for e in events if e["choices"]).split() == ["the", "model", "reads"]
+        assert "".join(content_of(e) for e in events if e["choices"]).split() == [
+            "the",
+            "model",
+            "reads",
+        ]
         assert ("timings" in events[-1]) == (engine == "llamacpp")
     # (finish rides on content, usage comes without choices)
     assert shapes == {
@@ -97,10 +119,19 @@ def test_stream_shapes_differ_as_the_real_ones_do(start_engine):
 
 def test_usage_is_sent_on_request_only_and_completions_have_text(start_engine):
     server = start_engine(*VLLM).wait_ready()
-    events = server.events("/v1/completions", prompt="once upon a time", max_tokens=4, stream_options=None)
+    events = server.events(
+        "/v1/completions", prompt="once upon a time", max_tokens=4, stream_options=None
+    )
     assert all("usage" not in e for e in events[:-1])
-    assert "".join(e["choices"][0]["text"] for e in events[:-1]).split() == ["the", "model", "reads", "every"]
-    every = server.events(max_tokens=3, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    assert "".join(e["choices"][0]["text"] for e in events[:-1]).split() == [
+        "the",
+        "model",
+        "reads",
+        "every",
+    ]
+    every = server.events(
+        max_tokens=3, stream_options={"include_usage": True, "continuous_usage_stats": True}
+    )
     counts = [e["usage"]["completion_tokens"] for e in every[:-1]]  # late tokens share a chunk
     assert counts == sorted(counts) and counts[-1] == 3
 
@@ -201,7 +232,9 @@ def test_speed_clocks_and_power_follow_the_model(start_engine):
         done.set()
 
     threading.Thread(target=ask, daemon=True).start()
-    busy = wait_for(lambda: [r for r in server.state.readings() if r.power_average_w > 485], "load on the GPU")[0]
+    busy = wait_for(
+        lambda: [r for r in server.state.readings() if r.power_average_w > 485], "load on the GPU"
+    )[0]
     assert (busy.point.sm_mhz, busy.point.memory_mhz) == (2790, 13365)
     assert busy.power_average_w < 525 and busy.gpu_util_pct > 90
     assert done.wait(20)
@@ -210,13 +243,16 @@ def test_speed_clocks_and_power_follow_the_model(start_engine):
 
 
 def test_speedup_and_a_batch(start_engine):
-    server = start_engine(*VLLM[:-2], profile="rtx-5060ti-x2", WORKBENCH_SIM_SPEEDUP="4").wait_ready()
+    server = start_engine(
+        *VLLM[:-2], profile="rtx-5060ti-x2", WORKBENCH_SIM_SPEEDUP="4"
+    ).wait_ready()
     threads = [threading.Thread(target=server.chat, kwargs={"max_tokens": 100}) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    # one request: 12.4 ms for a token, 16 at once: about 17 ms, a quarter of it at four times the speed
+    # one request: 12.4 ms for a token, 16 at once: about 17 ms, a quarter of it at four times the
+    # speed
     assert 0.0031 < seconds_per_token(server) < 0.0055
 
 
@@ -238,9 +274,13 @@ def test_metrics_show_requests_beyond_max_num_seqs_as_waiting(start_engine):
 
 def test_a_client_that_disconnects_frees_its_place(start_engine):
     server = start_engine(*VLLM).wait_ready()
-    body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3000, "stream": True})
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3000, "stream": True}
+    )
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
         sock.sendall((head + body).encode())
         assert b"200 OK" in sock.recv(4096)
     wait_for(
@@ -267,16 +307,19 @@ def test_statistics_line_under_load(start_engine):
     pattern = (
         r"\(APIServer pid=\d+\) INFO \d\d-\d\d [\d:]+ \[loggers.py:335\] Engine 000: "
         r"Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput: [1-9][\d.]* tokens/s, "
-        r"Running: \d+ reqs, Waiting: 0 reqs, GPU KV cache usage: [\d.]+%, Prefix cache hit rate: 0.0%"
+        r"Running: \d+ reqs, Waiting: 0 reqs, GPU KV cache usage: [\d.]+%, Prefix cache hit rate: "
+        r"0.0%"
     )
     wait_for(lambda: re.search(pattern, server.log), "a statistics line")
-    two = start_engine(*VLLM[:-2], "-dp", "2", profile="rtx-5060ti-x2", VLLM_LOG_STATS_INTERVAL="0.2").wait_ready()
+    two = start_engine(
+        *VLLM[:-2], "-dp", "2", profile="rtx-5060ti-x2", VLLM_LOG_STATS_INTERVAL="0.2"
+    ).wait_ready()
     two.chat(max_tokens=40)
     assert "disabling stats logging" in two.log and "Engine 000:" not in two.log
     assert metric(two.request("GET", "/metrics")[1], "vllm:generation_tokens_total") == 40
 
 
-# -- start and end -----------------------------------------------------------------------------------------------
+# -- start and end ---------------------------------------------------------------------------------
 
 
 def test_port_in_use(start_engine):
@@ -288,14 +331,22 @@ def test_port_in_use(start_engine):
     clash = start_engine(*ENGINES["llamacpp"], port=first.port)
     assert clash.wait_exit() == 1 and "couldn't bind HTTP server socket" in clash.log
     moved = start_engine(*ENGINES["tabbyapi"], port=first.port)
-    wait_for(lambda: f"Port {first.port} is currently in use. Switching to {first.port + 1}." in moved.log, "the move")
+    wait_for(
+        lambda: (
+            f"Port {first.port} is currently in use. Switching to {first.port + 1}." in moved.log
+        ),
+        "the move",
+    )
     assert first.health() == 200
 
 
 def test_vllm_refuses_connections_until_ready_and_sglang_answers_503(start_engine):
     vllm = start_engine(*VLLM, WORKBENCH_SIM_START_S="30")
     sglang = start_engine(*ENGINES["sglang"], WORKBENCH_SIM_START_S="30")
-    wait_for(lambda: "Resolved architecture" in vllm.log or "non-default args" in vllm.log, "vLLM loading")
+    wait_for(
+        lambda: "Resolved architecture" in vllm.log or "non-default args" in vllm.log,
+        "vLLM loading",
+    )
     with pytest.raises(ConnectionRefusedError):
         vllm.request("GET", "/health")
     wait_for(lambda: sglang.health() == 503, "SGLang's 503")
@@ -305,7 +356,11 @@ def test_vllm_refuses_connections_until_ready_and_sglang_answers_503(start_engin
 def test_failures_end_with_the_messages_of_the_engine(start_engine):
     long = start_engine("vllm", "serve", MISTRAL)
     assert long.wait_exit() == 1
-    assert re.search(r"\(EngineCore pid=\d+\) ERROR .* ValueError: To serve at least one request", long.log)
+    assert re.search(
+        r"\(EngineCore pid=\d+\) ERROR .* ValueError: To serve at least one "
+        r"request",
+        long.log,
+    )
     assert "Engine core initialization failed. See root cause above." in long.log
     wrong = start_engine(*VLLM, "--dtype", "float8")
     assert wrong.wait_exit() == 2 and "argument --dtype: invalid choice: 'float8'" in wrong.log
@@ -374,14 +429,19 @@ def test_faults_on_demand(start_engine):
     assert silent.process.poll() is None
     wait_for(lambda: len(hung.members()) == 2, "the worker")
     os.killpg(hung.process.pid, signal.SIGTERM)
-    wait_for(lambda: hung.members() == [hung.process.pid], "the worker to go and the main process to hang")
+    wait_for(
+        lambda: hung.members() == [hung.process.pid],
+        "the worker to go and the main process to hang",
+    )
 
 
 def test_versions(sim_env):
     import subprocess
 
     def out(*argv: str, **env: str) -> str:
-        done = subprocess.run(argv, env={**sim_env("gb10"), **env}, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            argv, env={**sim_env("gb10"), **env}, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     assert out("vllm", "--version") == "0.33.0"
@@ -393,7 +453,20 @@ def test_versions(sim_env):
 
 
 def test_the_old_module_spellings_work(start_engine):
-    module = ("python", "-m", "vllm.entrypoints.openai.api_server", "--model", QWEN, "--max-model-len", "4096")
+    module = (
+        "python",
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        QWEN,
+        "--max-model-len",
+        "4096",
+    )
     assert start_engine(*module).wait_ready().health() == 200
-    assert start_engine("python", "-m", "sglang.launch_server", "--model-path", QWEN).wait_ready().health() == 200
+    assert (
+        start_engine("python", "-m", "sglang.launch_server", "--model-path", QWEN)
+        .wait_ready()
+        .health()
+        == 200
+    )
     assert free_port() > 0

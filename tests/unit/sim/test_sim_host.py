@@ -26,7 +26,8 @@ from workbench.sim.simulated_host import SimulatedHost
 from workbench.store.presets import ListedPreset, PresetLibrary
 
 ENTRIES = [e for e in PresetLibrary().list() if e.origin == "shipped"]
-FIRST = {(e.engine, natural_host(e)): e.id for e in reversed(ENTRIES)}  # of each engine on each host
+# of each engine on each host
+FIRST = {(e.engine, natural_host(e)): e.id for e in reversed(ENTRIES)}
 
 
 def each_preset() -> Iterator[object]:
@@ -44,16 +45,26 @@ def host(tmp_path) -> SimulatedHost:
 def test_commands_run_on_the_simulated_host(host, tmp_path):
     async def run() -> None:
         await host.connect()
-        assert isinstance(host, Host) and host.connected and host.name == "sim:rtx-pro-6000-passthrough"
+        assert (
+            isinstance(host, Host)
+            and host.connected
+            and host.name == "sim:rtx-pro-6000-passthrough"
+        )
         assert await host.state_dir() == str(tmp_path / "sim" / "passed")
         done = await host.run(["nvidia-smi", "-lgc", "3000,3090"], check=True)
         assert 'GPU clocks set to "(gpuClkMin 3000, gpuClkMax 3090)"' in done.out
         remembered = SimState(host.driver_state, host.profile).settings()[0]
         assert remembered.gpu_lock_mhz == (3000, 3090)
-        echoed = await host.run(["sh", "-c", "echo $MINE $WORKBENCH_SIM_PROFILE"], env={"MINE": "yes"})
+        echoed = await host.run(
+            ["sh", "-c", "echo $MINE $WORKBENCH_SIM_PROFILE"], env={"MINE": "yes"}
+        )
         assert echoed.out.split() == ["yes", "rtx-pro-6000-passthrough"]
-        other = await host.run(["sh", "-c", "command -v vllm; command -v nvidia-smi"], env={"PATH": "/usr/bin:/bin"})
-        assert other.out.split() == [str(Path(profiles.__file__).parent / "bin" / n) for n in ("vllm", "nvidia-smi")]
+        other = await host.run(
+            ["sh", "-c", "command -v vllm; command -v nvidia-smi"], env={"PATH": "/usr/bin:/bin"}
+        )
+        assert other.out.split() == [
+            str(Path(profiles.__file__).parent / "bin" / n) for n in ("vllm", "nvidia-smi")
+        ]
         stream = await host.stream(["nvidia-smi", "-L"])
         lines = [line async for line in stream.lines()]
         assert lines[0].startswith(b"GPU 0: NVIDIA RTX PRO 6000")
@@ -67,7 +78,9 @@ def test_commands_run_on_the_simulated_host(host, tmp_path):
 
 def test_two_hosts_on_one_directory_share_their_gpus_and_profiles_do_not(tmp_path):
     async def run() -> None:
-        one, same = (SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "a")) for _ in range(2))
+        one, same = (
+            SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "a")) for _ in range(2)
+        )
         await one.run(["nvidia-smi", "-pl", "400"], check=True)
         query = ["nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader"]
         assert (await same.run(query)).out == "400.00 W\n"
@@ -83,7 +96,11 @@ def test_facts_name_the_simulated_profile(tmp_path):
 
     passed = asyncio.run(facts("rtx-pro-6000-passthrough"))
     assert passed.simulated == "rtx-pro-6000-passthrough" and passed.virtualization == "vmware"
-    assert passed.nvidia_smi and passed.nvidia_smi.endswith("/bin/nvidia-smi") and os.access(passed.nvidia_smi, os.X_OK)
+    assert (
+        passed.nvidia_smi
+        and passed.nvidia_smi.endswith("/bin/nvidia-smi")
+        and os.access(passed.nvidia_smi, os.X_OK)
+    )
     assert asyncio.run(facts("gb10")).memory_total_bytes == 127600748 * 1024
 
 
@@ -125,7 +142,10 @@ def test_every_preset_starts_on_its_simulated_host(entry: ListedPreset, tmp_path
     words = (*command.argv[:at], *command.argv[at + 2 :])
     server: Engine = start_engine(*words, profile=profile, cwd=command.workdir, **command.env)
     server.wait_ready()
-    wait_for(lambda: any(READY[engine.name].search(line) for line in server.log.splitlines()), "the ready line")
+    wait_for(
+        lambda: any(READY[engine.name].search(line) for line in server.log.splitlines()),
+        "the ready line",
+    )
     phases = [phase for line in server.log.splitlines() if (phase := engine.phase(line))]
     assert len(phases) >= 6
     assert ADDRESS[engine.name].search(server.log).group("url") == f"http://127.0.0.1:{server.port}"

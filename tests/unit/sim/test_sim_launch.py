@@ -1,4 +1,5 @@
-"""The simulated engines parse command lines like the real ones, and reject them with the same words."""
+"""The simulated engines parse command lines like the real ones, and reject them with the same
+words."""
 
 from __future__ import annotations
 
@@ -60,11 +61,23 @@ def test_vllm_flags():
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        (["--dtype", "float8"], "vllm serve: error: argument --dtype: invalid choice: 'float8' (choose from 'auto', "),
-        (["--speculative-model", "x"], "vllm: error: unrecognized arguments: --speculative-model x"),
-        (["--max-num-seqs", "many"], "vllm serve: error: argument --max-num-seqs: invalid int value: 'many'"),
+        (
+            ["--dtype", "float8"],
+            "vllm serve: error: argument --dtype: invalid choice: 'float8' (choose from 'auto', ",
+        ),
+        (
+            ["--speculative-model", "x"],
+            "vllm: error: unrecognized arguments: --speculative-model x",
+        ),
+        (
+            ["--max-num-seqs", "many"],
+            "vllm serve: error: argument --max-num-seqs: invalid int value: 'many'",
+        ),
         (["--port"], "vllm serve: error: argument --port: expected one argument"),
-        (["-cc", "{oops"], "vllm serve: error: argument --compilation-config/-cc: Value {oops cannot be converted"),
+        (
+            ["-cc", "{oops"],
+            "vllm serve: error: argument --compilation-config/-cc: Value {oops cannot be converted",
+        ),
     ],
 )
 def test_vllm_rejects(argv, text):
@@ -78,7 +91,9 @@ def test_flag_lists_are_those_of_the_version():
 
 
 def test_sglang_accepts_unambiguous_prefixes_and_no_underscores():
-    plan = read("sglang", ["--model-path", MISTRAL, "--tp", "2", "--disable-cuda-graph", "--enable-metrics"])
+    plan = read(
+        "sglang", ["--model-path", MISTRAL, "--tp", "2", "--disable-cuda-graph", "--enable-metrics"]
+    )
     assert (plan.tp, plan.eager, plan.metrics, plan.port) == (2, True, True, 30000)
     assert not read("sglang", ["--model-path", MISTRAL]).metrics
     code, said = refusal("sglang", "--model-path", MISTRAL, "--cuda-graph-max-bs", "8")
@@ -91,7 +106,10 @@ def test_sglang_accepts_unambiguous_prefixes_and_no_underscores():
 
 
 def test_llamacpp_flags():
-    plan = read("llamacpp", ["-m", "/x/Qwen2.5-7B-Q4_K_M.gguf", "-c", "8192", "-np", "8", "-ngl", "99", "-fa", "on"])
+    plan = read(
+        "llamacpp",
+        ["-m", "/x/Qwen2.5-7B-Q4_K_M.gguf", "-c", "8192", "-np", "8", "-ngl", "99", "-fa", "on"],
+    )
     assert (plan.max_len, plan.max_sequences, plan.kv_tokens, plan.port) == (8192, 8, 8192, 8080)
     assert plan.model.quantization == "q4_k" and not plan.metrics
     assert refusal("llamacpp", "--bogus") == (1, "error: invalid argument: --bogus")
@@ -100,9 +118,12 @@ def test_llamacpp_flags():
 def test_tabbyapi_flags_override_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yml").write_text(
-        "network:\n  port: 5001  # comment\n  disable_auth: true\nmodel:\n  max_seq_len: 4096\n  cache_mode: Q8\n"
+        "network:\n  port: 5001  # comment\n  disable_auth: true\nmodel:\n  max_seq_len: 4096\n  "
+        "cache_mode: Q8\n"
     )
-    plan = read("tabbyapi", ["--model-name", "Mistral-Large-Instruct-2411-exl3", "--max-seq-len", "8192"])
+    plan = read(
+        "tabbyapi", ["--model-name", "Mistral-Large-Instruct-2411-exl3", "--max-seq-len", "8192"]
+    )
     assert (plan.port, plan.max_len, plan.api_key) == (5001, 8192, None)
     assert plan.model.kv_bytes_per_token == 176 * 1024 and plan.model.bytes_per_token == 64.09e9
     assert "Invalid boolean value" in refusal("tabbyapi", "--disable-auth", "maybe")[1]
@@ -129,7 +150,7 @@ def test_small_yaml():
     assert flag_parser.small_yaml(text) == values
 
 
-# -- memory and placement ----------------------------------------------------------------------------------------
+# -- memory and placement --------------------------------------------------------------------------
 
 
 def placed(sim_state, profile: str, engine: str, *argv: str) -> memory_fit.Fit:
@@ -145,21 +166,29 @@ def failure(sim_state, profile: str, engine: str, *argv: str) -> str:
 def test_placement_and_cache_size_of_models_that_fit(sim_state):
     got = placed(sim_state, "rtx-pro-6000", "vllm", MISTRAL, "--max-model-len", "32768")
     assert got.replicas == ((0,),) and got.max_len == 32768
-    assert 60_000 < got.kv_tokens < 80_000  # 0.92 of 95.6 GiB less 61 GiB of weights, 352 KiB for each token
-    replicas = placed(sim_state, "four-pcie", "vllm", "Qwen/Qwen3-VL-2B-Instruct", "-tp", "2", "-dp", "2")
+    # 0.92 of 95.6 GiB less 61 GiB of weights, 352 KiB for each token
+    assert 60_000 < got.kv_tokens < 80_000
+    replicas = placed(
+        sim_state, "four-pcie", "vllm", "Qwen/Qwen3-VL-2B-Instruct", "-tp", "2", "-dp", "2"
+    )
     assert replicas.replicas == ((0, 1), (2, 3))
     assert placed(sim_state, "four-pcie", "vllm", QWEN, "--max-model-len", "auto").max_len == 32768
 
 
 def test_a_cache_too_small_for_one_request_fails(sim_state):
     said = failure(sim_state, "rtx-pro-6000", "vllm", MISTRAL)
-    assert "To serve at least one request with the model's max seq len (131072), (44.00 GiB KV cache is needed" in said
+    assert (
+        "To serve at least one request with the model's max seq len (131072), (44.00 GiB KV "
+        "cache is needed"
+    ) in said
     assert "the estimated maximum model length is 6" in said
 
 
 def test_weights_that_do_not_fit(sim_state):
     big = "meta-llama/Llama-3.3-70B-Instruct"
-    assert "torch.OutOfMemoryError: CUDA out of memory." in failure(sim_state, "rtx-pro-6000", "vllm", big)
+    assert "torch.OutOfMemoryError: CUDA out of memory." in failure(
+        sim_state, "rtx-pro-6000", "vllm", big
+    )
     assert "No available memory for the cache blocks" in failure(
         sim_state, "rtx-pro-6000", "vllm", MISTRAL, "--gpu-memory-utilization", "0.5"
     )
@@ -167,21 +196,29 @@ def test_weights_that_do_not_fit(sim_state):
     assert "Not enough memory. Please try to increase --mem-fraction-static" in failure(
         sim_state, "rtx-pro-6000", "sglang", "--model-path", MISTRAL, "--mem-fraction-static", "0.5"
     )
-    said = failure(sim_state, "rtx-5060ti-x2", "llamacpp", "-m", "/simulated/Llama-3.3-70B-Q8_0.gguf")
+    said = failure(
+        sim_state, "rtx-5060ti-x2", "llamacpp", "-m", "/simulated/Llama-3.3-70B-Q8_0.gguf"
+    )
     assert "cudaMalloc failed: out of memory" in said
 
 
 def test_memory_of_another_server_is_not_free(sim_state):
     part = {"busy": 0.0, "memory": 0.0, "compute": 0.0, "memory_bytes": 14 << 30}
     sim_state("rtx-5060ti-x2").publish_load(os.getpid(), {0: part})
-    said = failure(sim_state, "rtx-5060ti-x2", "vllm", QWEN, "--quantization", "awq", "--max-model-len", "4096")
-    assert said.startswith("ValueError: Free memory on device cuda:0 (1.53/15.93 GiB) on startup is less than desired")
+    said = failure(
+        sim_state, "rtx-5060ti-x2", "vllm", QWEN, "--quantization", "awq", "--max-model-len", "4096"
+    )
+    assert said.startswith(
+        "ValueError: Free memory on device cuda:0 (1.53/15.93 GiB) on startup is less than desired"
+    )
 
 
 def test_more_ranks_than_gpus_fail(sim_state, monkeypatch):
     said = failure(sim_state, "rtx-5060ti-x2", "vllm", QWEN, "-tp", "4")
     assert "Value error, World size (4) is larger than the number of available GPUs (2)" in said
-    assert "invalid device ordinal" in failure(sim_state, "gb10", "sglang", "--model-path", QWEN, "--tp", "2")
+    assert "invalid device ordinal" in failure(
+        sim_state, "gb10", "sglang", "--model-path", QWEN, "--tp", "2"
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     got = placed(sim_state, "four-pcie", "vllm", QWEN, "-dp", "2")
     assert got.replicas == ((3,), (1,))
@@ -197,8 +234,12 @@ def test_missing_model_paths_fail(sim_state, tmp_path, monkeypatch):
         sim_state, "gb10", "vllm", missing
     )
     assert missing in failure(sim_state, "gb10", "sglang", "--model-path", missing)
-    assert "failed to open GGUF file" in failure(sim_state, "gb10", "llamacpp", "-m", f"{missing}.gguf")
-    assert "does not exist" in failure(sim_state, "gb10", "tabbyapi", "--model-dir", missing, "--model-name", "x")
+    assert "failed to open GGUF file" in failure(
+        sim_state, "gb10", "llamacpp", "-m", f"{missing}.gguf"
+    )
+    assert "does not exist" in failure(
+        sim_state, "gb10", "tabbyapi", "--model-dir", missing, "--model-name", "x"
+    )
     assert placed(sim_state, "gb10", "vllm", "/simulated/Thing-7B").kv_tokens > 0
     assert placed(sim_state, "gb10", "vllm", "/srv/models/Qwen2.5-7B-Instruct-AWQ").kv_tokens > 0
     assert placed(sim_state, "gb10", "vllm", str(tmp_path)).kv_tokens > 0

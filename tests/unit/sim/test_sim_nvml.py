@@ -18,7 +18,8 @@ WORK = {"busy": 1.0, "memory": 0.97, "compute": 0.03, "memory_bytes": 70 << 30}
 
 @pytest.fixture
 def nvml(sim_env, monkeypatch) -> Iterator[Callable[[str], list]]:
-    """Return nvml(profile), which gives the handles of pynvml on that host. The agent, too, loads driver.py by path."""
+    """Return nvml(profile), which gives the handles of pynvml on that host. The agent, too, loads
+    driver.py by path."""
 
     def load(profile: str) -> list:
         for name, value in sim_env(profile).items():
@@ -37,14 +38,20 @@ def refused(code: int):
 
 
 def fields(handle, *ids: int) -> dict[int, tuple[int, int]]:
-    return {v.fieldId: (v.nvmlReturn, v.value.uiVal) for v in pynvml.nvmlDeviceGetFieldValues(handle, list(ids))}
+    return {
+        v.fieldId: (v.nvmlReturn, v.value.uiVal)
+        for v in pynvml.nvmlDeviceGetFieldValues(handle, list(ids))
+    }
 
 
 def test_readings_of_a_healthy_card(nvml, sim_state):
     (gpu,) = nvml("rtx-pro-6000")
     sim_state("rtx-pro-6000").publish_load(os.getpid(), {0: WORK})
     assert pynvml.nvmlDeviceGetName(gpu) == "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
-    assert pynvml.nvmlSystemGetDriverVersion() == "595.45.04" and pynvml.nvmlSystemGetCudaDriverVersion() == 13010
+    assert (
+        pynvml.nvmlSystemGetDriverVersion() == "595.45.04"
+        and pynvml.nvmlSystemGetCudaDriverVersion() == 13010
+    )
     assert pynvml.nvmlDeviceGetCudaComputeCapability(gpu) == (12, 0)
     uuid = pynvml.nvmlDeviceGetUUID(gpu)
     assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == uuid
@@ -65,7 +72,12 @@ def test_readings_of_a_healthy_card(nvml, sim_state):
     assert pynvml.nvmlDeviceGetPowerManagementLimitConstraints(gpu) == [150000, 600000]
     assert 480_000 < pynvml.nvmlDeviceGetPowerUsage(gpu) < 525_000
     got = fields(gpu, 186, 187, 188, 189, 190, 82)
-    assert [got[i] for i in (187, 188, 189, 190)] == [(0, 150000), (0, 600000), (0, 600000), (0, 600000)]
+    assert [got[i] for i in (187, 188, 189, 190)] == [
+        (0, 150000),
+        (0, 600000),
+        (0, 600000),
+        (0, 600000),
+    ]
     assert got[186][0] == 0 and got[82][0] == 3
     assert pynvml.nvmlDeviceGetTemperatureV(gpu, 0) == pynvml.nvmlDeviceGetTemperature(gpu, 0) > 25
     assert pynvml.nvmlDeviceGetSupportedMemoryClocks(gpu)[:2] == [14001, 13365]
@@ -102,7 +114,10 @@ def test_a_spark_shares_the_hosts_memory(nvml, sim_state):
     assert "MemTotal:       127600748 kB" in read("/proc/meminfo")
     before = int(read("/proc/meminfo").split()[-2])
     sim_state("gb10").publish_load(os.getpid(), {0: WORK})
-    wait_for(lambda: before - int(read("/proc/meminfo").split()[-2]) == 70 << 20, "the load in MemAvailable")
+    wait_for(
+        lambda: before - int(read("/proc/meminfo").split()[-2]) == 70 << 20,
+        "the load in MemAvailable",
+    )
     assert read("/etc/hostname") is None
 
 
@@ -113,7 +128,9 @@ def test_setters_change_the_readings(nvml, sim_state):
     pynvml.nvmlDeviceSetPowerManagementLimit(gpu, 400_000)
     assert pynvml.nvmlDeviceGetPersistenceMode(gpu) == 1
     assert pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) == 400_000
-    assert pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) == pynvml.nvmlClocksEventReasonSwPowerCap
+    assert (
+        pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) == pynvml.nvmlClocksEventReasonSwPowerCap
+    )
     assert pynvml.nvmlDeviceGetPowerUsage(gpu) < 405_000
     pynvml.nvmlDeviceSetGpuLockedClocks(gpu, 1500, 1500)
     assert pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM) == 1500
@@ -135,7 +152,10 @@ def test_locks_of_a_passed_through_card_succeed_and_do_nothing(nvml, sim_state):
     assert pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM) == 13365
     pynvml.nvmlDeviceResetGpuLockedClocks(gpu)
     pynvml.nvmlDeviceResetMemoryLockedClocks(gpu)
-    assert pynvml.nvmlDeviceGetVirtualizationMode(gpu) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
+    assert (
+        pynvml.nvmlDeviceGetVirtualizationMode(gpu)
+        == pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
+    )
 
 
 def test_one_lost_gpu_leaves_the_others(nvml, sim_state):
@@ -182,7 +202,9 @@ def test_functions_that_are_missing_fail_or_hang(nvml, sim_state):
     with refused(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
         pynvml.nvmlDeviceGetBridgeChipInfo(gpu)
     sim_state("rtx-pro-6000").set_faults(
-        missing=["nvmlDeviceGetTemperatureV"], codes={"nvmlDeviceGetFanSpeed": 999}, hang="nvmlDeviceGetPowerUsage"
+        missing=["nvmlDeviceGetTemperatureV"],
+        codes={"nvmlDeviceGetFanSpeed": 999},
+        hang="nvmlDeviceGetPowerUsage",
     )
     pynvml.nvmlLib._state._faults_moment = 0.0
     with refused(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):

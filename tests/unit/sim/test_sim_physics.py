@@ -19,7 +19,12 @@ WARM_C = 60.0
 DEFAULT = GpuSetting()
 
 
-def point(profile: profiles.HostProfile, setting: GpuSetting = DEFAULT, load: GpuActivity = DECODE, c: float = WARM_C):
+def point(
+    profile: profiles.HostProfile,
+    setting: GpuSetting = DEFAULT,
+    load: GpuActivity = DECODE,
+    c: float = WARM_C,
+):
     return operating_point(profile, setting, load, c)
 
 

@@ -1,4 +1,5 @@
-"""Continuous batching: limits are respected, every token arrives once, and time follows the model, not the machine."""
+"""Continuous batching: limits are respected, every token arrives once, and time follows the model,
+not the machine."""
 
 from __future__ import annotations
 
@@ -31,13 +32,20 @@ class Client:
 
 
 def replica(**more) -> Replica:
-    fixed = {"kv_tokens": 100_000, "max_sequences": 64, "batched_tokens": 2048, "prefix_cache": True, "noise": 0.0}
+    fixed = {
+        "kv_tokens": 100_000,
+        "max_sequences": 64,
+        "batched_tokens": 2048,
+        "prefix_cache": True,
+        "noise": 0.0,
+    }
     clocks = (float(HOST.gpu.sm_compute_mhz), float(HOST.gpu.memory_compute_mhz))
     return Replica(SERVING, clocks=lambda: clocks, seed=1, **{**fixed, **more})
 
 
 def serve(one: Replica, jobs: list[tuple[int, int]]) -> tuple[list[Client], list[Sequence], float]:
-    """Run jobs of (prompt tokens, tokens to generate) until they end. Return the seconds of the loop's clock."""
+    """Run jobs of (prompt tokens, tokens to generate) until they end. Return the seconds of the
+    loop's clock."""
 
     async def run() -> tuple[list[Client], list[Sequence], float]:
         loop = asyncio.get_running_loop()
@@ -51,13 +59,20 @@ def serve(one: Replica, jobs: list[tuple[int, int]]) -> tuple[list[Client], list
             one.add(sequence)
         await asyncio.wait_for(asyncio.gather(*(c.done.wait() for c in clients)), 30)
         worker.cancel()
-        return clients, sequences, max(s.last for s in sequences) - min(s.arrived for s in sequences)
+        return (
+            clients,
+            sequences,
+            max(s.last for s in sequences) - min(s.arrived for s in sequences),
+        )
 
     return asyncio.run(run())
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 60)), min_size=1, max_size=20), st.integers(1, 8))
+@given(
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 60)), min_size=1, max_size=20),
+    st.integers(1, 8),
+)
 def test_every_request_gets_exactly_its_tokens_within_the_limits(jobs, limit):
     seen = []
     one = replica(speedup=3000.0, max_sequences=limit, kv_tokens=8000, batched_tokens=512)
@@ -80,7 +95,8 @@ def test_requests_take_the_time_of_the_model():
 
 
 def test_a_slow_machine_does_not_slow_the_simulation():
-    """Steps of 25 µs are too short for a sleep each: several tokens then come at a time, at the same rate."""
+    """Steps of 25 µs are too short for a sleep each: several tokens then come at a time, at the
+    same rate."""
     one = replica(speedup=500.0)
     clients, _, seconds = serve(one, [(16, 2000)])
     step = 1 / single_stream_tok_s(SERVING, context_tokens=1000) / 500
@@ -92,7 +108,9 @@ def test_long_prompts_are_prefilled_in_chunks_beside_running_requests():
     one = replica(speedup=20.0, batched_tokens=256)
     _, sequences, _ = serve(one, [(16, 40), (2000, 4)])
     assert sequences[0].generated == 40
-    assert sequences[1].first - sequences[1].arrived > 7 * (sequences[0].first - sequences[0].arrived)
+    assert sequences[1].first - sequences[1].arrived > 7 * (
+        sequences[0].first - sequences[0].arrived
+    )
 
 
 def test_noise_is_seeded_and_small():

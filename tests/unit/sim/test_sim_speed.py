@@ -14,7 +14,9 @@ MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
 QWEN_VL = "Qwen/Qwen3-VL-2B-Instruct"
 
 
-def serving(profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more) -> ModelReplica:
+def serving(
+    profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more
+) -> ModelReplica:
     host = profiles.get(profile)
     described = model_sizes.describe(model, quantization=quantization)
     return ModelReplica(host.gpu, host.interconnect, described, tp, **more)
@@ -27,7 +29,9 @@ def rate(
     host, per = profiles.get(profile), requests // dp
     sm, memory = float(one.gpu.sm_compute_mhz), float(one.gpu.memory_compute_mhz)
     for _ in range(4):
-        step = step_time.step(one, sm_mhz=sm, memory_mhz=memory, sequences=per, context_tokens=256 * per)
+        step = step_time.step(
+            one, sm_mhz=sm, memory_mhz=memory, sequences=per, context_tokens=256 * per
+        )
         now = physics.operating_point(host, physics.GpuSetting(limit_w=watts), step.activity, 60.0)
         sm, memory = now.sm_mhz, now.memory_mhz
     return per * dp / step.total_s, now.power_w
@@ -70,7 +74,9 @@ def test_power_limit_costs_a_batch_more_than_one_stream():
     one = serving("rtx-pro-6000", MISTRAL)
 
     def loss(requests: int) -> float:
-        full, capped = (rate(one, "rtx-pro-6000", requests=requests, watts=w)[0] for w in (600, 350))
+        full, capped = (
+            rate(one, "rtx-pro-6000", requests=requests, watts=w)[0] for w in (600, 350)
+        )
         return 1 - capped / full
 
     assert loss(32) > loss(1) + 0.05
@@ -78,11 +84,15 @@ def test_power_limit_costs_a_batch_more_than_one_stream():
 
 def test_replicas_and_graphs_beat_tensor_parallelism_for_a_small_model():
     def total(tp: int, dp: int, eager: bool, requests: int) -> float:
-        return rate(serving("four-pcie", QWEN_VL, tp=tp, eager=eager), "four-pcie", requests=requests, dp=dp)[0]
+        return rate(
+            serving("four-pcie", QWEN_VL, tp=tp, eager=eager), "four-pcie", requests=requests, dp=dp
+        )[0]
 
     assert total(4, 1, True, 8) == pytest.approx(412, rel=0.08)  # what such a server was seen to do
     for requests in (8, 80):
-        eager_tp4, tp2_dp2, dp4 = (total(*how, requests) for how in ((4, 1, True), (2, 2, False), (1, 4, False)))
+        eager_tp4, tp2_dp2, dp4 = (
+            total(*how, requests) for how in ((4, 1, True), (2, 2, False), (1, 4, False))
+        )
         assert eager_tp4 < tp2_dp2 < dp4
         assert dp4 > 4 * eager_tp4
         assert total(4, 1, False, requests) > 1.5 * eager_tp4
@@ -117,7 +127,9 @@ def test_more_work_never_takes_less_time(sequences, context, prefill, tp, eager,
     one = serving("four-pcie", QWEN_VL, tp=tp, eager=eager)
 
     def seconds(n: int, c: int, p: int, mhz: float = sm) -> float:
-        return step_time.step(one, sm_mhz=mhz, memory_mhz=1215, sequences=n, context_tokens=c, prefill_tokens=p).total_s
+        return step_time.step(
+            one, sm_mhz=mhz, memory_mhz=1215, sequences=n, context_tokens=c, prefill_tokens=p
+        ).total_s
 
     base = seconds(sequences, context, prefill)
     assert base > 0
@@ -152,7 +164,9 @@ def test_unknown_models_are_sized_by_their_names():
     dense = model_sizes.describe("acme/Thing-13B-chat")
     assert dense.guessed and dense.bytes_per_token == pytest.approx(26e9) and dense.layers == 40
     mixture = model_sizes.describe("acme/Thing-30B-A3B-Instruct-FP8")
-    assert mixture.bytes_per_token == pytest.approx(3e9) and mixture.weight_bytes == pytest.approx(30e9)
+    assert mixture.bytes_per_token == pytest.approx(3e9) and mixture.weight_bytes == pytest.approx(
+        30e9
+    )
     quant = model_sizes.describe("acme/Thing-7B-5.0bpw-exl3")
     assert quant.bytes_per_token == pytest.approx(7e9 * 5.1 / 8)
     assert model_sizes.describe("acme/Thing").parameters == 1e9
@@ -171,7 +185,11 @@ def test_a_mixture_reads_more_experts_the_larger_the_batch():
     one = serving("gb10", "openai/gpt-oss-120b")
 
     def memory(n: int) -> float:
-        return step_time.step(one, sm_mhz=2405, memory_mhz=8533, sequences=n, context_tokens=0).memory_s
+        return step_time.step(
+            one, sm_mhz=2405, memory_mhz=8533, sequences=n, context_tokens=0
+        ).memory_s
 
     assert memory(8) > 3 * memory(1)
-    assert memory(512) == pytest.approx(one.model.weight_bytes / (273e9 * one.gpu.efficiency), rel=0.01)
+    assert memory(512) == pytest.approx(
+        one.model.weight_bytes / (273e9 * one.gpu.efficiency), rel=0.01
+    )

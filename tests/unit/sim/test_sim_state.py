@@ -1,4 +1,5 @@
-"""The state of the simulated driver in files: shared, advanced by readers, without the loads of dead engines."""
+"""The state of the simulated driver in files: shared, advanced by readers, without the loads of
+dead engines."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def test_a_load_ends_with_its_process(sim_state, sleeper):
     host.publish_load(sleeper.pid, {1: WORK})
     busy = host.readings()
     assert busy[1].point.sm_mhz == 1410 and busy[1].gpu_util_pct > 90
-    assert [p.pid for p in busy[1].processes] == [sleeper.pid] and busy[1].memory_used_bytes == 70 << 30
+    assert [p.pid for p in busy[1].processes] == [sleeper.pid] and busy[
+        1
+    ].memory_used_bytes == 70 << 30
     assert busy[0].gpu_util_pct == 0 and busy[0].processes == ()
     sleeper.kill()
     sleeper.wait()
@@ -59,7 +62,9 @@ def test_a_load_ends_with_its_process(sim_state, sleeper):
     assert host.readings()[1].gpu_util_pct == 0 and host.memory_used(1) == 0
 
 
-def test_another_process_with_the_same_pid_does_not_inherit_the_load(sim_state, sleeper, monkeypatch):
+def test_another_process_with_the_same_pid_does_not_inherit_the_load(
+    sim_state, sleeper, monkeypatch
+):
     host: SimState = sim_state("gb10")
     monkeypatch.setattr(state, "start_ticks", lambda pid: 1)
     host.publish_load(sleeper.pid, {0: WORK})
@@ -87,7 +92,9 @@ def test_energy_is_power_over_time_for_every_reader(sim_state, sleeper, monkeypa
     at_end = reader.readings()[0]
     assert at_end.energy_j == pytest.approx(20 * 500, rel=0.03)
     assert 55 < at_end.temperature_c < 75
-    assert sim_state("rtx-pro-6000").readings()[0].energy_j == pytest.approx(at_end.energy_j, rel=1e-6)
+    assert sim_state("rtx-pro-6000").readings()[0].energy_j == pytest.approx(
+        at_end.energy_j, rel=1e-6
+    )
     clock[0] += 600
     cooled = sim_state("rtx-pro-6000").readings()[0]
     assert cooled.temperature_c < 35
@@ -107,7 +114,8 @@ def test_energy_never_decreases_when_an_engine_is_killed(sim_state, sleeper, mon
         if step == 3:
             sleeper.kill()
             sleeper.wait()
-            sim_state("rtx-pro-6000").change_setting(0, persistence=True)  # writes the moment down without that load
+            # writes the moment down without that load
+            sim_state("rtx-pro-6000").change_setting(0, persistence=True)
     assert seen == sorted(seen)
 
 
@@ -129,5 +137,7 @@ def test_a_missing_environment_variable_is_reported(monkeypatch):
         state.from_environment()
     monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "abacus")
     monkeypatch.setenv("WORKBENCH_SIM_STATE", "/nowhere")
-    with pytest.raises(SystemExit, match="no simulated host is called 'abacus'; known: rtx-pro-6000"):
+    with pytest.raises(
+        SystemExit, match="no simulated host is called 'abacus'; known: rtx-pro-6000"
+    ):
         state.from_environment()

@@ -1,4 +1,5 @@
-"""Tests of config.toml: invalid settings get their defaults, and nothing in the user's file is lost."""
+"""Tests of config.toml: invalid settings get their defaults, and nothing in the user's file is
+lost."""
 
 from __future__ import annotations
 
@@ -40,21 +41,32 @@ def test_a_missing_file_counts_as_empty(store: ConfigStore) -> None:
 
 
 def test_the_default_path_is_the_xdg_one(tmp_path: Path) -> None:
-    assert ConfigStore().path == tmp_path / "xdg-config" / "workbench" / "config.toml" == paths.config_file()
+    assert (
+        ConfigStore().path
+        == tmp_path / "xdg-config" / "workbench" / "config.toml"
+        == paths.config_file()
+    )
 
 
 OLD, NEW = "20261121-031502-vllm-3f2a", "20261122-031502-vllm-0001"
 
 
 def values(store: ConfigStore, host: str, preset: str) -> dict[str, str]:
-    return {name: row.value for name, row in ConfigStore(store.path).remembered(host, preset).items()}
+    return {
+        name: row.value for name, row in ConfigStore(store.path).remembered(host, preset).items()
+    }
 
 
-def test_variables_are_remembered_per_host_and_preset_with_comments_kept(store: ConfigStore) -> None:
+def test_variables_are_remembered_per_host_and_preset_with_comments_kept(
+    store: ConfigStore,
+) -> None:
     write(store, WRITTEN)
     store.remember("spark-01", "llama-2x", {"interface": "enp1s0f1np1"}, NEW)
     store.remember("local", "vllm-any", {"model": "tiny"}, NEW)
-    assert values(store, "spark-01", "llama-2x") == {"model": "/models/llama", "interface": "enp1s0f1np1"}
+    assert values(store, "spark-01", "llama-2x") == {
+        "model": "/models/llama",
+        "interface": "enp1s0f1np1",
+    }
     assert values(store, "local", "vllm-any") == {"model": "tiny"}
     assert values(store, "spark-01", "vllm-any") == {} == values(store, "local", "llama-2x")
     text = store.path.read_text()
@@ -104,7 +116,11 @@ def test_an_invalid_value_is_not_saved(store: ConfigStore) -> None:
         ("ui = '\xe9'".encode("latin-1"), "not UTF-8", None),
         ("a = " + "[" * 5000, "not valid TOML", None),
         ("[gpu]\nheartbeat_s = 'x'\n[ui]\nrefresh_s = 0.5\n", "gpu.heartbeat_s", 2),
-        ('[ui]\nthem = "x"\nrefresh_s = 0.5\n', "ui.them: Workbench has no such setting and ignores it", 2),
+        (
+            '[ui]\nthem = "x"\nrefresh_s = 0.5\n',
+            "ui.them: Workbench has no such setting and ignores it",
+            2,
+        ),
         ("[ui]\ncolour = false\nrefresh_s = 0.5\n", "ui.colour: no longer used", 2),
         ("other = 1\n[ui]\nrefresh_s = 0.5\n", "other", 1),
         ("[ui]\nrefresh_s = 0.5\n[remembered.h.p]\nx = 1\n", "remembered.h.p.x", 4),
@@ -152,8 +168,13 @@ def test_a_directory_that_cannot_be_created_gives_a_clear_error(tmp_path: Path) 
         ConfigStore(tmp_path / "file" / "config.toml").set(("ui", "refresh_s"), 2.0)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text(max_size=40), table=st.sampled_from(["", "[ui]\n", "[variables.h]\n", "executables."]))
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    text=st.text(max_size=40),
+    table=st.sampled_from(["", "[ui]\n", "[variables.h]\n", "executables."]),
+)
 def test_any_text_gives_a_configuration(tmp_path: Path, text: str, table: str) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes((table + text).encode())
@@ -163,7 +184,9 @@ def test_any_text_gives_a_configuration(tmp_path: Path, text: str, table: str) -
 
 
 @pytest.mark.parametrize("value", ["", "relative/path"])
-def test_empty_and_relative_xdg_values_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
+def test_empty_and_relative_xdg_values_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("CONFIG", "STATE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", value)

@@ -27,7 +27,10 @@ def test_a_word_is_found_by_each_of_its_spellings(word: str, term: str) -> None:
 
 
 def test_a_word_with_two_meanings_has_both() -> None:
-    assert [t.term for t in glossary.explain("run")] == ["run (of a benchmark)", "run (of a server)"]
+    assert [t.term for t in glossary.explain("run")] == [
+        "run (of a benchmark)",
+        "run (of a server)",
+    ]
 
 
 @pytest.mark.parametrize("word", ["", "frobnicate", "*", "a" * 10_000])
@@ -36,7 +39,9 @@ def test_an_unknown_word_has_no_explanation(word: str) -> None:
 
 
 def test_words_of_a_screen_come_in_their_order() -> None:
-    found = [t.term for t in glossary.found_in("  # change    tok/s  TTFT50/99 ms   W  tok/J   ▓▓ n/a")]
+    found = [
+        t.term for t in glossary.found_in("  # change    tok/s  TTFT50/99 ms   W  tok/J   ▓▓ n/a")
+    ]
     assert found == ["change", "tok/s", "p50, p90, p99", "TTFT", "power", "tok/J", "absent, n/a"]
 
 

@@ -1,4 +1,5 @@
-"""The history on disk: what a kill, a full disk, a damaged or foreign file and a second Workbench do to it."""
+"""The history on disk: what a kill, a full disk, a damaged or foreign file and a second Workbench
+do to it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def cells_of(lines: list[str]) -> list[Cell]:
     return [item for item in recording.items(lines) if isinstance(item, Cell)]
 
 
-def written(folder: Path, *lines: str, host: str = "box", step_s: int = 1, name: str = "1-1-a.1.1s.jsonl") -> None:
+def written(
+    folder: Path, *lines: str, host: str = "box", step_s: int = 1, name: str = "1-1-a.1.1s.jsonl"
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("".join([Header(host, False, step_s, T0).line(), *lines]))
 
@@ -40,14 +43,20 @@ def written(folder: Path, *lines: str, host: str = "box", step_s: int = 1, name:
 @given(
     st.lists(
         st.dictionaries(
-            st.tuples(st.integers(-1, 7), st.sampled_from(("power_w", "sm_mhz"))), st.integers(0, 9999), max_size=6
+            st.tuples(st.integers(-1, 7), st.sampled_from(("power_w", "sm_mhz"))),
+            st.integers(0, 9999),
+            max_size=6,
         ),
         max_size=150,
     )
 )
 def test_what_is_written_is_read(readings: list[dict[tuple[int, str], int]]) -> None:
     writer = CellWriter(1)
-    lines = [line for i, values in enumerate(readings) for line in writer.add(range(T0 + i, T0 + i + 1), dict(values))]
+    lines = [
+        line
+        for i, values in enumerate(readings)
+        for line in writer.add(range(T0 + i, T0 + i + 1), dict(values))
+    ]
     lines += writer.end()
     expected = [(T0 + i, values) for i, values in enumerate(readings) if values]
     assert [(cell.unix_s, cell.values) for cell in cells_of(lines)] == expected
@@ -56,9 +65,17 @@ def test_what_is_written_is_read(readings: list[dict[tuple[int, str], int]]) -> 
 @given(st.data())
 def test_a_damaged_line_costs_at_most_the_cells_to_the_next_full_one(data: st.DataObject) -> None:
     writer = CellWriter(1)
-    lines = [line for i in range(200) for line in writer.add(range(T0 + i, T0 + i + 1), {POWER: float(i // 7)})]
+    lines = [
+        line
+        for i in range(200)
+        for line in writer.add(range(T0 + i, T0 + i + 1), {POWER: float(i // 7)})
+    ]
     at = data.draw(st.integers(0, len(lines) - 1))
-    lines[at] = data.draw(st.sampled_from((lines[at][: len(lines[at]) // 2], "\x00\xff", "[" * 5000, "", "null", "{}")))
+    lines[at] = data.draw(
+        st.sampled_from(
+            (lines[at][: len(lines[at]) // 2], "\x00\xff", "[" * 5000, "", "null", "{}")
+        )
+    )
     read = {cell.unix_s: cell.values for cell in cells_of(lines)}
     assert all(values == {POWER: float((second - T0) // 7)} for second, values in read.items())
     assert len(read) >= len(lines) - recording.FULL_EVERY - 1
@@ -72,15 +89,34 @@ def test_a_foreign_file_is_never_an_error_of_the_reader(lines: list[str | bytes]
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(("t", "v", "full", "event", "text", "gpu", "result", "infos", "workbench", "version", "host")),
-        json_values | st.sampled_from(("benchmark begin", T0, {"0.power_w": 1e308}, {"99.x": True}, [{"index": -3}])),
+        st.sampled_from(
+            (
+                "t",
+                "v",
+                "full",
+                "event",
+                "text",
+                "gpu",
+                "result",
+                "infos",
+                "workbench",
+                "version",
+                "host",
+            )
+        ),
+        json_values
+        | st.sampled_from(
+            ("benchmark begin", T0, {"0.power_w": 1e308}, {"99.x": True}, [{"index": -3}])
+        ),
     )
 )
 def test_hostile_lines_give_only_clean_and_bounded_items(line: dict[str, object]) -> None:
@@ -93,13 +129,17 @@ def test_hostile_lines_give_only_clean_and_bounded_items(line: dict[str, object]
     for item in recording.items([text, text]):
         assert 0 <= item.unix_s <= 1e11
         if isinstance(item, Cell):
-            assert all(-1 <= gpu < 100 and abs(value) < 1e30 for (gpu, _), value in item.values.items())
+            assert all(
+                -1 <= gpu < 100 and abs(value) < 1e30 for (gpu, _), value in item.values.items()
+            )
         elif isinstance(item, Event):
             assert "\x1b" not in item.text and "\n" not in item.text
 
 
 def test_escape_sequences_of_a_recording_are_removed() -> None:
-    line = json.dumps({"t": T0, "event": "throttle", "text": "\x1b]0;x\x07HW\x1b[31m slowdown\nx", "gpu": 0})
+    line = json.dumps(
+        {"t": T0, "event": "throttle", "text": "\x1b]0;x\x07HW\x1b[31m slowdown\nx", "gpu": 0}
+    )
     info = json.dumps({"t": T0, "infos": [{"index": 0, "uuid": "u", "name": "RTX\x1b[2J\r"}]})
     event, infos = recording.items([line, info])
     assert isinstance(event, Event) and event.text == "HW slowdown x"
@@ -110,9 +150,8 @@ HUGE = "1" + "0" * 400  # JSON has no largest number; Python's float has
 
 
 def test_numbers_that_no_gpu_has_are_left_out() -> None:
-    line = (
-        f'{{"t": {T0}, "full": true, "v": {{"0.power_w": {HUGE}, "0.sm_mhz": NaN, "0.fan_pct": -Infinity, "0.x": 1}}}}'
-    )
+    values = f'"0.power_w": {HUGE}, "0.sm_mhz": NaN, "0.fan_pct": -Infinity, "0.x": 1'
+    line = f'{{"t": {T0}, "full": true, "v": {{{values}}}}}'
     limits = f'"power_max_w": NaN, "power_min_w": -5, "memory_total_bytes": {HUGE}, "absent": {{"a": "b"}}'
     infos = f'{{"t": {T0}, "infos": [{{"index": 0, "uuid": "u", "name": "n", {limits}}}, 5, null]}}'
     late = f'{{"t": {HUGE}, "full": true, "v": {{"0.power_w": 1}}}}'
@@ -142,7 +181,11 @@ def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_a_newer_and_another_format_are_refused_with_the_next_step() -> None:
     newer = Header("box", False, 1, T0).line().replace('"version":1', '"version":2')
-    for text, said in ((newer, "newer Workbench"), ("{}", "not a recording"), ("", "not a recording")):
+    for text, said in (
+        (newer, "newer Workbench"),
+        ("{}", "not a recording"),
+        ("", "not a recording"),
+    ):
         with pytest.raises(InputError, match=said):
             recording.header_of(text, "file")
 
@@ -164,7 +207,10 @@ def writer(folder: Path) -> Iterator[HistoryWriter]:
 
 def lines_at(first: int, count: int, watts: float) -> list[str]:
     cells = CellWriter(1)
-    return [*cells.add(range(T0 + first, T0 + first + count), {POWER: watts, ENGINE_RATE: 5.0}), *cells.end()]
+    return [
+        *cells.add(range(T0 + first, T0 + first + count), {POWER: watts, ENGINE_RATE: 5.0}),
+        *cells.end(),
+    ]
 
 
 def test_two_workbenches_on_one_host_are_merged_and_a_simulated_host_is_apart(folder: Path) -> None:
@@ -178,7 +224,9 @@ def test_two_workbenches_on_one_host_are_merged_and_a_simulated_host_is_apart(fo
     assert history.at(ENGINE_RATE, T0 + 5) == 5.0
     assert history.at(POWER, T0 + 100) is None, "the time between is a gap"
     assert history_files.directory("box", simulated=True) != folder
-    assert not list(history_files.load(folder, "another host", NOW).history), "the header names the host"
+    assert not list(history_files.load(folder, "another host", NOW).history), (
+        "the header names the host"
+    )
 
 
 def test_damaged_foreign_and_unreadable_files_leave_the_others(folder: Path) -> None:
@@ -211,13 +259,19 @@ while True:
 """
 
 
-def test_a_kill_loses_at_most_the_last_seconds_and_the_benchmark_that_it_cut_has_its_end(folder: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True)
+def test_a_kill_loses_at_most_the_last_seconds_and_the_benchmark_that_it_cut_has_its_end(
+    folder: Path,
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     while int(child.stdout.readline()) < T0 + 200:
         pass
     alive = history_files.load(folder, "box", NOW).history
-    assert [event.kind for event in alive.events] == [EventKind.BENCH_BEGIN], "its Workbench is alive"
+    assert [event.kind for event in alive.events] == [EventKind.BENCH_BEGIN], (
+        "its Workbench is alive"
+    )
     child.send_signal(signal.SIGKILL)
     last = int((child.stdout.read().split() or [T0 + 200])[-1])
     child.wait()
@@ -241,7 +295,11 @@ def test_a_disk_that_cannot_be_written_is_told_once_and_costs_only_the_history(
         told.set()
 
     if how == "full":
-        monkeypatch.setattr(history_files.os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        monkeypatch.setattr(
+            history_files.os,
+            "write",
+            lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")),
+        )
     else:
         folder.parent.parent.mkdir(parents=True)
         folder.parent.write_text("a file")
@@ -253,7 +311,9 @@ def test_a_disk_that_cannot_be_written_is_told_once_and_costs_only_the_history(
     assert len(said) == 1 and str(folder) in said[0]
 
 
-def test_old_files_are_removed_and_all_files_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_files_are_removed_and_all_files_are_bounded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = time.time()
     other = history_files.directory("gone", simulated=False)
     for place, name, age_s in (
@@ -266,7 +326,10 @@ def test_old_files_are_removed_and_all_files_are_bounded(folder: Path, monkeypat
         written(place, name=name)
         os.utime(place / name, (now - age_s, now - age_s))
     history_files.prune(folder, now)
-    assert sorted(path.name for path in folder.iterdir()) == ["1-1-a.1.10s.jsonl", "3-3-c.1.1s.jsonl"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "1-1-a.1.10s.jsonl",
+        "3-3-c.1.1s.jsonl",
+    ]
     assert not other.exists()
     monkeypatch.setattr(history_files, "MOST_BYTES", 100)
     written(folder, "x" * 200, name="4-4-d.1.1s.jsonl")
@@ -274,7 +337,9 @@ def test_old_files_are_removed_and_all_files_are_bounded(folder: Path, monkeypat
     assert not list(folder.iterdir()) if folder.exists() else True
 
 
-def test_files_of_others_stay_and_those_of_the_future_go_first(folder: Path, tmp_path: Path) -> None:
+def test_files_of_others_stay_and_those_of_the_future_go_first(
+    folder: Path, tmp_path: Path
+) -> None:
     now = time.time()
     data = tmp_path / "data"
     data.mkdir()
@@ -284,7 +349,11 @@ def test_files_of_others_stay_and_those_of_the_future_go_first(folder: Path, tmp
     for path in (data / "training.jsonl", folder / "keep.jsonl"):
         os.utime(path, (now - 10**6, now - 10**6))
     half = "x" * (history_files.MOST_BYTES // 2)
-    for name, at in (("1-1-a.1.1s.jsonl", now + 10**7), ("2-2-b.1.1s.jsonl", now), ("3-3-c.1.1s.jsonl", now - 60)):
+    for name, at in (
+        ("1-1-a.1.1s.jsonl", now + 10**7),
+        ("2-2-b.1.1s.jsonl", now),
+        ("3-3-c.1.1s.jsonl", now - 60),
+    ):
         written(folder, half if at != now else "", name=name)
         os.utime(folder / name, (at, at))
     history_files.prune(folder, now)
@@ -293,11 +362,15 @@ def test_files_of_others_stay_and_those_of_the_future_go_first(folder: Path, tmp
     assert (folder / "2-2-b.1.1s.jsonl").exists() and (folder / "3-3-c.1.1s.jsonl").exists()
 
 
-def test_a_full_disk_leaves_neither_files_nor_descriptors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_neither_files_nor_descriptors(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history_files, "_RETRY_S", 0.0)
     writer = HistoryWriter(folder, Header("box", False, 1, T0), lambda problem: None)
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(history_files.os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr(
+        history_files.os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+    )
     for line in lines_at(0, 50, 100.0):
         writer.write(1, line)
     writer.close()

@@ -110,10 +110,16 @@ def test_every_field_is_read(store: HostsStore) -> None:
         ('sudo = "no"', "true or false"),
     ],
 )
-def test_a_wrong_value_makes_its_own_host_unusable(store: HostsStore, line: str, expected: str) -> None:
+def test_a_wrong_value_makes_its_own_host_unusable(
+    store: HostsStore, line: str, expected: str
+) -> None:
     write(store, f'{WRITTEN}\n[hosts.other]\n{line}\n[hosts.last]\nssh = "me@last"\n')
     (finding,) = store.findings
-    assert (finding.level, finding.line, finding.file) == (Level.ERROR, 21 + len(line.splitlines()), str(store.path))
+    assert (finding.level, finding.line, finding.file) == (
+        Level.ERROR,
+        21 + len(line.splitlines()),
+        str(store.path),
+    )
     assert expected in finding.text and finding.field and finding.field.startswith("hosts.other.")
     with pytest.raises(InputError, match="the host other cannot be used") as refused:
         store.host("other")
@@ -133,7 +139,9 @@ def test_a_wrong_value_makes_its_own_host_unusable(store: HostsStore, line: str,
         ('[{ host = "a", rdma = "x" }]', "a list is expected"),
     ],
 )
-def test_a_wrong_node_makes_its_own_cluster_unusable(store: HostsStore, nodes: str, expected: str) -> None:
+def test_a_wrong_node_makes_its_own_cluster_unusable(
+    store: HostsStore, nodes: str, expected: str
+) -> None:
     write(store, f"{WRITTEN}\n[clusters.other]\nnodes = {nodes}\n")
     assert expected in store.findings[0].text and store.cluster("sparks")
     with pytest.raises(InputError, match="the cluster other cannot be used"):
@@ -153,7 +161,9 @@ def test_a_cluster_without_nodes_and_an_unknown_field_are_reported(store: HostsS
 
 def test_a_host_name_with_dots_needs_quotes(store: HostsStore) -> None:
     write(store, '[hosts.gpu.example]\nssh = "x"\n[hosts."box.example"]\nssh = "x"\n')
-    assert [f.line for f in store.findings] == [1] and '[hosts."gpu.example"]' in store.findings[0].text
+    assert [f.line for f in store.findings] == [1] and '[hosts."gpu.example"]' in store.findings[
+        0
+    ].text
     assert store.host("box.example") is not None
 
 
@@ -163,7 +173,10 @@ def test_names_that_would_mean_another_machine_are_refused(store: HostsStore) ->
 
 
 def test_hosts_that_lead_to_one_another_are_unusable(store: HostsStore) -> None:
-    write(store, '[hosts.a]\nssh = "b"\n[hosts.b]\nssh = "a"\n[hosts.c]\nssh = "c"\n[hosts.d]\nssh = "c"\n')
+    write(
+        store,
+        '[hosts.a]\nssh = "b"\n[hosts.b]\nssh = "a"\n[hosts.c]\nssh = "c"\n[hosts.d]\nssh = "c"\n',
+    )
     assert set(store.content.hosts) == {"c", "d"}
     with pytest.raises(InputError, match="circle"):
         store.host("a")
@@ -184,7 +197,16 @@ def test_a_file_that_is_not_toml_is_named_and_never_changed(store: HostsStore, d
 def test_an_added_host_keeps_everything_else_in_the_file(store: HostsStore) -> None:
     write(store, WRITTEN)
     entry = HostEntry(
-        "new", "me@box", "podman:x", "text", {"vllm": "v"}, {"A": "1"}, "systemd", {"scope": "user"}, ("/m",), True
+        "new",
+        "me@box",
+        "podman:x",
+        "text",
+        {"vllm": "v"},
+        {"A": "1"},
+        "systemd",
+        {"scope": "user"},
+        ("/m",),
+        True,
     )
     store.add(entry)
     text = store.path.read_text()
@@ -203,7 +225,12 @@ def test_an_entry_is_replaced_only_on_request(store: HostsStore) -> None:
 
 
 def test_an_invalid_host_is_not_written(store: HostsStore) -> None:
-    for entry in (HostEntry("a b"), HostEntry(""), HostEntry("a", "-x"), HostEntry("a", container="x")):
+    for entry in (
+        HostEntry("a b"),
+        HostEntry(""),
+        HostEntry("a", "-x"),
+        HostEntry("a", container="x"),
+    ):
         with pytest.raises(InputError):
             store.add(entry)
     assert not store.path.exists()
@@ -219,10 +246,14 @@ def test_a_changed_file_is_read_again(store: HostsStore) -> None:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-FIELDS = st.sampled_from(["ssh", "container", "label", "engines", "env", "run_options", "models", "sudo", "nodes"])
+FIELDS = st.sampled_from(
+    ["ssh", "container", "label", "engines", "env", "run_options", "models", "sudo", "nodes"]
+)
 
 
 @given(st.dictionaries(st.sampled_from(["hosts", "clusters", "x"]), VALUES, max_size=3))
@@ -230,14 +261,18 @@ def test_no_document_is_too_strange(document: dict[str, object]) -> None:
     checked(document)
 
 
-@given(st.dictionaries(st.text(max_size=4), st.dictionaries(FIELDS, VALUES, max_size=4), max_size=3))
+@given(
+    st.dictionaries(st.text(max_size=4), st.dictionaries(FIELDS, VALUES, max_size=4), max_size=3)
+)
 def test_no_entry_is_too_strange(entries: dict[str, object]) -> None:
     found = checked({"hosts": entries, "clusters": entries})
     assert set(found.file.hosts) | {n for s, n in found.unusable if s == "hosts"} == set(entries)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_named_and_never_read(store: HostsStore, make: Callable[[Path], object]) -> None:
+def test_what_is_no_file_is_named_and_never_read(
+    store: HostsStore, make: Callable[[Path], object]
+) -> None:
     """A pipe would block, and /dev/zero has no end."""
     store.path.parent.mkdir(parents=True, exist_ok=True)
     make(store.path)
@@ -271,12 +306,16 @@ def test_a_reserve_that_is_no_size_harms_only_its_cluster(store: HostsStore, res
 @pytest.mark.parametrize(
     "text",
     [
-        "[clusters.many]\nnodes = [" + "".join(f"{{host = 'a', x{n} = 1}}, " for n in range(2_000)) + "1]\n",
+        "[clusters.many]\nnodes = ["
+        + "".join(f"{{host = 'a', x{n} = 1}}, " for n in range(2_000))
+        + "1]\n",
         "".join(f'[hosts."{number} is wrong"]\n' for number in range(2_000)),
         "[hosts.a]\n" + "".join(f"unknown{number} = 1\n" for number in range(2_000)) + "sudo = 1\n",
     ],
 )
-def test_of_many_problems_the_first_are_told_and_the_others_counted(store: HostsStore, text: str) -> None:
+def test_of_many_problems_the_first_are_told_and_the_others_counted(
+    store: HostsStore, text: str
+) -> None:
     write(store, text)
     found = store.findings
     assert len(found) == 31 and found[-1].code == "hosts.more"
@@ -298,12 +337,20 @@ def test_an_entry_with_many_problems_tells_the_first(store: HostsStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["\\u001b[31mred", "a\\nb", "[link=file:///etc/passwd]x[/link]", "a" * 300, "\\u202eabc"]
+    "name",
+    ["\\u001b[31mred", "a\\nb", "[link=file:///etc/passwd]x[/link]", "a" * 300, "\\u202eabc"],
 )
-def test_hostile_names_are_refused_and_shown_as_plain_short_text(store: HostsStore, name: str) -> None:
-    write(store, f'[hosts."{name}"]\nssh = "a"\n[clusters.c]\nnodes = ["a", "{name}"]\nlabel = "{name}"\n')
+def test_hostile_names_are_refused_and_shown_as_plain_short_text(
+    store: HostsStore, name: str
+) -> None:
+    write(
+        store,
+        f'[hosts."{name}"]\nssh = "a"\n[clusters.c]\nnodes = ["a", "{name}"]\nlabel = "{name}"\n',
+    )
     assert dict(store.content.hosts) == {}
     for finding in store.findings:
         assert finding.text.isprintable() and len(finding.text) < 400
     for cluster in store.content.clusters.values():
-        assert cluster.label.isprintable() and all(node.host.isprintable() for node in cluster.nodes)
+        assert cluster.label.isprintable() and all(
+            node.host.isprintable() for node in cluster.nodes
+        )

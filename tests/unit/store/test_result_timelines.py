@@ -14,7 +14,9 @@ from workbench.store.recording import CellWriter, Header
 def test_times_that_are_years_apart_are_not_read_as_cells(tmp_path: Path) -> None:
     """Each step between the first time and the last would be a cell of every graph."""
     cells = CellWriter(1)
-    lines = [line for at in (1, 10**11) for line in cells.add(range(at, at + 1), {(0, "power_w"): 250.0})]
+    lines = [
+        line for at in (1, 10**11) for line in cells.add(range(at, at + 1), {(0, "power_w"): 250.0})
+    ]
     lines += cells.end()
     path = tmp_path / "timeline"
     result_timelines.write(path, Header("box", False, 1, 0.0), lines)

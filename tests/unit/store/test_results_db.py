@@ -52,7 +52,17 @@ SUMMARY = BenchSummary(
     power_w=500.0,
     energy_j=250.0,
     tok_per_joule=0.04,
-    gpu=GpuDuring(500.0, None, 2400.0, None, 60.0, 97.0, {"sw power cap": 0.5}, 5, {"memory_mhz": "not supported"}),
+    gpu=GpuDuring(
+        500.0,
+        None,
+        2400.0,
+        None,
+        60.0,
+        97.0,
+        {"sw power cap": 0.5},
+        5,
+        {"memory_mhz": "not supported"},
+    ),
     absent={"cached_tokens": "not told"},
     notes=("a note",),
 )
@@ -126,7 +136,12 @@ def test_an_unknown_id_is_an_input_error(db: ResultsDb, call: str) -> None:
 
 
 def test_secrets_are_not_stored(db: ResultsDb) -> None:
-    add(db, env={"HF_TOKEN": "sesame1"}, argv=("vllm", "--api-key", "sesame2"), flags={"api-key": "sesame3"})
+    add(
+        db,
+        env={"HF_TOKEN": "sesame1"},
+        argv=("vllm", "--api-key", "sesame2"),
+        flags={"api-key": "sesame3"},
+    )
     assert b"sesame" not in db.path.read_bytes()
     assert db.get(1).conditions.env == {"HF_TOKEN": "***"}
 
@@ -166,7 +181,7 @@ def test_several_processes_can_write_at_once(tmp_path: Path) -> None:
     assert sorted(r.id for r in ResultsDb(path).list()) == list(range(1, 31))
 
 
-# -- when it cannot be written ---------------------------------------------------------------------------------------
+# -- when it cannot be written ---------------------------------------------------------------------
 
 
 def kept(db: ResultsDb, caught: pytest.ExceptionInfo[StoreError]) -> Path:
@@ -267,7 +282,9 @@ def test_a_result_is_kept_if_its_samples_cannot_be_written(db: ResultsDb) -> Non
         path.unlink()
     db.samples_dir.rmdir()
     db.samples_dir.write_text("in the way")
-    with pytest.raises(StoreError, match="the requests of the result could not be written") as caught:
+    with pytest.raises(
+        StoreError, match="the requests of the result could not be written"
+    ) as caught:
         add(db)
     path = kept(db, caught)
     assert json.loads(path.read_text())["requests"] == list(SAMPLES)
@@ -296,7 +313,9 @@ def test_damaged_samples_give_a_clear_error(db: ResultsDb) -> None:
 
 def test_a_flipped_bit_in_samples_gives_a_clear_error(db: ResultsDb) -> None:
     """Every single byte of the file can be damaged, also those that end in an error of zlib itself."""
-    db.add(SPEC, CONDITIONS, SUMMARY, [{"index": n, "gaps_us": [n, 7 * n % 13]} for n in range(200)])
+    db.add(
+        SPEC, CONDITIONS, SUMMARY, [{"index": n, "gaps_us": [n, 7 * n % 13]} for n in range(200)]
+    )
     path = next(db.samples_dir.iterdir())
     whole, kinds = path.read_bytes(), set()
     for place in range(0, len(whole), 7):
@@ -310,7 +329,16 @@ def test_a_flipped_bit_in_samples_gives_a_clear_error(db: ResultsDb) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["5", "[]", "null", '"x"', '{"start_s": "y"}', '{"gaps_us": [null]}', '{"gaps_us": 3}', '{"output_tokens": {}}'],
+    [
+        "5",
+        "[]",
+        "null",
+        '"x"',
+        '{"start_s": "y"}',
+        '{"gaps_us": [null]}',
+        '{"gaps_us": 3}',
+        '{"output_tokens": {}}',
+    ],
 )
 def test_a_sample_that_is_no_request_gives_a_clear_error(db: ResultsDb, line: str) -> None:
     add(db)
@@ -331,16 +359,21 @@ def test_tags_are_not_added_to_a_damaged_row(db: ResultsDb, text: str | bytes) -
         db.retag(1, ["x"])
 
 
-def with_a_new_column(db: ResultsDb, monkeypatch: pytest.MonkeyPatch, declaration: str = "TEXT") -> ResultsDb:
+def with_a_new_column(
+    db: ResultsDb, monkeypatch: pytest.MonkeyPatch, declaration: str = "TEXT"
+) -> ResultsDb:
     columns = results_module._COLUMNS
     version = len(results_module.migrations()) + 1
-    extra = results_module.Column("cuda_version", declaration, searched=("cuda_version",), version=version)
+    extra = results_module.Column(
+        "cuda_version", declaration, searched=("cuda_version",), version=version
+    )
     monkeypatch.setattr(results_module, "_COLUMNS", (*columns, extra))
     return ResultsDb(db.path)
 
 
 def test_a_new_column_is_one_entry(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older file gets the column when it is next opened; new results get their value from their conditions."""
+    """An older file gets the column when it is next opened; new results get their value from their
+    conditions."""
     add(db)
     db = with_a_new_column(db, monkeypatch)
     assert db.get(1).summary == SUMMARY
@@ -414,7 +447,14 @@ def test_a_damaged_row_does_not_hide_other_results(db: ResultsDb, column: str, t
 
 @pytest.mark.parametrize("number", [2**63, 10**30, -(2**63) - 1])
 def test_ids_beyond_64_bits_are_input_errors(db: ResultsDb, number: int) -> None:
-    for work in (db.get, db.samples, db.delete, lambda i: db.note(i, "x"), lambda i: db.tag(i, ["x"]), db.retag):
+    for work in (
+        db.get,
+        db.samples,
+        db.delete,
+        lambda i: db.note(i, "x"),
+        lambda i: db.tag(i, ["x"]),
+        db.retag,
+    ):
         with pytest.raises(InputError, match="so large a number"):
             work(number)
 
@@ -425,7 +465,9 @@ def test_a_search_for_invalid_characters_is_an_input_error(db: ResultsDb) -> Non
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_number_that_is_not_finite_is_absent_and_its_row_is_named(db: ResultsDb, number: str) -> None:
+def test_a_number_that_is_not_finite_is_absent_and_its_row_is_named(
+    db: ResultsDb, number: str
+) -> None:
     plain, odd = (db.add(SPEC, replace(CONDITIONS, model="NaN-7B"), SUMMARY) for _ in range(2))
     stored = json.dumps({**to_json(SUMMARY), "output_tok_s": 4711.5}).replace("4711.5", number)
     with sqlite3.connect(db.path) as raw:

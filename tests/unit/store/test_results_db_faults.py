@@ -1,4 +1,5 @@
-"""Tests with a database of the first version, a lock of another process, and a disk that is really full."""
+"""Tests with a database of the first version, a lock of another process, and a disk that is really
+full."""
 
 from __future__ import annotations
 
@@ -42,7 +43,11 @@ def test_a_database_of_the_first_version_is_read_and_extended(first: ResultsDb) 
     one = first.get(1)
     assert (one.conditions.host, one.summary.output_tokens, one.note) == ("box", 10, "before")
     assert one.summary.ttft_ms is not None and one.summary.ttft_ms.p99 == 4.0
-    assert one.conditions.model_digest is None and one.conditions.imported is None and one.summary.engine is None
+    assert (
+        one.conditions.model_digest is None
+        and one.conditions.imported is None
+        and one.summary.engine is None
+    )
     assert one.tags == ("a", "größer")
     for words in ("größer", "before box", "max-num-seqs", "RTX simulated", "2026-09-21"):
         assert [r.id for r in first.list(search=words)] == [1], words
@@ -59,7 +64,15 @@ def test_an_unsaved_result_of_the_first_version_is_stored(first: ResultsDb) -> N
     from workbench.model.json_records import to_json
 
     data = {name: to_json(getattr(one, name)) for name in ("spec", "conditions", "summary")}
-    waiting = {"uid": "u", "unix_s": 3.0, "host": "box", "engine": "vllm", "model": "m", "simulated": True, **data}
+    waiting = {
+        "uid": "u",
+        "unix_s": 3.0,
+        "host": "box",
+        "engine": "vllm",
+        "model": "m",
+        "simulated": True,
+        **data,
+    }
     path = first.path.parent / "unsaved-result-u.json"
     path.write_text(json.dumps({**waiting, "requests": [{"index": 0}]}))
     (number,) = first.recover()
@@ -84,7 +97,11 @@ def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) ->
     process.start()
     try:
         assert held.wait(30)
-        for change in (lambda: db.note(first, "x"), lambda: db.tag(first, ["x"]), lambda: db.retag(first, ["x"])):
+        for change in (
+            lambda: db.note(first, "x"),
+            lambda: db.tag(first, ["x"]),
+            lambda: db.retag(first, ["x"]),
+        ):
             with pytest.raises(StoreError, match="locked") as caught:
                 change()
             assert "another program is using the database" in (caught.value.next_step or "")
@@ -101,7 +118,8 @@ def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) ->
 
 
 def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
-    """Put the errors of add, note and tag into `answers` when no file may grow beyond `limit` bytes."""
+    """Put the errors of add, note and tag into `answers` when no file may grow beyond `limit`
+    bytes."""
     import tempfile
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -109,7 +127,11 @@ def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     db = ResultsDb(path, busy_s=0.1)
     said: list[tuple[str, str | None]] = []
-    for attempt in (lambda: add(db), lambda: db.note(1, "n" * 200_000), lambda: db.retag(1, ["t" * 200_000])):
+    for attempt in (
+        lambda: add(db),
+        lambda: db.note(1, "n" * 200_000),
+        lambda: db.retag(1, ["t" * 200_000]),
+    ):
         for _ in range(50):
             try:
                 attempt()
@@ -122,7 +144,8 @@ def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
 
 
 def test_a_full_disk_loses_no_result(tmp_path: Path) -> None:
-    """The kernel rejects the write with EFBIG, as it does with ENOSPC on a full disk and EDQUOT beyond a quota."""
+    """The kernel rejects the write with EFBIG, as it does with ENOSPC on a full disk and EDQUOT
+    beyond a quota."""
     path, elsewhere = tmp_path / "data" / "results.sqlite3", tmp_path / "tmp"
     elsewhere.mkdir()
     db = ResultsDb(path)
@@ -134,13 +157,25 @@ def test_a_full_disk_loses_no_result(tmp_path: Path) -> None:
     process.join(30)
     (first, step), *changes = said
     (waiting,) = db.unsaved()
-    assert f"The result is stored in {waiting}" in first and step is not None and "free some space" in step
+    assert (
+        f"The result is stored in {waiting}" in first
+        and step is not None
+        and ("free some space") in step
+    )
     for message, next_step in changes:
-        assert "could not be used" in message and next_step is not None and "free some space" in next_step
+        assert (
+            "could not be used" in message
+            and next_step is not None
+            and ("free some space") in next_step
+        )
     assert json.loads(waiting.read_text())["requests"] == list(made.samples())
     before = len(db.list(limit=None))
     (number,) = db.recover()
-    assert len(db.list(limit=None)) == before + 1 and db.samples(number) == made.samples() and db.get(1).note == ""
+    assert (
+        len(db.list(limit=None)) == before + 1
+        and db.samples(number) == made.samples()
+        and db.get(1).note == ""
+    )
 
 
 def look(path: Path, answers: Any) -> None:

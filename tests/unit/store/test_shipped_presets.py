@@ -1,4 +1,5 @@
-"""Tests of every file in presets/: it is valid, names its source, and its limits agree with the roofline."""
+"""Tests of every file in presets/: it is valid, names its source, and its limits agree with the
+roofline."""
 
 from __future__ import annotations
 
@@ -54,15 +55,21 @@ def test_schema_round_trip(library: PresetLibrary, preset_id: str) -> None:
 
 
 @pytest.mark.parametrize("preset_id", IDS)
-def test_every_shipped_preset_gives_a_plan_without_errors(library: PresetLibrary, preset_id: str) -> None:
+def test_every_shipped_preset_gives_a_plan_without_errors(
+    library: PresetLibrary, preset_id: str
+) -> None:
     preset = library.get(preset_id)
     plan = engines.plan_from_preset(preset, variables=values(preset))
     engine = engines.get(plan.engine)
     for version in [v for v in versions(engine.name) if satisfies(v, preset.engine.versions)]:
         found = engines.validate(plan, engine.catalog(version))
         assert [f for f in found if f.level is Level.ERROR] == [], version
-        assert [f for f in found if f.code.startswith(("flag.unknown", "env.unknown"))] == [], version
-    assert [s.name for s in plan.flags] == list(preset.flags), "flags stand under their canonical names"
+        assert [f for f in found if f.code.startswith(("flag.unknown", "env.unknown"))] == [], (
+            version
+        )
+    assert [s.name for s in plan.flags] == list(preset.flags), (
+        "flags stand under their canonical names"
+    )
     argv = engine.command(plan).argv
     assert argv and not any("${" in a for a in argv)
 
@@ -71,7 +78,9 @@ def test_every_shipped_preset_gives_a_plan_without_errors(library: PresetLibrary
 def test_every_shipped_preset_names_its_source(library: PresetLibrary, preset_id: str) -> None:
     preset = library.get(preset_id)
     text = (shipped_presets_dir() / f"{preset_id}.toml").read_text()
-    assert not re.search(r"/home/|/root|/tmp|/opt/vllm|ivan|phoenix", text), "paths of the authors' machines"
+    assert not re.search(r"/home/|/root|/tmp|/opt/vllm|ivan|phoenix", text), (
+        "paths of the authors' machines"
+    )
     assert preset.caveats and len(preset.summary) > 60
     document = preset.provenance.document
     if document not in DOCUMENTS:
@@ -109,8 +118,11 @@ def test_baselines_exist_and_run_the_same_engine_or_model(library: PresetLibrary
 
 
 @pytest.mark.parametrize("preset_id", IDS)
-def test_ceilings_follow_from_the_model_and_the_hardware(library: PresetLibrary, preset_id: str) -> None:
-    """The limit that a reference names for this preset's own model equals the roofline on the preset's GPUs."""
+def test_ceilings_follow_from_the_model_and_the_hardware(
+    library: PresetLibrary, preset_id: str
+) -> None:
+    """The limit that a reference names for this preset's own model equals the roofline on the
+    preset's GPUs."""
     preset = library.get(preset_id)
     facts = engines.plan_from_preset(preset, variables=values(preset)).model_facts
     gpus = list(preset.hardware.gpu_names[:1]) * preset.hardware.count

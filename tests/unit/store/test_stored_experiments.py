@@ -39,7 +39,10 @@ SPEC = ExperimentSpec(
     7,
     True,
 )
-RUNS = (ExperimentRun(0, 0, "A", "done", 4, 10.5, 31.0, None, "run-1", 41.0), ExperimentRun(1, 0, "B", "failed"))
+RUNS = (
+    ExperimentRun(0, 0, "A", "done", 4, 10.5, 31.0, None, "run-1", 41.0),
+    ExperimentRun(1, 0, "B", "failed"),
+)
 WHOLE = Experiment(
     0,
     1.5,
@@ -138,7 +141,9 @@ def test_fields_of_a_later_version_are_dropped(db: ExperimentsDb) -> None:
     db.add(WHOLE)
     with sqlite3.connect(db.path) as raw:
         data = json.loads(raw.execute("SELECT data FROM experiments").fetchone()[0])
-        data["new"] = data["spec"]["new"] = data["spec"]["b"]["gpu"]["new"] = data["runs"][0]["new"] = 1
+        data["new"] = data["spec"]["new"] = data["spec"]["b"]["gpu"]["new"] = data["runs"][0][
+            "new"
+        ] = 1
         raw.execute("UPDATE experiments SET data = ?", (json.dumps(data),))
     raw.close()
     assert db.get(1) == replace(WHOLE, id=1)
@@ -166,10 +171,13 @@ def test_only_one_workbench_can_run_an_experiment(db: ExperimentsDb) -> None:
 def test_the_lock_of_a_killed_workbench_is_released(db: ExperimentsDb) -> None:
     one = db.add(replace(WHOLE, state="running", error=None))
     script = (
-        f"from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; import sys\n"
+        "from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; "
+        "import sys\n"
         f"with D(Path({str(db.path)!r})).held({one.id}): print(1, flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=-1, stdout=subprocess.PIPE
+    ) as other:
         assert other.stdout is not None and other.stdout.readline() == b"1\n"
         assert db.get(1).state == "running"
         other.kill()

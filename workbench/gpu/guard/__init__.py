@@ -1,5 +1,5 @@
-"""The guard: a process on the GPU host that reverts GPU settings when heartbeats stop, when a trial ends without
-confirmation, or when a GPU reaches its thermal limit.
+"""The guard: a process on the GPU host that reverts GPU settings when heartbeats stop, when a trial
+ends without confirmation, or when a GPU reaches its thermal limit.
 
 client         Workbench's side: starts the guard, changes its instructions, and reads its state
 start          the start of the guard as a detached process on the host

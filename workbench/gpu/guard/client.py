@@ -1,7 +1,8 @@
-"""The guard's client: starts the guard on a host of any kind, gives it instructions, and reads its state.
+"""The guard's client: starts the guard on a host of any kind, gives it instructions, and reads its
+state.
 
-The guard's instructions are in the journal, under each entry's `watch` (guard.py lists them). Every function here that
-changes these instructions locks the journal.
+The guard's instructions are in the journal, under each entry's `watch` (guard.py lists them). Every
+function here that changes these instructions locks the journal.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ NOTICED_S = 3.0  # time for the guard to read a changed journal
 KEPT = "kept"
 NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 
-# $1: the guard's directory, $2: the owner whose heartbeat to renew, or "". Prints the time, the last reported act, the
-# boot id and the state of the guard's process; a line for each of the newest heartbeats; an empty line; the guard's
-# state. Only regular files are opened, and only their beginning is read: a FIFO would never end.
+# $1: the guard's directory, $2: the owner whose heartbeat to renew, or "". Prints the time, the
+# last reported act, the boot id and the state of the guard's process; a line for each of the newest
+# heartbeats; an empty line; the guard's state. Only regular files are opened, and only their
+# beginning is read: a FIFO would never end.
 LOOK = r"""
 begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
 cd "$1" 2>/dev/null || exit 3
@@ -55,7 +57,8 @@ ls -t beats | head -n 64 | while read -r beat; do stat -c '%Y %n' "beats/$beat";
 echo
 begin state.json 1000000
 """
-# $1: the guard's directory, $2: the reported act. The old file is removed first: a FIFO in its place would block.
+# $1: the guard's directory, $2: the reported act. The old file is removed first: a FIFO in its
+# place would block.
 TOLD = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
@@ -68,9 +71,9 @@ def owner_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class GuardTerms:
-    """The conditions under which the guard reverts one change: no heartbeat for `heartbeat_s`, or no confirmation of a
-    trial within `trial_s`. `heartbeat_s` is None if this Workbench ends after the change and sends no heartbeat.
-    `trial_s` is None if the change is not a trial."""
+    """The conditions under which the guard reverts one change: no heartbeat for `heartbeat_s`, or
+    no confirmation of a trial within `trial_s`. `heartbeat_s` is None if this Workbench ends after
+    the change and sends no heartbeat. `trial_s` is None if the change is not a trial."""
 
     rights: Rights
     heartbeat_s: float | None = None
@@ -78,9 +81,10 @@ class GuardTerms:
     trial: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
-        """Return the guard's instructions for `entry`, a new entry of the journal, as a dict that becomes its field
-        `watch`. `old` is the earlier entry of the same setting, or None. The key "back" has the fields of `old` that
-        the guard restores if the change is a trial, or if the user chose to keep the old setting."""
+        """Return the guard's instructions for `entry`, a new entry of the journal, as a dict that
+        becomes its field `watch`. `old` is the earlier entry of the same setting, or None. The key
+        "back" has the fields of `old` that the guard restores if the change is a trial, or if the
+        user chose to keep the old setting."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
@@ -95,9 +99,9 @@ class GuardTerms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `seen_act` is the Unix time of that revert by the guard which the user has been shown
-    last, as text, or "-" if there is none. `owners` are the names of the heartbeat files of those Workbenches whose
-    heartbeats the guard expects."""
+    """The state of the guard. `seen_act` is the Unix time of that revert by the guard which the
+    user has been shown last, as text, or "-" if there is none. `owners` are the names of the
+    heartbeat files of those Workbenches whose heartbeats the guard expects."""
 
     view: GuardView
     seen_act: str = "-"
@@ -109,9 +113,9 @@ async def guard_directory(host: Host) -> str:
 
 
 async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
-    """Start the guard on the host and return its state. If a guard runs already, wait until it has read the changed
-    journal. The caller has locked the journal, `options` are arguments of the class `Guard`, and `problem` of the
-    result says why no guard could be started."""
+    """Start the guard on the host and return its state. If a guard runs already, wait until it has
+    read the changed journal. The caller has locked the journal, `options` are arguments of the
+    class `Guard`, and `problem` of the result says why no guard could be started."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
@@ -127,12 +131,16 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
         how, why = _as_root(rights, journal, GUARD.argv(rights.python3 or "", False, orders))
         if why is not None:
             return GuardView(False, problem=why)
-        local = host.is_local and bool(sys.executable) and not how  # root imports no file of the user's
+        # root imports no file of the user's
+        local = host.is_local and bool(sys.executable) and not how
         python = sys.executable if local else rights.python3 if how else "python3"
         argv = GUARD.argv(python or "", local, orders)
         password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
-        env = ENGLISH if how else {"SUDO_UID": "0"}  # the guard of a Workbench that is root serves root
-        done = await host.run((*how, *argv), input=password + GUARD.frame(local), timeout_s=START_S, env=env)
+        # the guard of a Workbench that is root serves root
+        env = ENGLISH if how else {"SUDO_UID": "0"}
+        done = await host.run(
+            (*how, *argv), input=password + GUARD.frame(local), timeout_s=START_S, env=env
+        )
     except CommandNotFound:
         return GuardView(False, problem=NO_PYTHON)
     except HostError as error:
@@ -148,15 +156,21 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
         return GuardView(False, problem=answer["error"], log=log)
     view = (await read_status(host)).view
     if not view.running and view.problem is None:
-        why = f"the guard (process {answer.get('pid')}) started, but its state in {root}/guard cannot be read"
+        why = (
+            f"the guard (process {answer.get('pid')}) started, but its state in {root}/guard "
+            "cannot be read"
+        )
         view = replace(view, problem=why, log=log)
     return view
 
 
-def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return (prefix, problem). `prefix` is the sudo command to put before the command `argv` that starts the guard, or
-    () if the guard can revert the settings without root or can call sudo itself without a password. `problem` is the
-    reason why a guard could not revert the settings, or None."""
+def _as_root(
+    rights: Rights, journal: Journal, argv: Sequence[str]
+) -> tuple[tuple[str, ...], str | None]:
+    """Return (prefix, problem). `prefix` is the sudo command to put before the command `argv` that
+    starts the guard, or () if the guard can revert the settings without root or can call sudo
+    itself without a password. `problem` is the reason why a guard could not revert the settings, or
+    None."""
     if not rights.prefix:
         return (), None
     back = [
@@ -164,7 +178,10 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
         for entry in journal.entries
         if entry.watch and entry.gpu_uuid != HOST
         for step in setting_commands.steps(
-            entry.gpu_uuid, entry.setting, setting_commands.value_to_restore(entry.before), nvidia_smi=rights.nvidia_smi
+            entry.gpu_uuid,
+            entry.setting,
+            setting_commands.value_to_restore(entry.before),
+            nvidia_smi=rights.nvidia_smi,
         )
     ]
     if back and all(granted(rights.rules, command) == "free" for command in back):
@@ -174,12 +191,15 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
         return SUDO, None
     if how and rights.password is not None:
         return SUDO_ASKED, None
-    return (), "the guard cannot revert anything: sudo must allow python3 as root, or the commands that revert"
+    return (), (
+        "the guard cannot revert anything: sudo must allow python3 as root, or the "
+        "commands that revert"
+    )
 
 
 async def read_status(host: Host, beat: str = "") -> GuardStatus:
-    """Return the state of the guard. `beat` is the name of a heartbeat file, which is then touched as a new heartbeat,
-    or "" for none. Raises HostError if the host is out of reach."""
+    """Return the state of the guard. `beat` is the name of a heartbeat file, which is then touched
+    as a new heartbeat, or "" for none. Raises HostError if the host is out of reach."""
     home = await guard_directory(host)
     done = await host.run(sh(LOOK, home, beat))
     head, _, state = done.out.partition("\n\n")
@@ -193,10 +213,14 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     try:
         said = json.loads(state)
         if not setting_commands.plain(said):
-            raise ValueError("the guard's state contains a number that Workbench cannot have written")
+            raise ValueError(
+                "the guard's state contains a number that Workbench cannot have written"
+            )
         seen = _seen(said, int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        seen = GuardStatus(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
+        seen = GuardStatus(
+            GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})")
+        )
     if seen.view.problem and not seen.view.running and await _nothing_to_watch(host):
         return replace(seen, view=replace(seen.view, problem=None))
     return seen
@@ -211,15 +235,26 @@ async def _nothing_to_watch(host: Host) -> bool:
 
 
 def _seen(
-    said: Mapping[str, Any], now: int, told: str, boot: str, process: str, ages: Mapping[str, float], home: str
+    said: Mapping[str, Any],
+    now: int,
+    told: str,
+    boot: str,
+    process: str,
+    ages: Mapping[str, float],
+    home: str,
 ) -> GuardStatus:
     running, problem, pid = bool(said.get("running")), said.get("problem"), said.get("pid")
     if running and said.get("boot_id") != boot:
         running = False  # the settings are gone with the boot as well
     elif running and process in ("gone", "Z", "X"):
-        running, problem = False, f"the guard (process {pid}) was killed: nothing guards the settings"
+        running, problem = (
+            False,
+            (f"the guard (process {pid}) was killed: nothing guards the settings"),
+        )
     elif running and process in ("T", "t"):
-        problem = f"the guard (process {pid}) is stopped and guards nothing: kill -CONT {pid} resumes it"
+        problem = (
+            f"the guard (process {pid}) is stopped and guards nothing: kill -CONT {pid} resumes it"
+        )
     waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
     until = said.get("trials_until_unix_s", {}).values() if running else ()
     return GuardStatus(
@@ -247,16 +282,18 @@ async def mark_act_seen(host: Host, did_unix_s: float) -> None:
 
 
 async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
-    """Confirm the running trials on this host, so that their settings stay, and return the guard's state. With
-    `heartbeat_s`, the guard from now on reverts all settings, except those that the user chose to keep, after
-    `heartbeat_s` seconds without a heartbeat from this Workbench. Raises SettingsError if no trial runs and
-    `heartbeat_s` applies to no setting."""
+    """Confirm the running trials on this host, so that their settings stay, and return the guard's
+    state. With `heartbeat_s`, the guard from now on reverts all settings, except those that the
+    user chose to keep, after `heartbeat_s` seconds without a heartbeat from this Workbench. Raises
+    SettingsError if no trial runs and `heartbeat_s` applies to no setting."""
     async with journals.locked(host) as held:
         tried = [e for e in _living(held.journal) if e.watch.get("trial")]
         watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
         if not tried and not (heartbeat_s and watched):
             raise SettingsError(
-                "no trial of GPU settings runs on this host", host=host.name, next_step=await _what_became(host)
+                "no trial of GPU settings runs on this host",
+                host=host.name,
+                next_step=await _what_became(host),
             )
         state = held.journal
         for entry in watched if heartbeat_s else tried:
@@ -266,18 +303,26 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
             entry = replace(entry, watch=watch)
             if heartbeat_s:
                 owner = journals.owner_facts()
-                entry = replace(entry, owner=owner, who=journals.who(), watch={**watch, "heartbeat_s": heartbeat_s})
+                entry = replace(
+                    entry,
+                    owner=owner,
+                    who=journals.who(),
+                    watch={**watch, "heartbeat_s": heartbeat_s},
+                )
             state = state.put(entry)
         for entry in tried:
-            state = state.note("confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True)
+            state = state.note(
+                "confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
+            )
         await held.save(state)
     return await _until(host, lambda view: view.trial_left_s is None)
 
 
 async def keep(host: Host) -> GuardView:
-    """Mark all settings that Workbench changed on this host as kept, so that the guard does not revert them, and return
-    the guard's state. The guard then ends, because no setting is left to watch. Raises SettingsError if Workbench has
-    changed no setting on the host, or if all are kept already."""
+    """Mark all settings that Workbench changed on this host as kept, so that the guard does not
+    revert them, and return the guard's state. The guard then ends, because no setting is left to
+    watch. Raises SettingsError if Workbench has changed no setting on the host, or if all are kept
+    already."""
     async with journals.locked(host) as held:
         state = held.journal
         left = [e for e in _living(state) if e.state != KEPT]
@@ -289,7 +334,9 @@ async def keep(host: Host) -> GuardView:
             )
         for entry in left:
             state = state.put(replace(entry, state=KEPT, watch={}))
-            state = state.note("keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True)
+            state = state.note(
+                "keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
+            )
         await held.save(state)
     return await _until(host, lambda view: not view.running)
 
@@ -300,12 +347,16 @@ def _living(journal: Journal) -> list[JournalEntry]:
 
 async def _what_became(host: Host) -> str:
     view = (await read_status(host)).view
-    return f"the guard {view.did}" if view.did else "`workbench gpu status` shows the altered settings"
+    return (
+        f"the guard {view.did}"
+        if view.did
+        else ("`workbench gpu status` shows the altered settings")
+    )
 
 
 async def _until(host: Host, done: Any) -> GuardView:
-    """Read the guard's state again and again, until `done(state)` is true, the state names a problem, or NOTICED_S
-    seconds have passed. Return the last state."""
+    """Read the guard's state again and again, until `done(state)` is true, the state names a
+    problem, or NOTICED_S seconds have passed. Return the last state."""
     until = time.monotonic() + NOTICED_S
     while True:
         view = (await read_status(host)).view

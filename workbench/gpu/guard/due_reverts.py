@@ -1,7 +1,8 @@
-"""The reverts that are due: which value each revert restores, for which reason, and how the journal records it.
+"""The reverts that are due: which value each revert restores, for which reason, and how the journal
+records it.
 
-The functions run no commands and open no files. An entry is a dict from journal.json. Workbench sends this module to
-the host, so it uses only the standard library and Python 3.8.
+The functions run no commands and open no files. An entry is a dict from journal.json. Workbench
+sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ Entry = Any
 
 
 class Due(NamedTuple):
-    """A setting that the guard must revert now: its journal entry, and the reason. If `trial` is true, the setting goes
-    back to its value from before the trial, otherwise to its value from before Workbench's first change."""
+    """A setting that the guard must revert now: its journal entry, and the reason. If `trial` is
+    true, the setting goes back to its value from before the trial, otherwise to its value from
+    before Workbench's first change."""
 
     entry: Entry
     why: str
@@ -33,9 +35,9 @@ class Due(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of one revert. `way` is RESTORE if the guard tried to set the value, DONE if the setting had the value
-    already, LEAVE if the guard left the setting alone, or ASK if the user must decide about it. `ok` is False if the
-    value could not be set."""
+    """The result of one revert. `way` is RESTORE if the guard tried to set the value, DONE if the
+    setting had the value already, LEAVE if the guard left the setting alone, or ASK if the user
+    must decide about it. `ok` is False if the value could not be set."""
 
     due: Due
     ok: bool
@@ -49,15 +51,22 @@ def key_of(entry: Entry) -> tuple[str, str]:
 
 
 def guarded_values(entry: Entry) -> tuple[Any, ...]:
-    """Return those values in a journal entry that decide what a guard sets: previous value, set value, values that
-    other Workbenches had set, and the value to restore after a trial. A guard that runs as root uses these values as
-    they were at its start. If they change, a new guard must take its place."""
-    return entry["before"], entry["now"], entry.get("over"), entry["watch"].get("back", {}).get("now")
+    """Return those values in a journal entry that decide what a guard sets: previous value, set
+    value, values that other Workbenches had set, and the value to restore after a trial. A guard
+    that runs as root uses these values as they were at its start. If they change, a new guard must
+    take its place."""
+    return (
+        entry["before"],
+        entry["now"],
+        entry.get("over"),
+        entry["watch"].get("back", {}).get("now"),
+    )
 
 
 def restricted(entry: Entry, seen: Entry) -> Entry:
-    """Return a copy of `seen`, the journal entry as it was when the guard started, with the owner, the state and the
-    times of `entry`, the same entry as it is now. A guard that runs as root may set only values from the copy."""
+    """Return a copy of `seen`, the journal entry as it was when the guard started, with the owner,
+    the state and the times of `entry`, the same entry as it is now. A guard that runs as root may
+    set only values from the copy."""
     watch = {name: value for name, value in entry["watch"].items() if name != "back"}
     if "back" in entry["watch"] and "back" in seen["watch"]:
         watch["back"] = seen["watch"]["back"]
@@ -65,47 +74,54 @@ def restricted(entry: Entry, seen: Entry) -> Entry:
 
 
 def named(entry: Entry) -> str:
-    """Return the setting of a journal entry in words, with its GPU if it has one: "GPU0 power limit" or "CPU
-    governor"."""
+    """Return the setting of a journal entry in words, with its GPU if it has one: "GPU0 power
+    limit" or "CPU governor"."""
     label = setting_commands.label(entry["setting"])
     return label if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {label}"
 
 
 def summed_up(results: Sequence[Result]) -> str:
-    """Return the results as one line for the user, such as "reverted GPU0 GPU clocks: no heartbeat for 30 s; did not
-    revert GPU0 power limit: set to 400 W, now…"."""
+    """Return the results as one line for the user, such as "reverted GPU0 GPU clocks: no heartbeat
+    for 30 s; did not revert GPU0 power limit: set to 400 W, now…"."""
     back = [r.due for r in results if r.ok and r.way in SET]
     whys = dict.fromkeys(due.why for due in back)
-    said = [f"reverted {', '.join(named(due.entry) for due in back)}: {'; '.join(whys)}"] if back else []
-    said += [f"did not revert {named(r.due.entry)}: {r.message}" for r in results if r.way not in SET]
+    said = (
+        [f"reverted {', '.join(named(due.entry) for due in back)}: {'; '.join(whys)}"]
+        if back
+        else []
+    )
+    said += [
+        f"did not revert {named(r.due.entry)}: {r.message}" for r in results if r.way not in SET
+    ]
     return "; ".join(said)
 
 
 def ends_at(known: object, latest: float) -> float:
-    """Return the time at which a trial ends, in seconds of time.monotonic(). This is `known`, the end that an earlier
-    guard stored, unless that is not a number or is later than `latest`. Then it is `latest`."""
+    """Return the time at which a trial ends, in seconds of time.monotonic(). This is `known`, the
+    end that an earlier guard stored, unless that is not a number or is later than `latest`. Then it
+    is `latest`."""
     return known if isinstance(known, (int, float)) and known <= latest else latest
 
 
 def target(due: Due) -> Any:
-    """Return the value that the revert sets. It is the value of an earlier entry that takes effect again, if `back_of`
-    returns one, otherwise the value from before Workbench's first change."""
+    """Return the value that the revert sets. It is the value of an earlier entry that takes effect
+    again, if `back_of` returns one, otherwise the value from before Workbench's first change."""
     back = back_of(due)
     return back["now"] if back else due.entry["before"]
 
 
 def back_of(due: Due) -> Any:
-    """Return a dict with fields of the earlier entry that replaces the reverted one in the journal: the entry from
-    before a trial, or an entry that the user chose to keep. None if the revert restores the value from before
-    Workbench's first change."""
+    """Return a dict with fields of the earlier entry that replaces the reverted one in the journal:
+    the entry from before a trial, or an entry that the user chose to keep. None if the revert
+    restores the value from before Workbench's first change."""
     back = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 
 
 def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
-    """Return the journal as it is after the reverts in `results`. Each reverted entry is removed, or replaced by the
-    earlier entry that takes effect again (see `back_of`). The journal's log gets a line for each result, with
-    `boot_id`, the id of the host's present boot."""
+    """Return the journal as it is after the reverts in `results`. Each reverted entry is removed,
+    or replaced by the earlier entry that takes effect again (see `back_of`). The journal's log gets
+    a line for each result, with `boot_id`, the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way in results:
         key, back = due.key, back_of(due) if way in SET else None
@@ -119,7 +135,9 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 "what": f"guard {'reverted' if way in SET else 'left alone'}: " + due.why,
                 "gpu_uuid": key[0],
                 "setting": key[1],
-                "now": setting_commands.value_to_restore(target(due)) if way in SET else due.entry["now"],
+                "now": setting_commands.value_to_restore(target(due))
+                if way in SET
+                else due.entry["now"],
             }
         )
         if not ok:
@@ -130,7 +148,9 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 kept.append(entry)
             elif back:
                 kept.append({**entry, **back})
-            elif way == claims.ASK:  # the entry stays for the user to decide; the guard no longer watches it
+            elif (
+                way == claims.ASK
+            ):  # the entry stays for the user to decide; the guard no longer watches it
                 kept.append({**entry, "watch": {}})
         entries = kept
     return {**journal, "entries": entries, "log": log}

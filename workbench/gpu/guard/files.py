@@ -9,11 +9,12 @@
     guard/log           a line for each thing that the guard did
     guard/leave         process id of a new guard, which asks the running guard to end
 
-Other programs of the same user can replace these files. So the guard follows no link, and reads only regular files of
-limited size. A lock counts only if its process runs and belongs to the user who made the lock.
+Other programs of the same user can replace these files. So the guard follows no link, and reads
+only regular files of limited size. A lock counts only if its process runs and belongs to the user
+who made the lock.
 
-Workbench sends this module to the host, so it uses only the standard library and Python 3.8. On Workbench's side,
-settings/journal.py and guard/client.py read and write these files.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8. On
+Workbench's side, settings/journal.py and guard/client.py read and write these files.
 """
 
 # ruff: noqa: PTH118, PTH123, PTH208
@@ -49,12 +50,14 @@ class UnreadableJournal(Exception):
 
 
 def open_directory(path: str) -> int:
-    """Open a directory without following a link anywhere on its path, and return the file descriptor. Raises OSError if
-    a part of the path is a link or is no directory."""
+    """Open a directory without following a link anywhere on its path, and return the file
+    descriptor. Raises OSError if a part of the path is a link or is no directory."""
     here, name = os.open("/", _DIRECTORY), "/"
     try:
         for name in (*path.strip("/").split("/"), "."):
-            below = os.open(name, _DIRECTORY if name == "." else _DIRECTORY | os.O_PATH, dir_fd=here)
+            below = os.open(
+                name, _DIRECTORY if name == "." else _DIRECTORY | os.O_PATH, dir_fd=here
+            )
             os.close(here)
             here = below
     except OSError as error:
@@ -67,35 +70,39 @@ def open_directory(path: str) -> int:
 
 
 def open_regular(name: str, flags: int, at: int) -> int:
-    """Open the regular file `name` in the open directory `at`, with the `flags` of os.open, and return the file
-    descriptor. Raises OSError if the name is a link, a FIFO or a device."""
+    """Open the regular file `name` in the open directory `at`, with the `flags` of os.open, and
+    return the file descriptor. Raises OSError if the name is a link, a FIFO or a device."""
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "the file is a link, a FIFO or a device, but must be a regular file", name)
+        raise OSError(
+            errno.EINVAL, "the file is a link, a FIFO or a device, but must be a regular file", name
+        )
     return handle
 
 
 def read_regular(name: str, at: int) -> bytes:
-    """Return the contents of the regular file `name` in the open directory `at`. Raises OSError if the file has more
-    than MOST_BYTES."""
+    """Return the contents of the regular file `name` in the open directory `at`. Raises OSError if
+    the file has more than MOST_BYTES."""
     with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
         found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise OSError(
-                errno.EFBIG, f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes", name
+                errno.EFBIG,
+                f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes",
+                name,
             )
     return found
 
 
 class Files:
-    """The guard's files. Every path starts at a directory that stays open, so that nobody can redirect the guard by
-    renaming or replacing a directory."""
+    """The guard's files. Every path starts at a directory that stays open, so that nobody can
+    redirect the guard by renaming or replacing a directory."""
 
     def __init__(self, root: str, shared: str | None = None) -> None:
-        """Open the directory in which the guard has its files: `root`, which is gpu/ in Workbench's state directory.
-        `shared` is the directory of the host's register of changed settings, None if the host has none. Raises
-        PermissionError if other users can write to `root`."""
+        """Open the directory in which the guard has its files: `root`, which is gpu/ in Workbench's
+        state directory. `shared` is the directory of the host's register of changed settings, None
+        if the host has none. Raises PermissionError if other users can write to `root`."""
         self.root, self.shared = root, shared
         above, name = os.path.split(root)
         self.at = open_directory(
@@ -106,52 +113,57 @@ class Files:
             whose = f"uid {found.st_uid} owns it and its mode is {stat.S_IMODE(found.st_mode):o}"
             os.close(self.at)
             raise PermissionError(
-                errno.EPERM, f"only uid {os.geteuid()} may own and change this directory, but {whose}", root
+                errno.EPERM,
+                f"only uid {os.geteuid()} may own and change this directory, but {whose}",
+                root,
             )
         self.journal, self.link = "journal.json", "journal.json.lock"
         self.home = self.beats = -1
         self.boot_id, self.node = boot_id(), os.uname().nodename
-        self.waiting: tuple[str, float] = ("", 0.0)  # the owner of the lock that the guard waits for, and since when
+        # the owner of the lock that the guard waits for, and since when
+        self.waiting: tuple[str, float] = ("", 0.0)
         self.held: int | None = None
 
     @property
     def token(self) -> str:
-        """The guard's name in the journal's lock, "BOOT_ID:PID:START_TIME:the guard@HOST". From the process id and the
-        start time, a Workbench can tell whether this guard still runs."""
+        """The guard's name in the journal's lock, "BOOT_ID:PID:START_TIME:the guard@HOST". From the
+        process id and the start time, a Workbench can tell whether this guard still runs."""
         return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
 
     def prepare(self) -> None:
-        """Create the guard's directory, its `beats/`, and its lock and log files, if they are missing. The caller has
-        set umask 077."""
+        """Create the guard's directory, its `beats/`, and its lock and log files, if they are
+        missing. The caller has set umask 077."""
         self.home = self.below("guard", self.at)
         self.beats = self.below("beats", self.home)
         for name in ("lock", "log"):
             os.close(self.open_file(name, os.O_RDWR))
 
     def below(self, name: str, at: int) -> int:
-        """Open the directory `name` inside the open directory `at`, and return its file descriptor. A missing directory
-        is created. A file or link of that name is first renamed to "NAME.bad"."""
+        """Open the directory `name` inside the open directory `at`, and return its file descriptor.
+        A missing directory is created. A file or link of that name is first renamed to "NAME.bad".
+        """
         self.clear(name, at, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
         return os.open(name, _DIRECTORY, dir_fd=at)
 
     def open_file(self, name: str, flags: int) -> int:
-        """Open the file `name` in the guard's directory with the `flags` of os.open, and return its file descriptor. A
-        missing file is created. A link or a FIFO of that name is first renamed to "NAME.bad"."""
+        """Open the file `name` in the guard's directory with the `flags` of os.open, and return its
+        file descriptor. A missing file is created. A link or a FIFO of that name is first renamed
+        to "NAME.bad"."""
         self.clear(name, self.home, stat.S_IFREG)
         return open_regular(name, flags | os.O_CREAT, self.home)
 
     def clear(self, name: str, at: int, kind: int) -> None:
-        """Rename the file, link or directory `name` in the open directory `at` to "NAME.bad", unless it is of the type
-        `kind`, a constant such as stat.S_IFREG."""
+        """Rename the file, link or directory `name` in the open directory `at` to "NAME.bad",
+        unless it is of the type `kind`, a constant such as stat.S_IFREG."""
         with contextlib.suppress(OSError):
             if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
 
     def take_guard_lock(self) -> bool:
-        """Lock the file that lets only one guard run on the host, and return whether that worked. It fails if another
-        guard has the lock. Processes that this one forks keep the lock."""
+        """Lock the file that lets only one guard run on the host, and return whether that worked.
+        It fails if another guard has the lock. Processes that this one forks keep the lock."""
         if self.held is not None:
             return True
         handle = self.open_file("lock", os.O_RDWR)
@@ -164,8 +176,8 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """If `wanted` is true, create the file that asks the running guard to end, so that this process can take its
-        place. Otherwise remove that file."""
+        """If `wanted` is true, create the file that asks the running guard to end, so that this
+        process can take its place. Otherwise remove that file."""
         if wanted:
             with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))
@@ -174,8 +186,8 @@ class Files:
                 os.unlink("leave", dir_fd=self.home)
 
     def asked_to_leave(self) -> int | None:
-        """Return the id of the process that asks to take this guard's place. Return 0 if the request names no process,
-        and None if there is no request."""
+        """Return the id of the process that asks to take this guard's place. Return 0 if the
+        request names no process, and None if there is no request."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
             return int(read_regular("leave", self.home))
@@ -190,8 +202,8 @@ class Files:
             self.held = None
 
     def make_way(self, asking: int) -> bool:
-        """Release the guard's lock for the process `asking`, and return whether that process took the lock. If it did
-        not, this process takes the lock again and stays the guard."""
+        """Release the guard's lock for the process `asking`, and return whether that process took
+        the lock. If it did not, this process takes the lock again and stays the guard."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
             self.release_guard_lock()
@@ -201,7 +213,8 @@ class Files:
         return False
 
     def holder(self) -> int | None:
-        """Return the id of the process that has the guard's lock, as /proc/locks says, or None if no process has it."""
+        """Return the id of the process that has the guard's lock, as /proc/locks says, or None if
+        no process has it."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             inode = os.stat("lock", dir_fd=self.home, follow_symlinks=False).st_ino
             with open("/proc/locks") as file:
@@ -213,8 +226,8 @@ class Files:
     # ---- the journal
 
     def stamp(self) -> list[int]:
-        """Return [modification time in ns, inode, size] of the journal's file, by which every change of the file can be
-        noticed. [] if the file is missing."""
+        """Return [modification time in ns, inode, size] of the journal's file, by which every
+        change of the file can be noticed. [] if the file is missing."""
         try:
             found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
         except OSError:
@@ -222,17 +235,20 @@ class Files:
         return [found.st_mtime_ns, found.st_ino, found.st_size]
 
     def load(self) -> dict[str, Any]:
-        """Return the contents of the journal. Raises UnreadableJournal if the file is missing or damaged, or if a newer
-        version of Workbench wrote it."""
+        """Return the contents of the journal. Raises UnreadableJournal if the file is missing or
+        damaged, or if a newer version of Workbench wrote it."""
         try:
             found = json.loads(read_regular(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > VERSION:
                 raise UnreadableJournal(
-                    f"the journal has format version {found['version']!r}, which this guard cannot read"
+                    f"the journal has format version {found['version']!r}, which this guard cannot "
+                    "read"
                 )
             for entry in found["entries"]:
                 if why := setting_commands.unfit(entry):
-                    raise UnreadableJournal(f"the journal contains a value that Workbench cannot have written ({why})")
+                    raise UnreadableJournal(
+                        f"the journal contains a value that Workbench cannot have written ({why})"
+                    )
             found["log"] = list(found["log"])
         except OSError as error:
             raise UnreadableJournal(f"the journal cannot be read: {error.strerror}") from None
@@ -241,8 +257,8 @@ class Files:
         return dict(found)
 
     def save(self, journal: Mapping[str, Any]) -> None:
-        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. If the file
-        cannot be written, the old one stays and OSError is raised."""
+        """Write the journal's file atomically, with fsync, and publish its entries in the host's
+        register. If the file cannot be written, the old one stays and OSError is raised."""
         data = {**journal, "log": journal["log"][-LOG_LINES:]}
         self.replace(self.journal, json.dumps(data, indent=1), self.at)
         os.fsync(self.at)
@@ -251,26 +267,28 @@ class Files:
     # ---- the host's register
 
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Publish the journal's entries in the host's register, where the Workbenches of other users read them. Do
-        nothing if the host has no register or if it cannot be written."""
+        """Publish the journal's entries in the host's register, where the Workbenches of other
+        users read them. Do nothing if the host has no register or if it cannot be written."""
         if self.shared is not None:
             with contextlib.suppress(OSError):
                 where = register.place(self.shared)  # created again if Workbench had created it
                 register.publish(where, register.name_of(self.root), self.boot_id, entries)
 
     def others(self) -> tuple[claims.SettingClaim, ...]:
-        """Return the settings that other Workbenches have changed, as they claim in the host's register. () if the
-        register cannot be read."""
+        """Return the settings that other Workbenches have changed, as they claim in the host's
+        register. () if the register cannot be read."""
         return self.read_register()[0]
 
     def is_unpublished(self) -> bool:
-        """Return whether the journal's entries must be published again, because the host has a register but no entry of
-        this journal is in it."""
+        """Return whether the journal's entries must be published again, because the host has a
+        register but no entry of this journal is in it."""
         return self.shared is not None and not self.read_register()[1]
 
-    def read_register(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-        """Read the host's register. Return (settings that other Workbenches claim to have changed, published entries of
-        this journal). Both are () if the register cannot be read."""
+    def read_register(
+        self,
+    ) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
+        """Read the host's register. Return (settings that other Workbenches claim to have changed,
+        published entries of this journal). Both are () if the register cannot be read."""
         if self.shared is None:
             return (), ()
         try:
@@ -298,9 +316,10 @@ class Files:
     # ---- its lock
 
     def take(self, silent: tuple[str, ...]) -> bool:
-        """Try once to lock the journal by creating a link, and return whether that worked. `silent` names owners
-        without a heartbeat, as "BOOT_ID:PID:START_TIME". If the lock belongs to one of them or to a process that has
-        ended, or is no link, remove it, so that the next try can succeed."""
+        """Try once to lock the journal by creating a link, and return whether that worked. `silent`
+        names owners without a heartbeat, as "BOOT_ID:PID:START_TIME". If the lock belongs to one of
+        them or to a process that has ended, or is no link, remove it, so that the next try can
+        succeed."""
         try:
             os.symlink(self.token, self.link, dir_fd=self.at)
             return True
@@ -316,14 +335,17 @@ class Files:
             return False
         if owner != self.waiting[0]:
             self.waiting = (owner, time.monotonic())
-        if self.lock_is_void(owner, found.st_uid) or owner.startswith(tuple(name + ":" for name in silent)):
+        if self.lock_is_void(owner, found.st_uid) or owner.startswith(
+            tuple(name + ":" for name in silent)
+        ):
             self.release(owner)
         return False
 
     def lock_is_void(self, owner: str, uid: int) -> bool:
-        """Return whether a lock on the journal no longer counts: the guard has waited for it longer than LEASE_S
-        seconds, its process has ended, or its process does not run as the user who made the lock. `owner` is the lock's
-        text, "BOOT_ID:PID:START_TIME:USER@HOST", and `uid` the owner of the link."""
+        """Return whether a lock on the journal no longer counts: the guard has waited for it longer
+        than LEASE_S seconds, its process has ended, or its process does not run as the user who
+        made the lock. `owner` is the lock's text, "BOOT_ID:PID:START_TIME:USER@HOST", and `uid` the
+        owner of the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
         ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
         if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
@@ -338,8 +360,8 @@ class Files:
     # ---- the guard's own
 
     def beat(self, owner: str) -> int:
-        """Return a number that changes with each heartbeat of `owner`, the name of a heartbeat file. 0 if there is no
-        such file."""
+        """Return a number that changes with each heartbeat of `owner`, the name of a heartbeat
+        file. 0 if there is no such file."""
         try:
             return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:
@@ -368,19 +390,23 @@ class Files:
 
     def log(self, text: str) -> None:
         line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"
-        with contextlib.suppress(OSError), open(self.open_file("log", os.O_WRONLY | os.O_APPEND), "a") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(self.open_file("log", os.O_WRONLY | os.O_APPEND), "a") as file,
+        ):
             if os.fstat(file.fileno()).st_size > LOG_BYTES:
                 os.replace("log", "log.1", src_dir_fd=self.home, dst_dir_fd=self.home)
             file.write(line)
 
 
 def owner_id(entry: Mapping[str, Any]) -> str:
-    """Return the name of the heartbeat file of the Workbench that made this journal entry: "BOOT_ID.PID.START_TIME"."""
+    """Return the name of the heartbeat file of the Workbench that made this journal entry:
+    "BOOT_ID.PID.START_TIME"."""
     owner = entry["owner"]
     return f"{owner.get('boot_id')}.{owner.get('pid')}.{owner.get('start')}"
 
 
 def owner_token(entry: Mapping[str, Any]) -> str:
-    """Return "BOOT_ID:PID:START_TIME" of the Workbench that made this journal entry. If that Workbench locks the
-    journal, the text in its lock begins so, and its user and machine follow."""
+    """Return "BOOT_ID:PID:START_TIME" of the Workbench that made this journal entry. If that
+    Workbench locks the journal, the text in its lock begins so, and its user and machine follow."""
     return owner_id(entry).replace(".", ":")

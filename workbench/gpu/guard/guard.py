@@ -1,21 +1,25 @@
-"""The guard: a small process on the GPU host that reverts GPU settings if Workbench no longer watches over them.
+"""The guard: a small process on the GPU host that reverts GPU settings if Workbench no longer
+watches over them.
 
-The guard runs in a session of its own. Its instructions are in the journal, under each entry's `watch`:
+The guard runs in a session of its own. Its instructions are in the journal, under each entry's
+`watch`:
 
     heartbeat_s   revert after this many seconds without a heartbeat of the entry's owner; None: no heartbeat expected
     trial         the name of a trial; revert `trial_s` seconds after the guard first saw this name
     back          fields of the earlier entry; they are restored after a trial, or if the user had kept the setting
 
-The guard does not revert a setting that the user chose to keep, that has no `watch`, or that was changed before the
-host's last boot. It does not replace a value that another program has set since, because only the user can decide
-about that value. If a GPU reaches its thermal limit, the guard reverts all watched settings that let this GPU run
-hotter; a power limit or a clock lock that keeps the GPU cooler stays. On SIGTERM, which systemd sends at a logout, the
-guard reverts all settings that depend on a heartbeat or a trial, then ends. The guard measures times with the host's
-monotonic clock, and a heartbeat is any change of a file's time, so changes of the wall clock have no effect.
+The guard does not revert a setting that the user chose to keep, that has no `watch`, or that was
+changed before the host's last boot. It does not replace a value that another program has set since,
+because only the user can decide about that value. If a GPU reaches its thermal limit, the guard
+reverts all watched settings that let this GPU run hotter; a power limit or a clock lock that keeps
+the GPU cooler stays. On SIGTERM, which systemd sends at a logout, the guard reverts all settings
+that depend on a heartbeat or a trial, then ends. The guard measures times with the host's monotonic
+clock, and a heartbeat is any change of a file's time, so changes of the wall clock have no effect.
 
-A guard that runs as root through sudo sets only values that were in the journal at its start, when sudo allowed the
-user to start it. Later changes of the journal can only remove settings from the guard's work, because they were
-reverted, kept or confirmed. For a setting that was changed later, a new guard takes over.
+A guard that runs as root through sudo sets only values that were in the journal at its start, when
+sudo allowed the user to start it. Later changes of the journal can only remove settings from the
+guard's work, because they were reverted, kept or confirmed. For a setting that was changed later, a
+new guard takes over.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -55,25 +59,30 @@ HEAT_S = 1.0
 PUBLISHED_CHECK_S = 1.0  # interval of the checks that the host's register has the changes
 BACKOFF_S = (1.0, 60.0)
 ASLEEP_S = 2.0  # after such a pause of its own the guard cannot say that others were silent
-APPLYING_S = 10.0  # a trial's owner that still locks the journal this long after its end counts as frozen
+# a trial's owner that still locks the journal this long after its end counts as frozen
+APPLYING_S = 10.0
 JUMP_S = 1.0
 
 
 class Guard:
-    """The guard's loop. Each round reads the journal and the heartbeats, and reverts the settings that are due."""
+    """The guard's loop. Each round reads the journal and the heartbeats, and reverts the settings
+    that are due."""
 
-    def __init__(self, files: Files, programs: Programs, tick_s: float = TICK_S, heat_s: float = HEAT_S) -> None:
+    def __init__(
+        self, files: Files, programs: Programs, tick_s: float = TICK_S, heat_s: float = HEAT_S
+    ) -> None:
         self.files, self.programs, self.tick_s = files, programs, tick_s
         self.temperatures = TemperatureReader(heat_s)
         self.stamp: list[int] | None = None
         self.entries: list[Entry] = []
         self.broken: str | None = None
-        self.seen: dict[tuple[str, str], Entry] | None = (
-            None  # of a root that serves a user: the entries that it may set
-        )
+        # of a root that serves a user: the entries that it may set
+        self.seen: dict[tuple[str, str], Entry] | None = None
         self.unseen: list[str] = []
-        self.unrecorded: dict[tuple[str, str], Result] = {}  # reverted, but the journal could not be written yet
-        self.beats: dict[str, tuple[int, float]] = {}  # by owner: the last heartbeat, and when the guard saw it
+        # reverted, but the journal could not be written yet
+        self.unrecorded: dict[tuple[str, str], Result] = {}
+        # by owner: the last heartbeat, and when the guard saw it
+        self.beats: dict[str, tuple[int, float]] = {}
         self.others: tuple[claims.SettingClaim, ...] = ()
         self.hot: dict[str, str] = {}  # by GPU: the text of its temperature
         before = files.state()
@@ -94,8 +103,8 @@ class Guard:
         self.to_end = True
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Watch the settings until none is left to watch. Call `ready` after each round. An exception in a round is
-        logged, and the guard continues."""
+        """Watch the settings until none is left to watch. Call `ready` after each round. An
+        exception in a round is logged, and the guard continues."""
         self.temperatures.start()
         self.files.write_pid()
         self.files.log(f"watching, process {os.getpid()}")
@@ -111,16 +120,21 @@ class Guard:
             time.sleep(self.tick_s)
 
     def check_once(self) -> bool:
-        """Read the journal, the heartbeats and the temperatures once, and revert what is due. Return False if the guard
-        must end, because nothing is left to watch, another guard took over, or all reverts after a SIGTERM are done."""
-        self.files.take_guard_lock()  # take the lock again if another program took the place that was offered
+        """Read the journal, the heartbeats and the temperatures once, and revert what is due.
+        Return False if the guard must end, because nothing is left to watch, another guard took
+        over, or all reverts after a SIGTERM are done."""
+        # take the lock again if another program took the place that was offered
+        self.files.take_guard_lock()
         asking = self.files.asked_to_leave()
         if asking is not None:
             if self.programs.is_guard(asking) and self.files.make_way(asking):
                 self.files.log("ending: another guard takes over")
                 return False
             self.files.ask_to_leave(False)
-            self.files.log("another process asked this guard to make way but did not take over; this guard continues")
+            self.files.log(
+                "another process asked this guard to make way but did not take over; "
+                "this guard continues"
+            )
         self.read()
         self.publish_again()
         self.check_heartbeats()
@@ -157,8 +171,9 @@ class Guard:
             self.broken = str(why)
 
     def publish_again(self) -> None:
-        """Publish the journal's entries again if the host's register has lost them, so that other users see the
-        changes. If the journal is lost too, publish the entries that the guard has in memory."""
+        """Publish the journal's entries again if the host's register has lost them, so that other
+        users see the changes. If the journal is lost too, publish the entries that the guard has in
+        memory."""
         if not self.entries or time.monotonic() < self.publish_again_at:
             return
         self.publish_again_at = time.monotonic() + PUBLISHED_CHECK_S
@@ -170,19 +185,23 @@ class Guard:
         try:
             self.read()
             self.files.publish(self.entries if self.broken else self.files.load()["entries"])
-            self.files.log("the register of the host had lost the settings; they are published again")
+            self.files.log(
+                "the register of the host had lost the settings; they are published again"
+            )
         except UnreadableJournal:
             self.stamp = None  # the journal broke just now
         finally:
             self.files.release()
 
     def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
-        """Return those entries of the journal that this guard must watch. A guard that runs as root watches only
-        entries that were in the journal at its start."""
+        """Return those entries of the journal that this guard must watch. A guard that runs as root
+        watches only entries that were in the journal at its start."""
         found = [
             entry
             for entry in journal["entries"]
-            if entry.get("watch") and entry.get("state") != "kept" and entry["boot_id"] == self.files.boot_id
+            if entry.get("watch")
+            and entry.get("state") != "kept"
+            and entry["boot_id"] == self.files.boot_id
         ]
         if self.programs.user is None:
             return found
@@ -200,8 +219,9 @@ class Guard:
     # ---- the settings that are due
 
     def check_heartbeats(self) -> None:
-        """Record which owners have sent a heartbeat, and which trials are new. If the guard itself was paused, for
-        example because the machine slept, each owner gets the full heartbeat time again."""
+        """Record which owners have sent a heartbeat, and which trials are new. If the guard itself
+        was paused, for example because the machine slept, each owner gets the full heartbeat time
+        again."""
         now = time.monotonic()
         if now - self.ran_at > ASLEEP_S + self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
@@ -212,12 +232,18 @@ class Guard:
             beat = self.files.beat(owner)
             if owner not in self.beats or self.beats[owner][0] != beat:
                 self.beats[owner] = (beat, now)
-        lasts = {e["watch"]["trial"]: e["watch"]["trial_s"] for e in self.entries if e["watch"].get("trial")}
-        self.trials = {trial: ends_at(self.trials.get(trial), now + lasts[trial]) for trial in lasts}
+        lasts = {
+            e["watch"]["trial"]: e["watch"]["trial_s"]
+            for e in self.entries
+            if e["watch"].get("trial")
+        }
+        self.trials = {
+            trial: ends_at(self.trials.get(trial), now + lasts[trial]) for trial in lasts
+        }
 
     def check_temperatures(self) -> None:
-        """Record the GPUs that are at their thermal limit. Such a GPU stays recorded until the settings that heat it
-        are reverted, even if it cools down before."""
+        """Record the GPUs that are at their thermal limit. Such a GPU stays recorded until the
+        settings that heat it are reverted, even if it cools down before."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
         self.temperatures.watch(tuple(sorted(gpus)))
         heated = {e["gpu_uuid"] for e in self.entries if self.heats(e)}
@@ -225,14 +251,21 @@ class Guard:
         for uuid, index in gpus.items():
             celsius, limit = self.temperatures.celsius.get(uuid), self.temperatures.limits.get(uuid)
             if celsius is not None and limit is not None and celsius >= limit:
-                hot[uuid] = self.hot.get(uuid) or f"GPU{index} reached {celsius} °C, its limit is {limit:g} °C"
+                hot[uuid] = self.hot.get(uuid) or (
+                    f"GPU{index} reached {celsius} °C, its limit is {limit:g} °C"
+                )
             elif uuid in self.hot and uuid in heated:
                 hot[uuid] = self.hot[uuid]
         self.hot = hot
-        stays = [e for e in self.entries if e["gpu_uuid"] in hot and e["setting"] in COOLING and not self.heats(e)]
+        stays = [
+            e
+            for e in self.entries
+            if e["gpu_uuid"] in hot and e["setting"] in COOLING and not self.heats(e)
+        ]
         whys = "; ".join(dict.fromkeys(hot[e["gpu_uuid"]] for e in stays))
         note = (
-            f"{', '.join(map(named, stays))} kept, because a revert could make the GPU hotter: {whys}"
+            f"{', '.join(map(named, stays))} kept, because a revert could make the GPU hotter: "
+            f"{whys}"
             if stays
             else None
         )
@@ -241,9 +274,12 @@ class Guard:
         self.note = note
 
     def heats(self, entry: Entry) -> bool:
-        """Return whether the setting of this journal entry makes its GPU hotter, so that a revert cools the GPU."""
+        """Return whether the setting of this journal entry makes its GPU hotter, so that a revert
+        cools the GPU."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
-        return setting_commands.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz)
+        return setting_commands.heats(
+            entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz
+        )
 
     def silent(self, entry: Entry) -> bool:
         limit_s = entry["watch"].get("heartbeat_s")
@@ -254,8 +290,9 @@ class Guard:
         return [Due(entry, *why) for entry, why in found if why]
 
     def why(self, entry: Entry) -> tuple[str, bool] | None:
-        """Return (reason, trial) if the setting of this journal entry must be reverted now, otherwise None. `trial` is
-        true if the revert only ends a trial and so restores the value from before the trial."""
+        """Return (reason, trial) if the setting of this journal entry must be reverted now,
+        otherwise None. `trial` is true if the revert only ends a trial and so restores the value
+        from before the trial."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
         if self.silent(entry):
             return f"no heartbeat for {watch['heartbeat_s']:g} s", False
@@ -268,8 +305,9 @@ class Guard:
         return None
 
     def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
-        """Return those owners of the entries in `due` that send no heartbeat, as "BOOT_ID:PID:START_TIME". If such an
-        owner has locked the journal, the guard may remove the lock."""
+        """Return those owners of the entries in `due` that send no heartbeat, as
+        "BOOT_ID:PID:START_TIME". If such an owner has locked the journal, the guard may remove the
+        lock."""
         now, found = time.monotonic(), set()
         for entry, _, trial in due:
             overdue = trial and now > self.trials[entry["watch"]["trial"]] + APPLYING_S
@@ -280,14 +318,17 @@ class Guard:
     # ---- reverting
 
     def revert(self, due: Sequence[Due]) -> None:
-        """Lock the journal, read it again, and revert the settings in `due` that still must be reverted. A setting may
-        have been confirmed or reverted just before."""
+        """Lock the journal, read it again, and revert the settings in `due` that still must be
+        reverted. A setting may have been confirmed or reverted just before."""
         if not due or not self.lock(self.silent_owners(due)):
             return
         try:
             self.read()
             self.check_heartbeats()
-            due = sorted(self.due(), key=lambda d: (d.entry["gpu_index"], setting_commands.order(d.entry["setting"])))
+            due = sorted(
+                self.due(),
+                key=lambda d: (d.entry["gpu_index"], setting_commands.order(d.entry["setting"])),
+            )
             if not due:
                 self.forget_failures()
                 return
@@ -308,8 +349,9 @@ class Guard:
             return True  # a broken journal does not prevent the revert
 
     def restore_all(self, due: Sequence[Due]) -> list[Result]:
-        """Revert the settings in `due`: all GPUs in parallel, the settings of one GPU one after the other. Each GPU has
-        a thread, because nvidia-smi can take seconds and can hang for one GPU."""
+        """Revert the settings in `due`: all GPUs in parallel, the settings of one GPU one after the
+        other. Each GPU has a thread, because nvidia-smi can take seconds and can hang for one GPU.
+        """
         self.tried = {one.key for one in due}
         found: dict[tuple[str, str], Result] = {}
 
@@ -328,9 +370,15 @@ class Guard:
         return [found[one.key] for one in due]
 
     def restore(self, due: Due) -> Result:
-        programs, uuid, setting, failed = self.programs, due.entry["gpu_uuid"], due.entry["setting"], None
+        programs, uuid, setting, failed = (
+            self.programs,
+            due.entry["gpu_uuid"],
+            due.entry["setting"],
+            None,
+        )
         untold = self.unrecorded.get(due.key)
-        if untold is not None and untold.due.entry == due.entry:  # unless another program has set it since
+        # unless another program has set it since
+        if untold is not None and untold.due.entry == due.entry:
             return untold
         try:
             back = back_of(due)
@@ -353,14 +401,17 @@ class Guard:
                 program = "tee" if of_cores else "nvidia-smi"
                 failed = setting_commands.failure(code, said, program) or failed
             return Result(
-                due, *setting_commands.restored(setting, way.value, programs.current_value(uuid, setting), failed)
+                due,
+                *setting_commands.restored(
+                    setting, way.value, programs.current_value(uuid, setting), failed
+                ),
             )
         except Exception as error:
             return Result(due, False, f"a defect in the guard: {error!r}")
 
     def settle(self, results: Sequence[Result]) -> None:
-        """Write the results of the reverts to the journal, to the guard's log and to its state file. An entry whose
-        setting could not be reverted stays in the journal."""
+        """Write the results of the reverts to the journal, to the guard's log and to its state
+        file. An entry whose setting could not be reverted stays in the journal."""
         done = [r.due for r in results if r.ok]
         for due, ok, message, _ in results:
             self.files.log(f"{named(due.entry)}: {'' if ok else 'FAILED: '}{message}")
@@ -387,7 +438,9 @@ class Guard:
 
     def failure_text(self, due: Due, message: str) -> str:
         entry = due.entry
-        by_hand = setting_commands.by_hand(entry["gpu_uuid"], entry["setting"], target(due), self.programs.sysfs)
+        by_hand = setting_commands.by_hand(
+            entry["gpu_uuid"], entry["setting"], target(due), self.programs.sysfs
+        )
         return f"{named(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"
 
     def fail(self, why: str) -> None:
@@ -400,9 +453,9 @@ class Guard:
     # ---- the end, and the state file
 
     def end(self) -> bool:
-        """End the guard if no entry is left to watch, and return whether it ended. The journal is locked meanwhile. A
-        Workbench that adds entries holds the same lock until its guard has read them, so the guard cannot end just
-        before it is needed."""
+        """End the guard if no entry is left to watch, and return whether it ended. The journal is
+        locked meanwhile. A Workbench that adds entries holds the same lock until its guard has read
+        them, so the guard cannot end just before it is needed."""
         try:
             if not self.files.take(()):
                 return False
@@ -421,10 +474,17 @@ class Guard:
 
     def write_state(self, running: bool = True) -> None:
         wall, now = time.time(), time.monotonic()
-        limits = {u: self.temperatures.limits[u] for u in self.temperatures.watched if u in self.temperatures.limits}
-        known = self.written_state.get("trials_until_unix_s", {})  # written anew only after the clock has jumped
+        limits = {
+            u: self.temperatures.limits[u]
+            for u in self.temperatures.watched
+            if u in self.temperatures.limits
+        }
+        # written anew only after the clock has jumped
+        known = self.written_state.get("trials_until_unix_s", {})
         until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
-        until = {t: known[t] if abs(known.get(t, 0.0) - at) < JUMP_S else at for t, at in until.items()}
+        until = {
+            t: known[t] if abs(known.get(t, 0.0) - at) < JUMP_S else at for t, at in until.items()
+        }
         state = {
             "running": running,
             "pid": os.getpid(),
@@ -448,5 +508,8 @@ class Guard:
 
     def problem(self) -> str | None:
         names = ", ".join(self.unseen)
-        later = f"{names}: the journal changed after the guard's start, so the guard does not revert this setting"
+        later = (
+            f"{names}: the journal changed after the guard's start, so the guard does not "
+            "revert this setting"
+        )
         return self.broken or (later if self.unseen else None) or self.temperatures.problem

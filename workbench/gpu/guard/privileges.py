@@ -1,14 +1,14 @@
-"""The programs that the guard runs, and its privileges. Workbench sends this module to the host, so it uses
-only the standard library and Python 3.8.
+"""The programs that the guard runs, and its privileges. Workbench sends this module to the host, so
+it uses only the standard library and Python 3.8.
 
-A guard that runs as root through sudo serves the user who called sudo, and reads files that this user can change.
-Therefore:
+A guard that runs as root through sudo serves the user who called sudo, and reads files that this
+user can change. Therefore:
 
-    the guard takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before it opens a file
-    the guard is root only while commands run
-    the guard's programs are chosen at its start, and must be files that only root can change
-    the journal's entries are checked (setting_commands.unfit) before a command line is made from them, and the guard
-    sets only values that were in the journal at its start (guard.py)
+    the guard takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before
+    it opens a file the guard is root only while commands run the guard's programs are chosen at its
+    start, and must be files that only root can change the journal's entries are checked
+    (setting_commands.unfit) before a command line is made from them, and the guard sets only values
+    that were in the journal at its start (guard.py)
 """
 
 # ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)
@@ -31,34 +31,41 @@ from workbench.gpu.settings import claims, root_owned
 from workbench.model import core_values, setting_commands
 
 COMMAND_S = 60.0  # as in settings/command_runner.py
-ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a user
+# of a root that serves a user
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
 class Unsafe(Exception):
-    """Raised if it is not safe for the guard to work as root. The text of the exception is the reason."""
+    """Raised if it is not safe for the guard to work as root. The text of the exception is the
+    reason."""
 
 
 class Programs:
-    """Runs the programs that the guard needs (nvidia-smi, tee, sudo): through sudo, as root, or with the user's own
-    rights."""
+    """Runs the programs that the guard needs (nvidia-smi, tee, sudo): through sudo, as root, or
+    with the user's own rights."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
-        """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and "tee", and under "sudo"
-        the command to put before them, which a guard that is root ignores. Raises Unsafe if the guard runs as root for
-        another user, and a user other than root can change one of the programs."""
+        """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and
+        "tee", and under "sudo" the command to put before them, which a guard that is root ignores.
+        Raises Unsafe if the guard runs as root for another user, and a user other than root can
+        change one of the programs."""
         self.root = os.geteuid() == 0
         self.user = user_served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
         self.nvidia_smi, self.tee = orders.get("nvidia_smi", "nvidia-smi"), orders.get("tee", "tee")
-        self.files: dict[str, str] = {}  # real files of the programs, so that a changed path has no effect
+        # real files of the programs, so that a changed path has no effect
+        self.files: dict[str, str] = {}
         if self.user is not None:
             lift_limits()
             os.environ.clear()
             os.environ.update(ENVIRONMENT)
-            os.initgroups(self.user.pw_name, self.user.pw_gid)  # the groups may give access to the GPU's device files
+            # the groups may give access to the GPU's device files
+            os.initgroups(self.user.pw_name, self.user.pw_gid)
             self.become(self.user.pw_uid, self.user.pw_gid)
             with self.as_root():  # the programs may be in directories that only root can read
-                self.files = {program: unchangeable(program) for program in (self.nvidia_smi, self.tee)}
+                self.files = {
+                    program: unchangeable(program) for program in (self.nvidia_smi, self.tee)
+                }
                 unchangeable(sys.executable)
                 unchangeable(os.__file__)  # and with it the standard library
                 with contextlib.suppress(Unsafe):
@@ -66,16 +73,16 @@ class Programs:
         self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
 
     def become(self, uid: int, gid: int) -> None:
-        """Change the effective user and group of the process. The real user stays root, so that the guard can become
-        root again, and the user cannot signal or trace the guard."""
+        """Change the effective user and group of the process. The real user stays root, so that the
+        guard can become root again, and the user cannot signal or trace the guard."""
         os.seteuid(0)
         os.setegid(gid)
         os.seteuid(uid)
 
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
-        """Run the `with` block as root. The whole process is root meanwhile, so the block may only run commands, and
-        must not open a file."""
+        """Run the `with` block as root. The whole process is root meanwhile, so the block may only
+        run commands, and must not open a file."""
         if self.user is None:
             yield
             return
@@ -89,8 +96,8 @@ class Programs:
         return self.run((*self.sudo, *step.argv), step.stdin)
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
-        """Run a program and return (exit code, its stdout and stderr together). The code is 127 if the program cannot
-        be started, and 124 if it does not end within COMMAND_S seconds."""
+        """Run a program and return (exit code, its stdout and stderr together). The code is 127 if
+        the program cannot be started, and 124 if it does not end within COMMAND_S seconds."""
         try:
             process = subprocess.Popen(
                 argv,
@@ -112,9 +119,9 @@ class Programs:
         return process.returncode, said.decode("utf-8", "replace")
 
     def may_set(self, claim: claims.SettingClaim) -> bool:
-        """Return whether the user who claims to have changed a setting is able to set the value in `claim`: root, this
-        guard's own user, or a user whom sudo lets run the command. True also if this guard may not ask sudo about that
-        user."""
+        """Return whether the user who claims to have changed a setting is able to set the value in
+        `claim`: root, this guard's own user, or a user whom sudo lets run the command. True also if
+        this guard may not ask sudo about that user."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
         if claim.uid in known or (self.user is not None and "sudo" not in self.files):
             return True
@@ -132,8 +139,8 @@ class Programs:
         return True
 
     def is_guard(self, pid: int) -> bool:
-        """Return whether the process `pid` may take this guard's place. It must run as this guard's user or as root,
-        and must not be a set-user-id program."""
+        """Return whether the process `pid` may take this guard's place. It must run as this guard's
+        user or as root, and must not be a set-user-id program."""
         rights = bool({0, os.getuid()} & uids_of(pid))
         if not self.root or not rights:
             return rights
@@ -144,19 +151,21 @@ class Programs:
             return False
 
     def current_value(self, uuid: str, setting: str) -> Any:
-        """Return the current value of a setting. None if the host does not report it, which is always so for a clock
-        lock."""
+        """Return the current value of a setting. None if the host does not report it, which is
+        always so for a clock lock."""
         if setting in setting_commands.OF_CORES:
             return core_values.joined({cpu: value for cpu, value, _ in self.cores(setting)})
         query = setting_commands.SETTINGS[setting].query
         if not query:
             return None
-        code, said = self.run((self.nvidia_smi, "-i", uuid, "--query-gpu=" + query, "--format=csv,noheader,nounits"))
+        code, said = self.run(
+            (self.nvidia_smi, "-i", uuid, "--query-gpu=" + query, "--format=csv,noheader,nounits")
+        )
         return setting_commands.SETTINGS[setting].answer(said) if code == 0 else None
 
     def cores(self, setting: str) -> Iterator[tuple[int, str, int]]:
-        """Yield (core number, value of the setting, number of idle states) for each CPU core that has the setting. For
-        the governor, the number of idle states is 0."""
+        """Yield (core number, value of the setting, number of idle states) for each CPU core that
+        has the setting. For the governor, the number of idle states is 0."""
         root = self.sysfs + "/devices/system/cpu"
         for name in os.listdir(root):
             if name[:3] == "cpu" and name[3:].isdecimal():
@@ -164,10 +173,16 @@ class Programs:
                 texts: list[str] = []
                 with contextlib.suppress(OSError):
                     if setting == "governor":
-                        yield cpu, _text(setting_commands.GOVERNOR_FILES.format(root=self.sysfs, cpu=cpu)), 0
+                        yield (
+                            cpu,
+                            _text(setting_commands.GOVERNOR_FILES.format(root=self.sysfs, cpu=cpu)),
+                            0,
+                        )
                         continue
                     while True:
-                        file = setting_commands.C_STATE_FILES.format(root=self.sysfs, cpu=cpu, state=len(texts))
+                        file = setting_commands.C_STATE_FILES.format(
+                            root=self.sysfs, cpu=cpu, state=len(texts)
+                        )
                         texts.append(_text(file))
                 value = core_values.c_states(texts)
                 if value is not None:
@@ -180,9 +195,14 @@ def _text(path: str) -> str:
 
 
 def lift_limits() -> None:
-    """Remove the limits on CPU time, file size, memory and priority that this process inherited from the user's
-    shell."""
-    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA):
+    """Remove the limits on CPU time, file size, memory and priority that this process inherited
+    from the user's shell."""
+    for limit in (
+        resource.RLIMIT_CPU,
+        resource.RLIMIT_FSIZE,
+        resource.RLIMIT_AS,
+        resource.RLIMIT_DATA,
+    ):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     with contextlib.suppress(OSError):
@@ -190,8 +210,8 @@ def lift_limits() -> None:
 
 
 def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
-    """Return the user for whom a guard that runs as root works: the one with the id `sudo_uid`, the value of SUDO_UID,
-    or None if that is root. Raises Unsafe if there is no such user."""
+    """Return the user for whom a guard that runs as root works: the one with the id `sudo_uid`, the
+    value of SUDO_UID, or None if that is root. Raises Unsafe if there is no such user."""
     try:
         user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdecimal() else None
     except (KeyError, OverflowError):
@@ -202,8 +222,8 @@ def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
 
 
 def unchangeable(program: str) -> str:
-    """Return the path of a program's file without links. Raises Unsafe if anybody but root can change the file or a
-    directory on its path."""
+    """Return the path of a program's file without links. Raises Unsafe if anybody but root can
+    change the file or a directory on its path."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
     while True:
         try:
@@ -211,7 +231,10 @@ def unchangeable(program: str) -> str:
         except OSError as error:
             raise Unsafe(f"{program}: {error.strerror}") from None
         if not root_owned.only_roots(found.st_uid, found.st_gid, found.st_mode):
-            raise Unsafe(f"the guard does not run {program} as root, because users other than root can change {here}")
+            raise Unsafe(
+                f"the guard does not run {program} as root, because users other than root "
+                f"can change {here}"
+            )
         if here == "/":
             return real
         here = os.path.dirname(here)

@@ -22,12 +22,15 @@ READY_S = 10.0
 
 
 def serve(guard: Guard, answers: int) -> None:
-    """Run the guard in the detached process. After the first round, write {"pid": …} as JSON to the pipe with the file
-    descriptor `answers`."""
+    """Run the guard in the detached process. After the first round, write {"pid": …} as JSON to the
+    pipe with the file descriptor `answers`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, guard.request_end)
     os.chdir("/")
-    null, log = os.open(os.devnull, os.O_RDWR), guard.files.open_file("log", os.O_WRONLY | os.O_APPEND)
+    null, log = (
+        os.open(os.devnull, os.O_RDWR),
+        guard.files.open_file("log", os.O_WRONLY | os.O_APPEND),
+    )
     for number, handle in ((0, null), (1, log), (2, log)):
         os.dup2(handle, number)
     pipes = [answers]
@@ -42,8 +45,8 @@ def serve(guard: Guard, answers: int) -> None:
 
 
 def detach(guard: Guard) -> dict[str, Any]:
-    """Start the guard as a daemon, in a session of its own. Return {"pid": process id}, or {"error": text} if the guard
-    ended before its first round."""
+    """Start the guard as a daemon, in a session of its own. Return {"pid": process id}, or
+    {"error": text} if the guard ended before its first round."""
     hears, answers = os.pipe()
     if os.fork() == 0:
         os.close(hears)
@@ -68,8 +71,9 @@ def detach(guard: Guard) -> dict[str, Any]:
 
 
 def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
-    """Start a guard, or wait until the guard that already runs has read the newest version of the journal. `options`
-    are arguments of `Guard`. Return {"pid": process id of the guard}, or {"error": text}."""
+    """Start a guard, or wait until the guard that already runs has read the newest version of the
+    journal. `options` are arguments of `Guard`. Return {"pid": process id of the guard}, or
+    {"error": text}."""
     files.prepare()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
@@ -88,15 +92,18 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
 def main() -> None:
     """Start the guard and print {"pid": …} or {"error": …} as JSON.
 
-    argv[1] is a JSON object. "root" is gpu/ of the state directory, and "register" is the host's register directory.
-    "options" has "tick_s" and "heat_s": the seconds between two rounds, and between two readings of temperatures.
-    "nvidia_smi" and "tee" are paths of programs, and "sudo" the list of words to put before their commands.
+    argv[1] is a JSON object. "root" is gpu/ of the state directory, and "register" is the host's
+    register directory. "options" has "tick_s" and "heat_s": the seconds between two rounds, and
+    between two readings of temperatures. "nvidia_smi" and "tee" are paths of programs, and "sudo"
+    the list of words to put before their commands.
     """
     orders = json.loads(sys.argv[1])
     os.umask(0o077)
     try:
         programs = Programs(orders)
-        answer = begin(Files(orders["root"], orders.get("register")), programs, orders.get("options", {}))
+        answer = begin(
+            Files(orders["root"], orders.get("register")), programs, orders.get("options", {})
+        )
     except OSError as error:
         answer = {"error": f"{error.filename or 'guard'}: {error.strerror}"}
     except Unsafe as why:

@@ -1,8 +1,10 @@
-"""Readings of GPU temperatures and thermal limits for the guard. NVML is called through ctypes, because the package
-pynvml would need 15 MB of memory. A thread makes the calls, because a driver call can hang for ever.
+"""Readings of GPU temperatures and thermal limits for the guard. NVML is called through ctypes,
+because the package pynvml would need 15 MB of memory. A thread makes the calls, because a driver
+call can hang for ever.
 
-Workbench sends this module to the host, so it uses only the standard library and Python 3.8. The environment variable
-WORKBENCH_SIM_DRIVER names a Python file that replaces NVML, and WORKBENCH_NVML_LIBRARY another NVML library.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8. The
+environment variable WORKBENCH_SIM_DRIVER names a Python file that replaces NVML, and
+WORKBENCH_NVML_LIBRARY another NVML library.
 """
 
 from __future__ import annotations
@@ -16,13 +18,18 @@ from typing import Any
 LIMIT_C = 85.0  # if the driver does not report its thermal limit
 PLAUSIBLE_C = (50.0, 120.0)
 RETRY_S = 10.0  # until the next try with an absent driver or a lost GPU
-# nvml.h: nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+# nvml.h: nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t,
+# NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
 SENSOR_GPU, THRESHOLD_SLOWDOWN, SLOWDOWN_T_LIMIT = 0, 1, 194
 CLOCKS = {"gpu_clocks": 1, "memory_clocks": 2}  # nvmlClockType_t of the clock that a lock acts on
 
 
 class Temperature(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint), ("sensorType", ctypes.c_uint), ("temperature", ctypes.c_int))
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("sensorType", ctypes.c_uint),
+        ("temperature", ctypes.c_int),
+    )
 
 
 class Margin(ctypes.Structure):
@@ -51,13 +58,13 @@ class NvmlField(ctypes.Structure):
 
 
 class NvmlFailure(Exception):
-    """Raised if an NVML call fails. The argument of the exception is NVML's return code, 13 if this driver lacks the
-    function."""
+    """Raised if an NVML call fails. The argument of the exception is NVML's return code, 13 if this
+    driver lacks the function."""
 
 
 def load() -> Any:
-    """Load NVML, and return the library, whose attributes are its C functions. Raises OSError if the library is
-    missing."""
+    """Load NVML, and return the library, whose attributes are its C functions. Raises OSError if
+    the library is missing."""
     path = os.environ.get("WORKBENCH_SIM_DRIVER")
     if path:
         import runpy
@@ -96,7 +103,9 @@ class Sensors:
     def handle(self, uuid: str) -> Any:
         if uuid not in self.handles:
             made = ctypes.c_void_p()
-            self.call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(made))
+            self.call(
+                "nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(made)
+            )
             self.handles[uuid] = made
         return self.handles[uuid]
 
@@ -108,7 +117,8 @@ class Sensors:
                 self.call("nvmlDeviceGetTemperatureV", handle, ctypes.byref(reading))
                 return int(reading.temperature)
             except NvmlFailure as refused:
-                if refused.args[0] not in (3, 13, 25):  # not supported, not known to this driver, another version
+                # not supported, not known to this driver, another version
+                if refused.args[0] not in (3, 13, 25):
                     raise
                 self.newer = False
         value = ctypes.c_uint()
@@ -116,8 +126,9 @@ class Sensors:
         return int(value.value)
 
     def limit(self, uuid: str) -> float:
-        """Return the temperature in °C at which the driver slows the GPU `uuid` down. The driver reports it as a margin
-        (Ada and later) or as a threshold. If it reports neither, return LIMIT_C."""
+        """Return the temperature in °C at which the driver slows the GPU `uuid` down. The driver
+        reports it as a margin (Ada and later) or as a threshold. If it reports neither, return
+        LIMIT_C."""
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
@@ -139,7 +150,12 @@ class Sensors:
 
     def limit_by_threshold(self, uuid: str) -> float:
         value = ctypes.c_uint()
-        self.call("nvmlDeviceGetTemperatureThreshold", self.handle(uuid), THRESHOLD_SLOWDOWN, ctypes.byref(value))
+        self.call(
+            "nvmlDeviceGetTemperatureThreshold",
+            self.handle(uuid),
+            THRESHOLD_SLOWDOWN,
+            ctypes.byref(value),
+        )
         return float(value.value)
 
     def highest_mhz(self, uuid: str, clock: int) -> float | None:
@@ -152,10 +168,10 @@ class Sensors:
 
 
 class TemperatureReader:
-    """A thread that reads temperatures. Every `pace_s` seconds it reads the GPUs whose UUIDs are in `watched`. By UUID,
-    `celsius` has their temperatures and `limits` their thermal limits in °C. `highest_mhz` has the highest clock in MHz
-    by (UUID, key of the setting that locks this clock). `problem` says why some GPUs cannot be read, None if all
-    can."""
+    """A thread that reads temperatures. Every `pace_s` seconds it reads the GPUs whose UUIDs are in
+    `watched`. By UUID, `celsius` has their temperatures and `limits` their thermal limits in °C.
+    `highest_mhz` has the highest clock in MHz by (UUID, key of the setting that locks this clock).
+    `problem` says why some GPUs cannot be read, None if all can."""
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
@@ -169,8 +185,8 @@ class TemperatureReader:
         self.asked_at = self.asking_since = 0.0
 
     def start(self) -> None:
-        """Start the thread that reads temperatures. Call this after the guard's forks, because Python 3.13 starts no
-        thread that was created before a fork."""
+        """Start the thread that reads temperatures. Call this after the guard's forks, because
+        Python 3.13 starts no thread that was created before a fork."""
         threading.Thread(target=self.run, name="temperatures", daemon=True).start()
 
     def watch(self, uuids: tuple[str, ...]) -> None:
@@ -194,7 +210,8 @@ class TemperatureReader:
             self.wake.clear()
 
     def read(self) -> bool:
-        """Read the temperatures of all watched GPUs once, and return whether at least one GPU answered."""
+        """Read the temperatures of all watched GPUs once, and return whether at least one GPU
+        answered."""
         self.asking_since, problem = time.monotonic(), None
         for uuid in self.watched:
             try:
@@ -202,7 +219,10 @@ class TemperatureReader:
                 self.celsius[uuid] = self.sensors.celsius(uuid)
                 if uuid not in self.limits:
                     self.highest_mhz.update(
-                        {(uuid, lock): self.sensors.highest_mhz(uuid, CLOCKS[lock]) for lock in CLOCKS}
+                        {
+                            (uuid, lock): self.sensors.highest_mhz(uuid, CLOCKS[lock])
+                            for lock in CLOCKS
+                        }
                     )
                     self.limits[uuid] = self.sensors.limit(uuid)
             except (NvmlFailure, OSError) as why:
@@ -214,4 +234,8 @@ class TemperatureReader:
         return bool(self.celsius)
 
     def reason(self, why: Exception) -> str:
-        return str(why) if isinstance(why, OSError) else f"the driver answers NVML error {why.args[0]}"
+        return (
+            str(why)
+            if isinstance(why, OSError)
+            else (f"the driver answers NVML error {why.args[0]}")
+        )

@@ -1,5 +1,5 @@
-"""Settings of GPUs and of their host's CPU cores: plan, apply, verify and revert them. model/settings.py lists all
-settings, and model/setting_commands.py has their commands.
+"""Settings of GPUs and of their host's CPU cores: plan, apply, verify and revert them.
+model/settings.py lists all settings, and model/setting_commands.py has their commands.
 
 plan                            makes commands from requested settings
 apply, revert                   change and revert settings: write the journal, run commands, read the values back

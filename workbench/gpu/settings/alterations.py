@@ -1,7 +1,7 @@
 """The settings that Workbench changed, compared with the host's present values.
 
-An Alteration describes one changed setting for the screen and the results. It is made from an entry of the journal, or
-from the claim of another user in the host's register."""
+An Alteration describes one changed setting for the screen and the results. It is made from an entry
+of the journal, or from the claim of another user in the host's register."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from workbench.model.setting_commands import is_lock
 from workbench.model.setting_records import Alteration, Drift
 from workbench.model.settings import label_of, place_of, setting_of
 
-# -- from the journal ------------------------------------------------------------------------------------------------
+# -- from the journal ------------------------------------------------------------------------------
 
 
 async def records(
     host: Host, energy_j: Mapping[str, float] | None = None
 ) -> tuple[tuple[Record, ...], tuple[Mapping[str, Any], ...]]:
-    """Read the journal of changed settings. Return (entries, each with the state of the process that made it; lines of
-    the journal's log). `energy_j` has the GPUs' energy counters in joules by UUID, which show a reload of the driver.
-    Raises SettingsError if the journal cannot be read."""
+    """Read the journal of changed settings. Return (entries, each with the state of the process
+    that made it; lines of the journal's log). `energy_j` has the GPUs' energy counters in joules by
+    UUID, which show a reload of the driver. Raises SettingsError if the journal cannot be read."""
     state = await journals.read(host)
     return state.records(energy_j), state.log
 
 
 async def alterations(host: Host) -> tuple[Alteration, ...]:
-    """Return the settings that Workbench changed on this host, without those that a restart has reset."""
+    """Return the settings that Workbench changed on this host, without those that a restart has
+    reset."""
     found, _ = await records(host)
     return tuple(alteration(record) for record in found if record.why_lost is None)
 
 
 async def forget_lost(host: Host, energy_j: Mapping[str, float]) -> None:
-    """Remove from the journal the entries whose settings a restart of the host or the driver has reset, so that each is
-    reported only once. `energy_j` has the GPUs' energy counters in joules by UUID."""
+    """Remove from the journal the entries whose settings a restart of the host or the driver has
+    reset, so that each is reported only once. `energy_j` has the GPUs' energy counters in joules by
+    UUID."""
     async with journals.locked(host) as held:
         kept = held.journal.without_gone(energy_j)
         if kept.entries != held.journal.entries:
@@ -47,8 +49,8 @@ async def forget_lost(host: Host, energy_j: Mapping[str, float]) -> None:
 
 
 def alteration(record: Record) -> Alteration:
-    """Return an Alteration for the screen, which describes the setting that an entry of this user's journal records as
-    changed."""
+    """Return an Alteration for the screen, which describes the setting that an entry of this user's
+    journal records as changed."""
     entry = record.entry
     return Alteration(
         entry.gpu_index,
@@ -67,17 +69,23 @@ def alteration(record: Record) -> Alteration:
 
 
 def alteration_of(claim: SettingClaim) -> Alteration:
-    """Return an Alteration for the screen, which describes a setting that another Workbench claims to have changed."""
+    """Return an Alteration for the screen, which describes a setting that another Workbench claims
+    to have changed."""
     key = claim.gpu_index, claim.gpu_uuid, claim.setting
-    return Alteration(*key, claim.before, claim.now, claim.set_unix_s, by=claim.by, state=claim.state)
+    return Alteration(
+        *key, claim.before, claim.now, claim.set_unix_s, by=claim.by, state=claim.state
+    )
 
 
-# -- beside the host's values ----------------------------------------------------------------------------------------
+# -- beside the host's values ----------------------------------------------------------------------
 
 
-def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
-    """Return a Drift for each setting in `alterations` that no longer has the value that this user's Workbench set.
-    `others` are the changes by other Workbenches, which can explain the new value."""
+def drifts(
+    alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry
+) -> tuple[Drift, ...]:
+    """Return a Drift for each setting in `alterations` that no longer has the value that this
+    user's Workbench set. `others` are the changes by other Workbenches, which can explain the new
+    value."""
     others_claims = [_claim(other) for other in others]
     found = []
     for one in alterations:
@@ -87,26 +95,38 @@ def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], tele
     return tuple(found)
 
 
-def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) -> tuple[Alteration, ...]:
-    """Return the clock locks that apply now, whichever user set them. The driver cannot report a lock, so the newest
-    known change of each lock is returned."""
+def locks_on(
+    alterations: Sequence[Alteration], others: Sequence[Alteration]
+) -> tuple[Alteration, ...]:
+    """Return the clock locks that apply now, whichever user set them. The driver cannot report a
+    lock, so the newest known change of each lock is returned."""
     by_claim = {_claim(one): one for one in others if is_lock(one.setting)}
     ours = {(a.gpu_uuid, a.setting): a for a in alterations if is_lock(a.setting)}
     found = []
     for key in sorted({*ours, *(claim.key for claim in by_claim)}):
-        by = claims.explaining_claim(list(by_claim), key, None, _entry(ours[key]) if key in ours else None)
+        by = claims.explaining_claim(
+            list(by_claim), key, None, _entry(ours[key]) if key in ours else None
+        )
         found.append(ours[key] if by is None else by_claim[by])
     return tuple(found)
 
 
 def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
-    """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise None."""
-    return claims.drift(_entry(one), None, [_claim(other) for other in others]) if is_lock(one.setting) else None
+    """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise
+    None."""
+    return (
+        claims.drift(_entry(one), None, [_claim(other) for other in others])
+        if is_lock(one.setting)
+        else None
+    )
 
 
-def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[str, ...]:
-    """Return the warnings to show before the user keeps settings without a guard. They name settings whose value has
-    changed already, and settings that are easily lost because persistence mode is off."""
+def cautions(
+    alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry
+) -> tuple[str, ...]:
+    """Return the warnings to show before the user keeps settings without a guard. They name
+    settings whose value has changed already, and settings that are easily lost because persistence
+    mode is off."""
     found = [
         f"{place_of(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
         for d in drifts(alterations, others, telemetry)
@@ -116,7 +136,8 @@ def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], te
         lost = ", ".join(setting.label for setting in mine if setting.needs_persistence)
         if lost and sample.live and sample.persistence is False:
             found.append(
-                f"GPU{sample.index}: persistence mode is off, so {lost} may be lost when the last program that uses "
+                f"GPU{sample.index}: persistence mode is off, so {lost} may be lost when the last "
+                "program that uses "
                 "the GPU ends, possibly the guard; `workbench gpu set --persistence on` prevents it"
             )
     return tuple(found)
@@ -135,4 +156,6 @@ def _entry(one: Alteration) -> dict[str, Any]:
 
 
 def _claim(one: Alteration) -> SettingClaim:
-    return SettingClaim(one.by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s)
+    return SettingClaim(
+        one.by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s
+    )

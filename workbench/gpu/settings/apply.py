@@ -1,12 +1,14 @@
-"""The change of GPU settings: write the journal, start the guard, run the commands, then read the values back.
+"""The change of GPU settings: write the journal, start the guard, run the commands, then read the
+values back.
 
-A plan is applied whole or not at all. If one of its commands fails, those before it are rolled back. nvidia-smi's exit
-status is not trusted, because it is 0 for a setting that is not supported; the values are read back and compared. A
-clock lock cannot be read back, so it is "not checked" until a load has shown the clocks.
+A plan is applied whole or not at all. If one of its commands fails, those before it are rolled
+back. nvidia-smi's exit status is not trusted, because it is 0 for a setting that is not supported;
+the values are read back and compared. A clock lock cannot be read back, so it is "not checked"
+until a load has shown the clocks.
 
-Other users change the same GPUs. Therefore Workbench reads the present values before each change, and looks in the
-claims of other Workbenches (claims.py) for values that another user has set. Such a value is temporary and never counts
-as the previous value.
+Other users change the same GPUs. Therefore Workbench reads the present values before each change,
+and looks in the claims of other Workbenches (claims.py) for values that another user has set. Such
+a value is temporary and never counts as the previous value.
 """
 
 from __future__ import annotations
@@ -34,13 +36,29 @@ from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
 from workbench.model.gpu import GpuInfo
 from workbench.model.setting_commands import equal, is_lock
-from workbench.model.setting_records import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
-from workbench.model.settings import DEFAULT, HOST, PERSISTENCE, UNKNOWN, SettingValue, label_of, place_of, setting_of
+from workbench.model.setting_records import (
+    GuardView,
+    InForce,
+    SettingCommand,
+    SettingOutcome,
+    SettingsReport,
+)
+from workbench.model.settings import (
+    DEFAULT,
+    HOST,
+    PERSISTENCE,
+    UNKNOWN,
+    SettingValue,
+    label_of,
+    place_of,
+    setting_of,
+)
 
 RETRY_S = (0.1, 0.4)
 StartGuard: TypeAlias = Callable[[], Awaitable[GuardView | None]]
 Watch: TypeAlias = Callable[[JournalEntry, JournalEntry | None], Mapping[str, Any]]
-KnownValue: TypeAlias = tuple[SettingValue | None, str]  # a value and its source: JournalEntry.before_known
+# a value and its source: JournalEntry.before_known
+KnownValue: TypeAlias = tuple[SettingValue | None, str]
 
 
 async def apply(
@@ -52,15 +70,16 @@ async def apply(
     guard: StartGuard | None = None,
     watch: Watch | None = None,
 ) -> SettingsReport:
-    """Run the commands of a plan and return the report. If a command fails, the commands after it are not
-    run, and those before it are rolled back. With `dry_run` no command is run.
+    """Run the commands of a plan and return the report. If a command fails, the commands after it
+    are not run, and those before it are rolled back. With `dry_run` no command is run.
 
-    `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under the journal's lock,
-    once the previous values are on disk and before the first command. If it raises, nothing is changed. `watch` returns
-    the guard's instructions for a new entry, given the entry and the earlier entry of the same setting.
+    `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under
+    the journal's lock, once the previous values are on disk and before the first command. If it
+    raises, nothing is changed. `watch` returns the guard's instructions for a new entry, given the
+    entry and the earlier entry of the same setting.
 
-    Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, or if the GPUs cannot
-    be read.
+    Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, or
+    if the GPUs cannot be read.
     """
     path, rights = await journals.path_on(host), rights or Rights()
     if not commands:
@@ -73,7 +92,9 @@ async def apply(
         watching = await _start_guard(held, was, guard)
         ran = await command_runner.run_all(host, commands, rights)
         after = await read_values_again(host, {c.setting for c in commands})
-        outcomes = judged.warned_once([judged.of_change(c, before[c], ran.get(c), after, now) for c in commands])
+        outcomes = judged.warned_once(
+            [judged.of_change(c, before[c], ran.get(c), after, now) for c in commands]
+        )
         if all(o.ok for o in outcomes):
             unseen = _unpublished(held.journal)
             for index, one in enumerate(outcomes):
@@ -95,21 +116,26 @@ async def _planned(
     for one in _with_notes(commands, state, now):
         known = _present(one, state, now)
         lost = "" if one.gpu_uuid in stays_loaded else judged.volatile(one, now)
-        found.append(judged.planned(one, known, dry_run, joined(_revert_warning(one, known, rights, now), lost)))
+        found.append(
+            judged.planned(
+                one, known, dry_run, joined(_revert_warning(one, known, rights, now), lost)
+            )
+        )
     return found
 
 
-# -- before the commands ---------------------------------------------------------------------------------------------
+# -- before the commands ---------------------------------------------------------------------------
 
 
 async def _announce(
     held: LockedJournal, commands: Sequence[SettingCommand], watch: Watch | None
 ) -> tuple[CurrentValues, Journal, dict[SettingCommand, KnownValue]]:
-    """Write new journal entries for the commands to disk and publish them. Return (present values, journal from before,
-    previous value of each command's setting).
+    """Write new journal entries for the commands to disk and publish them. Return (present values,
+    journal from before, previous value of each command's setting).
 
-    If another Workbench has announced a change of one of these settings, restore the journal and try again, so that two
-    Workbenches never change one setting at once. Raises SettingsError if that takes longer than WAIT_S seconds.
+    If another Workbench has announced a change of one of these settings, restore the journal and
+    try again, so that two Workbenches never change one setting at once. Raises SettingsError if
+    that takes longer than WAIT_S seconds.
     """
     host, settings = held.host, {c.setting for c in commands}
     keys = {(c.gpu_uuid, c.setting) for c in commands}
@@ -121,18 +147,24 @@ async def _announce(
         state = was
         for one in commands:
             entry = _entry(one, before[one], state, now)
-            state = state.put(replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry)
+            state = state.put(
+                replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry
+            )
         await _save_first(held, state)
         rival = held.rival(keys)
-        if rival is None and _on(held.journal.without_gone(now.energy_j).others, keys) == _on(was.others, keys):
+        if rival is None and _on(held.journal.without_gone(now.energy_j).others, keys) == _on(
+            was.others, keys
+        ):
             return now, was, before
         await _save_first(held, replace(was, others=held.journal.others))
         if rival is not None and time.monotonic() > until:
             where = place_of(rival.gpu_uuid, rival.gpu_index)
             raise SettingsError(
-                f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; nothing was changed",
+                f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; "
+                "nothing was changed",
                 host=host.name,
-                next_step=f"try again when process {rival.pid} has ended; only that user or root can end this process",
+                next_step=f"try again when process {rival.pid} has ended; only that user or root "
+                "can end this process",
             )
         await asyncio.sleep(random.uniform(*RETRY_S))
 
@@ -142,36 +174,48 @@ def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> li
 
 
 def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return (present value of the setting that the command changes, where it comes from). For a clock lock, which the
-    driver cannot report, the second is "claim", "journal", "default" or "unknown". For any other setting it is "read",
-    and the value is None if the driver does not report it."""
+    """Return (present value of the setting that the command changes, where it comes from). For a
+    clock lock, which the driver cannot report, the second is "claim", "journal", "default" or
+    "unknown". For any other setting it is "read", and the value is None if the driver does not
+    report it."""
     if is_lock(one.setting):
         return state.known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
 def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return (value that a revert will restore, where it comes from). Raises SettingsError if the driver does not
-    report a value that it should report, because Workbench changes only settings that it can revert."""
+    """Return (value that a revert will restore, where it comes from). Raises SettingsError if the
+    driver does not report a value that it should report, because Workbench changes only settings
+    that it can revert."""
     if one.gpu_uuid != HOST and (sample := now.sample(one.gpu_uuid)) is None:
         lost = next((s.message for s in now.telemetry.gpus if s.uuid == one.gpu_uuid), None)
-        raise SettingsError(f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); nothing was changed")
+        raise SettingsError(
+            f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); "
+            "nothing was changed"
+        )
     value, how = _present(one, state, now)
     if value is not None:
         return value, how
     if one.gpu_uuid == HOST:
         raise SettingsError(
-            f"the present {label_of(one.setting)} is unknown ({now.cores.problem(one.setting)}); nothing was changed"
+            f"the present {label_of(one.setting)} is unknown ({now.cores.problem(one.setting)}); "
+            "nothing was changed"
         )
     setting = setting_of(one.setting)
-    why = sample.absent.get(setting.reading or "", "the driver does not report it") if sample else ""
-    raise SettingsError(f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed")
+    why = (
+        sample.absent.get(setting.reading or "", "the driver does not report it") if sample else ""
+    )
+    raise SettingsError(
+        f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed"
+    )
 
 
-def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: CurrentValues) -> JournalEntry:
-    """Return the new journal entry for a command. `before` is (present value, where it comes from). If another
-    Workbench claims to have set the present value, the entry gets the value from before that Workbench's change
-    instead."""
+def _entry(
+    one: SettingCommand, before: KnownValue, state: Journal, now: CurrentValues
+) -> JournalEntry:
+    """Return the new journal entry for a command. `before` is (present value, where it comes from).
+    If another Workbench claims to have set the present value, the entry gets the value from before
+    that Workbench's change instead."""
     info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
     key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
     entry = state.get(*key)
@@ -201,8 +245,8 @@ def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: Current
 
 
 def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
-    """Return whether `value` is the driver's default. A revert may set the default even if only another user has
-    reported it."""
+    """Return whether `value` is the driver's default. A revert may set the default even if only
+    another user has reported it."""
     return value == UNKNOWN or equal(one.setting, setting_of(one.setting).default(info), value)
 
 
@@ -211,15 +255,18 @@ async def _save_first(held: LockedJournal, state: Journal) -> None:
         await held.save(state)
     except HostError as error:
         raise SettingsError(
-            f"the previous values could not be saved to disk ({error.message}); nothing was changed",
+            f"the previous values could not be saved to disk ({error.message}); nothing was "
+            "changed",
             host=held.host.name,
             next_step=error.next_step or f"make {held.path} writable",
         ) from None
 
 
-async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | None) -> GuardView | None:
-    """Start the guard before the first command, so that no change is ever without a guard. If it cannot be started,
-    save the journal as it was before (`was`), and raise SettingsError."""
+async def _start_guard(
+    held: LockedJournal, was: Journal, guard: StartGuard | None
+) -> GuardView | None:
+    """Start the guard before the first command, so that no change is ever without a guard. If it
+    cannot be started, save the journal as it was before (`was`), and raise SettingsError."""
     if guard is None:
         return None
     try:
@@ -233,24 +280,33 @@ async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | No
         ) from error
 
 
-# -- notes -----------------------------------------------------------------------------------------------------------
+# -- notes -----------------------------------------------------------------------------------------
 
 
 async def annotated(host: Host, commands: Sequence[SettingCommand]) -> list[SettingCommand]:
-    """Return the commands of a plan. If another program set a setting last, its command gets a note that says so."""
+    """Return the commands of a plan. If another program set a setting last, its command gets a note
+    that says so."""
     if not commands:
         return []
-    return _with_notes(commands, await journals.read(host), await read_values(host, {c.setting for c in commands}))
+    return _with_notes(
+        commands, await journals.read(host), await read_values(host, {c.setting for c in commands})
+    )
 
 
-def _with_notes(commands: Sequence[SettingCommand], state: Journal, now: CurrentValues) -> list[SettingCommand]:
+def _with_notes(
+    commands: Sequence[SettingCommand], state: Journal, now: CurrentValues
+) -> list[SettingCommand]:
     state, noted_commands = state.without_gone(now.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
         entry = state.get(*key)
         ours = entry.facts if entry else None
         by = claims.explaining_claim(state.others, key, live, ours)
-        note = (claims.drift(ours, live, state.others) if ours else None) or (by and f"now {by.text}") or ""
+        note = (
+            (claims.drift(ours, live, state.others) if ours else None)
+            or (by and f"now {by.text}")
+            or ""
+        )
         noted_commands.append(replace(one, note=joined(one.note, note)))
     return noted_commands
 
@@ -260,8 +316,11 @@ def _unpublished(state: Journal) -> str:
     return f"{problem}; other users cannot see this change either" if problem else ""
 
 
-def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues) -> str:
-    """Return a warning if the user's `rights` suffice for a change but not for its revert, otherwise ""."""
+def _revert_warning(
+    one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues
+) -> str:
+    """Return a warning if the user's `rights` suffice for a change but not for its revert,
+    otherwise ""."""
     if one.right is not None or before[0] is None:
         return ""
     value = setting_commands.value_to_restore(before[0])
@@ -270,19 +329,23 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
     return f"these rights allow the change but not its revert: {lacking[0]}" if lacking else ""
 
 
-# -- after the commands ----------------------------------------------------------------------------------------------
+# -- after the commands ----------------------------------------------------------------------------
 
 
 async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Mark the new entries of the journal as applied, remove those whose setting has its previous value again, and save
-    the journal. Return the outcomes. If the journal cannot be saved, their messages say so."""
+    """Mark the new entries of the journal as applied, remove those whose setting has its previous
+    value again, and save the journal. Return the outcomes. If the journal cannot be saved, their
+    messages say so."""
     state = held.journal
     for outcome in outcomes:
         one = outcome.command
         entry = state.get(one.gpu_uuid, one.setting)
         assert entry is not None  # _announce put it there
-        over = entry.over and is_lock(one.setting)  # another user's lock: only the entry shows that it was replaced
-        as_before = equal(entry.setting, entry.now, entry.before) or (one.value == DEFAULT and entry.before == UNKNOWN)
+        # another user's lock: only the entry shows that it was replaced
+        over = entry.over and is_lock(one.setting)
+        as_before = equal(entry.setting, entry.now, entry.before) or (
+            one.value == DEFAULT and entry.before == UNKNOWN
+        )
         if as_before and not over and entry.before_known != claims.TOLD:
             state = state.drop(entry.key)
         else:
@@ -298,16 +361,19 @@ async def _roll_back(
     rights: Rights,
     now: CurrentValues,
 ) -> tuple[list[SettingOutcome], list[SettingOutcome]]:
-    """After a command of a plan has failed, revert the commands that were run. Return (final outcomes of all commands,
-    outcomes of these reverts). `was` is the journal from before the plan, `ran` has the results of the commands that
-    were run, and `now` the values from before the plan."""
+    """After a command of a plan has failed, revert the commands that were run. Return (final
+    outcomes of all commands, outcomes of these reverts). `was` is the journal from before the plan,
+    `ran` has the results of the commands that were run, and `now` the values from before the plan.
+    """
     state = noted(held.journal, "set", outcomes)
     undo: list[JournalEntry] = []
     for outcome in outcomes:
         one = outcome.command
         entry = state.get(one.gpu_uuid, one.setting)
         assert entry is not None
-        if judged.surely_unchanged(outcome, ran.get(one)) or equal(one.setting, outcome.before, one.value):
+        if judged.surely_unchanged(outcome, ran.get(one)) or equal(
+            one.setting, outcome.before, one.value
+        ):
             state = state.back_to(entry.key, was.get(*entry.key))
         else:
             undo.append(replace(entry, before=outcome.before, before_known=outcome.before_known))

@@ -1,14 +1,16 @@
-"""The claims of other Workbenches on this host, and what they mean for a change or a revert by this Workbench. All
-functions are pure.
+"""The claims of other Workbenches on this host, and what they mean for a change or a revert by this
+Workbench. All functions are pure.
 
-Each Workbench has a journal of its own and publishes its entries in the host's register (register.py). A claim of
-another user only explains a value that this Workbench did not set. Workbench never sets a value because of a claim.
+Each Workbench has a journal of its own and publishes its entries in the host's register
+(register.py). A claim of another user only explains a value that this Workbench did not set.
+Workbench never sets a value because of a claim.
 
-An entry is a dict from journal.json. Its `before` is the value from before the oldest change that is not yet reverted,
-if that value is known. Its `over` lists the values that other Workbenches claimed when this Workbench set its value,
-oldest first.
+An entry is a dict from journal.json. Its `before` is the value from before the oldest change that
+is not yet reverted, if that value is known. Its `over` lists the values that other Workbenches
+claimed when this Workbench set its value, oldest first.
 
-Workbench uses this module itself and sends it to the host, so it uses only the standard library and Python 3.8.
+Workbench uses this module itself and sends it to the host, so it uses only the standard library and
+Python 3.8.
 """
 
 from __future__ import annotations
@@ -17,19 +19,30 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workbench.model.setting_commands import SETTINGS, UNKNOWN, equal, is_lock, is_number, shown, was_interrupted
+from workbench.model.setting_commands import (
+    SETTINGS,
+    UNKNOWN,
+    equal,
+    is_lock,
+    is_number,
+    shown,
+    was_interrupted,
+)
 
 RESTORE = "restore"  # set `value`
 DONE = "done"  # the value is in force already
 LEAVE = "leave"  # another Workbench set the value since and knows the same way back
-ASK = "ask"  # only the user can decide: another program changed the value, or only another user knows the one before
+# only the user can decide: another program changed the value, or only another user knows the one
+# before
+ASK = "ask"
 TOLD = "claim"  # source of a `before` that only another user knows
 
 Entry = Mapping[str, Any]
 
 
 class SettingClaim(NamedTuple):
-    """A claim: one setting that another Workbench, according to the host's register, has changed and not reverted."""
+    """A claim: one setting that another Workbench, according to the host's register, has changed
+    and not reverted."""
 
     by: str  # the user who owns the claim's file
     gpu_uuid: str
@@ -51,13 +64,16 @@ class SettingClaim(NamedTuple):
 
     @property
     def text(self) -> str:
-        return f"{shown(self.setting, self.now)}, set by {self.by} with Workbench at {clock(self.set_unix_s)}"
+        return (
+            f"{shown(self.setting, self.now)}, set by {self.by} with Workbench at "
+            f"{clock(self.set_unix_s)}"
+        )
 
 
 class RevertDecision(NamedTuple):
-    """How to revert one setting. `do` is RESTORE (set `value`), DONE (the setting has `value` already), LEAVE (another
-    Workbench set `value` later, and can revert it) or ASK (leave `value` until the user decides). `why` is the reason,
-    as text for the user."""
+    """How to revert one setting. `do` is RESTORE (set `value`), DONE (the setting has `value`
+    already), LEAVE (another Workbench set `value` later, and can revert it) or ASK (leave `value`
+    until the user decides). `why` is the reason, as text for the user."""
 
     do: str
     value: Any
@@ -67,14 +83,17 @@ class RevertDecision(NamedTuple):
 def from_register(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-    """Return (claims of other Workbenches, published entries of this journal). `found` is the content of the host's
-    register, `uid` the owner and `journal` the name of this journal. From other users' entries, only the fields of
-    SettingClaim are used, because register.py has checked them."""
+    """Return (claims of other Workbenches, published entries of this journal). `found` is the
+    content of the host's register, `uid` the owner and `journal` the name of this journal. From
+    other users' entries, only the fields of SettingClaim are used, because register.py has checked
+    them."""
     claims: list[SettingClaim] = []
     own: tuple[Mapping[str, Any], ...] = ()
     for one in found:
         if (one["uid"], one["journal"]) == (uid, journal):
-            own = tuple({k: v for k, v in entry.items() if k != "changing"} for entry in one["entries"])
+            own = tuple(
+                {k: v for k, v in entry.items() if k != "changing"} for entry in one["entries"]
+            )
             continue
         user = "".join(c for c in one["user"] if c.isprintable())[:80]
         by = user if one["uid"] != uid else f"{user} (another state directory)"
@@ -102,17 +121,20 @@ def _claim(entry: Entry, by: str, uid: int) -> SettingClaim:
 
 
 def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
-    """Return those of `claims` that are about the setting `key`, which is (GPU UUID, key of the setting), oldest
-    first."""
+    """Return those of `claims` that are about the setting `key`, which is (GPU UUID, key of the
+    setting), oldest first."""
     return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
 
 
 def credible(
-    claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
+    claims: Sequence[SettingClaim],
+    keys: Collection[tuple[str, str]],
+    may_set: Callable[[SettingClaim], bool],
 ) -> tuple[SettingClaim, ...]:
-    """Return `claims` without forged ones, which could prevent the revert of a setting for ever. A claim is checked
-    only if its setting is in `keys` and is one that the host's value cannot confirm, such as a clock lock. It counts as
-    forged if its user is not able to set the value, which `may_set(claim)` tells."""
+    """Return `claims` without forged ones, which could prevent the revert of a setting for ever. A
+    claim is checked only if its setting is in `keys` and is one that the host's value cannot
+    confirm, such as a clock lock. It counts as forged if its user is not able to set the value,
+    which `may_set(claim)` tells."""
     by_time = sorted(claims, key=lambda c: c.set_unix_s)
     doubted = {(c.uid, c.key): c for c in by_time if SETTINGS[c.setting].easily_forged}
     forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
@@ -122,11 +144,14 @@ def credible(
 def explaining_claim(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
-    """Return the newest claim on the setting `key` that explains the host's present value `live`, because it has the
-    same value. A clock lock cannot be read, so there the newest claim counts. None if there is no such claim, or if
-    this Workbench's own `entry` has the same value and is newer."""
+    """Return the newest claim on the setting `key` that explains the host's present value `live`,
+    because it has the same value. A clock lock cannot be read, so there the newest claim counts.
+    None if there is no such claim, or if this Workbench's own `entry` has the same value and is
+    newer."""
     setting = key[1]
-    matching = [c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
+    matching = [
+        c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)
+    ]
     by = matching[-1] if matching else None
     if by is None or entry is None or not _is_own(entry, live):
         return by
@@ -140,9 +165,9 @@ def _is_own(entry: Entry, live: Any) -> bool:
 def values_underneath(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> list[Any]:
-    """Return the values that other Workbenches have set for the setting `key` and that this Workbench is about to
-    replace, oldest first, for the field `over` of its new journal entry. `live` is the host's present value, and
-    `entry` the earlier entry of the setting, or None."""
+    """Return the values that other Workbenches have set for the setting `key` and that this
+    Workbench is about to replace, oldest first, for the field `over` of its new journal entry.
+    `live` is the host's present value, and `entry` the earlier entry of the setting, or None."""
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
         return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]
@@ -155,8 +180,9 @@ def set_at(entry: Entry) -> float:
 
 
 def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
-    """Return the value that a setting gets if this journal entry is reverted. It is the newest of the entry's values in
-    `over`, set by other Workbenches, that one of them still claims. If there is none, it is the entry's `before`."""
+    """Return the value that a setting gets if this journal entry is reverted. It is the newest of
+    the entry's values in `over`, set by other Workbenches, that one of them still claims. If there
+    is none, it is the entry's `before`."""
     lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(equal(entry["setting"], value, now) for now in lasting):
@@ -164,9 +190,12 @@ def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
     return entry["before"]
 
 
-def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None) -> RevertDecision:
-    """Return the decision how to revert the setting of `entry`. `live` is the host's value now, None if unknown.
-    `target` is the value to restore, by default the one that `remaining_value` returns."""
+def decide_revert(
+    entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None
+) -> RevertDecision:
+    """Return the decision how to revert the setting of `entry`. `live` is the host's value now,
+    None if unknown. `target` is the value to restore, by default the one that `remaining_value`
+    returns."""
     setting, value = entry["setting"], remaining_value(entry, claims) if target is None else target
     by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     if by is not None:
@@ -175,9 +204,15 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
     if live is None or cut or _is_own(entry, live) or entry.get("state") == "pending":
         if live is not None and equal(setting, live, value):
             return RevertDecision(DONE, value, _why_there(entry, live, claims))
-        if target is None and entry.get("before_known") == TOLD and equal(setting, value, entry["before"]):
+        if (
+            target is None
+            and entry.get("before_known") == TOLD
+            and equal(setting, value, entry["before"])
+        ):
             origin = entry.get("origin") or "another user"
-            return RevertDecision(ASK, live, f"only {origin} reports {shown(setting, value)} as the previous value")
+            return RevertDecision(
+                ASK, live, f"only {origin} reports {shown(setting, value)} as the previous value"
+            )
         return RevertDecision(RESTORE, value)
     if equal(setting, live, value) or equal(setting, live, entry["before"]):
         return RevertDecision(DONE, live, "the setting has its previous value already")
@@ -185,15 +220,19 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
 
 
 def _why_there(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
-    """Return, as text for the user, why a setting needs no revert: another Workbench claims to have set its present
-    value, or it has its previous value already."""
+    """Return, as text for the user, why a setting needs no revert: another Workbench claims to have
+    set its present value, or it has its previous value already."""
     by = explaining_claim(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
-    return f"left alone: it is {by.text}" if by is not None else "the setting has its previous value already"
+    return (
+        f"left alone: it is {by.text}"
+        if by is not None
+        else ("the setting has its previous value already")
+    )
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
-    """Return the decision how to revert the setting of `entry`, which another Workbench has changed since. `by` is the
-    claim with which that Workbench announced its change."""
+    """Return the decision how to revert the setting of `entry`, which another Workbench has changed
+    since. `by` is the claim with which that Workbench announced its change."""
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):
@@ -201,13 +240,16 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     # Only this journal knows the value before ours.
     ours = shown(setting, entry["before"])
     return RevertDecision(
-        ASK, by.now, f"it is {by.text}; its revert sets {back}, not {ours}, the value before this Workbench's change"
+        ASK,
+        by.now,
+        f"it is {by.text}; its revert sets {back}, not {ours}, the value before this "
+        "Workbench's change",
     )
 
 
 def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
-    """Return a message if the host's present value `live` differs from the value of this journal entry. None if it does
-    not differ or is unknown."""
+    """Return a message if the host's present value `live` differs from the value of this journal
+    entry. None if it does not differ or is unknown."""
     setting, now = entry["setting"], entry["now"]
     by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {shown(setting, now)} by Workbench"

@@ -1,5 +1,6 @@
-"""Contrasts: comparisons of a GPU's clocks under the same load with a lock, with another lock, or with none. Only a
-contrast proves that a lock has an effect, because the GPU might choose a clock inside the lock's range anyway."""
+"""Contrasts: comparisons of a GPU's clocks under the same load with a lock, with another lock, or
+with none. Only a contrast proves that a lock has an effect, because the GPU might choose a clock
+inside the lock's range anyway."""
 
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ from workbench.model.gpu import Telemetry
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import LOCKS, MEMORY_CLOCKS, ClockRange, ClockSetting
 
-LOADED_PCT = 50.0  # utilization from which a reading counts: an idle GPU lowers its clocks whatever the lock
+# utilization from which a reading counts: an idle GPU lowers its clocks whatever the lock
+LOADED_PCT = 50.0
 SLACK_MHZ = 30  # clocks move in steps of 15 MHz (GeForce and RTX PRO) or less
 ENOUGH = 5  # readings under load
 BINDS_SHARE = 0.5  # share of the readings that name a limiter
-FREE_SHARE = 0.1  # if at most this share of the readings names a limiter, nothing held the clock down
+# if at most this share of the readings names a limiter, nothing held the clock down
+FREE_SHARE = 0.1
 POWER, UNNAMED = "power", "a limiter that the driver does not name"
-CONTRAST_MHZ = 60  # distance of two different clocks; a power limit moves a clock by less under one load
+# distance of two different clocks; a power limit moves a clock by less under one load
+CONTRAST_MHZ = 60
 MOST_KEPT = 64
 CAPS = {
     "SW power cap": POWER,
@@ -35,8 +39,9 @@ CAPS = {
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A measured clock of one GPU under `load`, while `lock` was set (None: no lock). `circumstances` is a text that
-    names everything else that affects the clock: the power limit, the lock of the other clock, and the driver."""
+    """A measured clock of one GPU under `load`, while `lock` was set (None: no lock).
+    `circumstances` is a text that names everything else that affects the clock: the power limit,
+    the lock of the other clock, and the driver."""
 
     gpu_uuid: str
     setting: str
@@ -48,8 +53,8 @@ class Clock:
     unix_s: float = 0.0
 
     def differs_only_in_lock(self, other: Clock) -> bool:
-        """Return whether the two clocks were measured on the same GPU, under the same load and circumstances, but with
-        different locks."""
+        """Return whether the two clocks were measured on the same GPU, under the same load and
+        circumstances, but with different locks."""
         mine, theirs = ((c.gpu_uuid, c.setting, c.load, c.circumstances) for c in (self, other))
         return mine == theirs and self.lock != other.lock
 
@@ -60,20 +65,26 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class ContrastEvidence:
-    """The clocks measured so far, and the locks that they have proved to work. `clocks` has the newest clock of each
-    GPU, load and lock. `shown` has the proved locks as (GPU UUID, setting, value, Unix time of the change)."""
+    """The clocks measured so far, and the locks that they have proved to work. `clocks` has the
+    newest clock of each GPU, load and lock. `shown` has the proved locks as (GPU UUID, setting,
+    value, Unix time of the change)."""
 
     clocks: tuple[Clock, ...] = ()
     shown: tuple[tuple[Any, ...], ...] = ()
     load: str = field(default="", compare=False)  # the load under judgement
-    others: tuple[Alteration, ...] = field(default=(), compare=False)  # the present changes of other Workbenches
+    # the present changes of other Workbenches
+    others: tuple[Alteration, ...] = field(default=(), compare=False)
 
     def with_clocks(self, found: Iterable[Clock]) -> ContrastEvidence:
         new = {clock.key: clock for clock in (*self.clocks, *found)}
-        return replace(self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MOST_KEPT:])
+        return replace(
+            self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MOST_KEPT:]
+        )
 
     def with_shown(self, found: Iterable[Alteration]) -> ContrastEvidence:
-        return replace(self, shown=tuple(dict.fromkeys([*self.shown, *map(_key, found)]))[-MOST_KEPT:])
+        return replace(
+            self, shown=tuple(dict.fromkeys([*self.shown, *map(_key, found)]))[-MOST_KEPT:]
+        )
 
     def has_shown(self, one: Alteration) -> bool:
         return _key(one) in self.shown
@@ -83,32 +94,39 @@ def _key(one: Alteration) -> tuple[Any, ...]:
     return (one.gpu_uuid, one.setting, str(one.now), one.set_unix_s or one.since_unix_s)
 
 
-# -- readings under a load -------------------------------------------------------------------------------------------
+# -- readings under a load -------------------------------------------------------------------------
 
 
 def loaded(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
-    """Return the readings of one GPU that were made under load, with a utilization of at least LOADED_PCT percent."""
-    return [r for m in moments for r in m.gpus if r.gpu_index == gpu_index and (r.gpu_util_pct or 0.0) >= LOADED_PCT]
+    """Return the readings of one GPU that were made under load, with a utilization of at least
+    LOADED_PCT percent."""
+    return [
+        r
+        for m in moments
+        for r in m.gpus
+        if r.gpu_index == gpu_index and (r.gpu_util_pct or 0.0) >= LOADED_PCT
+    ]
 
 
 def clock_of(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
-    """Return the clock in MHz that the lock `setting` limits (SM or memory clock). None if the driver did not report
-    it."""
+    """Return the clock in MHz that the lock `setting` limits (SM or memory clock). None if the
+    driver did not report it."""
     found: int | None = getattr(reading, setting.clock)
     return found
 
 
 def caps(reading: BenchmarkReading) -> set[str]:
-    """Return the causes that lower the clock according to the driver, such as {"power", "temperature"}."""
+    """Return the causes that lower the clock according to the driver, such as {"power",
+    "temperature"}."""
     return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
 
 
 def clocks_of(
     alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry, load: str
 ) -> tuple[Clock, ...]:
-    """Return the measured clocks of every GPU that was busy under the load named `load`. `alterations` are the settings
-    that apply, whoever made them. A clock is left out if it cannot be compared, because heat lowered it or the power
-    limit changed meanwhile."""
+    """Return the measured clocks of every GPU that was busy under the load named `load`.
+    `alterations` are the settings that apply, whoever made them. A clock is left out if it cannot
+    be compared, because heat lowered it or the power limit changed meanwhile."""
     locks = {(a.gpu_uuid, a.setting): a.now for a in alterations if isinstance(a.now, ClockRange)}
     found: list[Clock] = []
     for info in telemetry.infos:
@@ -120,9 +138,22 @@ def clocks_of(
             mhz = [value for r in readings if (value := clock_of(r, setting)) is not None]
             if len(mhz) < ENOUGH:
                 continue
-            around = f"{limits}|{locks.get((info.uuid, other.key))}|{telemetry.driver.driver_version}"
+            around = (
+                f"{limits}|{locks.get((info.uuid, other.key))}|{telemetry.driver.driver_version}"
+            )
             lock = locks.get((info.uuid, setting.key))
-            found.append(Clock(info.uuid, setting.key, lock, load, around, round(median(mhz)), limiter, time.time()))
+            found.append(
+                Clock(
+                    info.uuid,
+                    setting.key,
+                    lock,
+                    load,
+                    around,
+                    round(median(mhz)),
+                    limiter,
+                    time.time(),
+                )
+            )
     return tuple(found)
 
 
@@ -139,26 +170,37 @@ def within(mhz: float, lock: ClockRange) -> bool:
 
 
 def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock of `known` which proves that a lock has an effect, because it differs from `clock`. It must have
-    been measured with another lock or with none, under the same circumstances. None if there is no such clock."""
-    return next((other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)), None)
+    """Return a clock of `known` which proves that a lock has an effect, because it differs from
+    `clock`. It must have been measured with another lock or with none, under the same
+    circumstances. None if there is no such clock."""
+    return next(
+        (other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)),
+        None,
+    )
 
 
 def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock of `known`, measured without a lock, which proves that the lock raised `clock`, although not up to
-    the lock's minimum. None if there is no such clock."""
+    """Return a clock of `known`, measured without a lock, which proves that the lock raised
+    `clock`, although not up to the lock's minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
-    free = (o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o))
+    free = (
+        o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o)
+    )
     return next((other for other in free if clock.mhz - other.mhz >= CONTRAST_MHZ), None)
 
 
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock of `known` which proves that locks have no effect on this GPU: it has the same MHz as `clock`,
-    although it was measured with another lock and is above that lock's range. None if there is no such clock."""
+    """Return a clock of `known` which proves that locks have no effect on this GPU: it has the same
+    MHz as `clock`, although it was measured with another lock and is above that lock's range. None
+    if there is no such clock."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
-        if clock.differs_only_in_lock(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:
+        if (
+            clock.differs_only_in_lock(other)
+            and above
+            and abs(clock.mhz - other.mhz) < CONTRAST_MHZ
+        ):
             return other
     return None
 
@@ -171,13 +213,15 @@ def _moved(clock: Clock, other: Clock) -> bool:
         return False
     if theirs is None:
         return not within(other.mhz, asked)
-    return within(other.mhz, theirs) and not (within(other.mhz, asked) and within(clock.mhz, theirs))
+    return within(other.mhz, theirs) and not (
+        within(other.mhz, asked) and within(clock.mhz, theirs)
+    )
 
 
 def limiter_of_difference(clock: Clock, other: Clock) -> str | None:
-    """Return what lowered the slower of two clocks, such as "power", and so explains their difference without any lock.
-    None if nothing did. For two memory clocks that the power limit lowered, return None too, because memory clocks have
-    few steps."""
+    """Return what lowered the slower of two clocks, such as "power", and so explains their
+    difference without any lock. None if nothing did. For two memory clocks that the power limit
+    lowered, return None too, because memory clocks have few steps."""
     if clock.setting == MEMORY_CLOCKS.key and clock.limiter == other.limiter == POWER:
         return None
     return min(clock, other, key=lambda c: c.mhz).limiter

@@ -16,7 +16,8 @@ from workbench.model.setting_records import SettingCommand
 GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
 NO_PERMISSION = re.compile("insufficient permissions|does not have permission", re.IGNORECASE)
 NOT_ROOT_ENOUGH = (
-    "NO_PERMISSION: the driver does not accept this root, as in an unprivileged container or one without "
+    "NO_PERMISSION: the driver does not accept this root, as in an unprivileged container or one "
+    "without "
     "CAP_SYS_ADMIN: change settings on the machine that runs it"
 )
 COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: seconds
@@ -24,8 +25,9 @@ COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: se
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The result of a command. `failure` is the reason why it failed, None if it succeeded. `unsure` means that the
-    command failed but may have changed the setting. `hung` means that the command did not end in time."""
+    """The result of a command. `failure` is the reason why it failed, None if it succeeded.
+    `unsure` means that the command failed but may have changed the setting. `hung` means that the
+    command did not end in time."""
 
     failure: str | None = None
     unsure: bool = False
@@ -51,16 +53,20 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
         return Ran(error.message)
     except HostError as error:
         return Ran(error.message, unsure=True)
-    # tee repeats its input, so only its error output counts, and it may have written to some of the cores. A lost GPU
-    # may have been lost after the change.
+    # tee repeats its input, so only its error output counts, and it may have written to some of the
+    # cores. A lost GPU may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
     why = setting_commands.failure(done.returncode, said, name)
     if why and name == "nvidia-smi" and NO_PERMISSION.search(why):
         why = f"{why.rstrip('.')}; {NOT_ROOT_ENOUGH}"
-    return Ran(why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST))
+    return Ran(
+        why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST)
+    )
 
 
-async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
+async def run_all(
+    host: Host, commands: Sequence[SettingCommand], rights: Rights
+) -> dict[SettingCommand, Ran]:
     """Run the commands up to the first failure, and return the result of each command that was run."""
     ran: dict[SettingCommand, Ran] = {}
     for one in commands:
@@ -70,9 +76,12 @@ async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights
     return ran
 
 
-async def try_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
-    """Run every command, even after a failure, and return the result of each. A command is skipped if the user may not
-    run it, or if its program hung before. The `failure` of its result then says so."""
+async def try_all(
+    host: Host, commands: Sequence[SettingCommand], rights: Rights
+) -> dict[SettingCommand, Ran]:
+    """Run every command, even after a failure, and return the result of each. A command is skipped
+    if the user may not run it, or if its program hung before. The `failure` of its result then says
+    so."""
     ran: dict[SettingCommand, Ran] = {}
     hung: set[str] = set()
     for one in commands:

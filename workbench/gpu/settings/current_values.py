@@ -1,4 +1,5 @@
-"""The current values of a host's settings: the readings of its GPUs and, if needed, the settings of its CPU cores."""
+"""The current values of a host's settings: the readings of its GPUs and, if needed, the settings of
+its CPU cores."""
 
 from __future__ import annotations
 
@@ -12,10 +13,18 @@ from workbench.model import core_values, setting_commands
 from workbench.model.errors import HostError, InputError
 from workbench.model.gpu import GpuSample, Telemetry
 from workbench.model.setting_commands import OF_CORES
-from workbench.model.settings import C_STATES, GOVERNOR, SettingValue, label_of, live_sample, setting_of
+from workbench.model.settings import (
+    C_STATES,
+    GOVERNOR,
+    SettingValue,
+    label_of,
+    live_sample,
+    setting_of,
+)
 
-# WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "governor CPU GOVERNOR AVAILABLE…" for each core with a
-# governor, and "state CPU NUMBER DISABLED" for each idle state of a core, with "?" for one that cannot be read.
+# WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "governor CPU GOVERNOR AVAILABLE…" for
+# each core with a governor, and "state CPU NUMBER DISABLED" for each idle state of a core, with "?"
+# for one that cannot be read.
 READ = r"""
 root=${WORKBENCH_SIM_SYSFS:-/sys}
 echo "$root"
@@ -39,8 +48,9 @@ _KERNEL_PART = {GOVERNOR.key: "cpufreq", C_STATES.key: "cpuidle"}  # that offers
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The settings of a host's CPU cores, as mappings from a core's number to its value. A core that lacks a setting is
-    left out. `why` is the reason why cores lack a setting, and `sysfs` the path at which sysfs is mounted."""
+    """The settings of a host's CPU cores, as mappings from a core's number to its value. A core
+    that lacks a setting is left out. `why` is the reason why cores lack a setting, and `sysfs` the
+    path at which sysfs is mounted."""
 
     governors: Mapping[int, str] = field(default_factory=dict)
     available: tuple[str, ...] = ()  # governors that every core can have
@@ -50,12 +60,13 @@ class Cores:
     sysfs: str = setting_commands.SYSFS
 
     def value(self, key: str) -> str | None:
-        """Return the value of a setting on all cores: "powersave" if all have the same value, or "performance=0-3
-        powersave=4-7" if they differ. None if no core has the setting."""
+        """Return the value of a setting on all cores: "powersave" if all have the same value, or
+        "performance=0-3 powersave=4-7" if they differ. None if no core has the setting."""
         return core_values.joined(self.governors if key == GOVERNOR.key else self.c_states)
 
     def cores(self, key: str) -> dict[int, int]:
-        """Return {core number: number of its idle states} for those CPU cores that have the setting `key`."""
+        """Return {core number: number of its idle states} for those CPU cores that have the setting
+        `key`."""
         by_core = self.governors if key == GOVERNOR.key else self.c_states
         return {cpu: self.idle_states.get(cpu, 0) for cpu in sorted(by_core)}
 
@@ -64,12 +75,14 @@ class Cores:
         return f"no {_KERNEL_PART[key]} {self.why}"
 
     def check(self, key: str, wanted: str) -> None:
-        """Raise InputError if the setting `key` of the CPU cores cannot get the value `wanted`, because no core has the
-        setting or some core does not offer the value."""
+        """Raise InputError if the setting `key` of the CPU cores cannot get the value `wanted`,
+        because no core has the setting or some core does not offer the value."""
         if not self.cores(key):
             raise InputError(f"the {label_of(key)} cannot be set: {self.problem(key)}")
         if key == GOVERNOR.key and wanted not in self.available:
-            known = ", ".join(self.available) or "none, because the cores have no governor in common"
+            known = ", ".join(self.available) or (
+                "none, because the cores have no governor in common"
+            )
             raise InputError(
                 f"the CPU cores of this host have no governor {wanted!r}",
                 next_step=f"choose one of these governors: {known}",
@@ -89,7 +102,10 @@ async def cores_on(host: Host) -> Cores:
             continue
         governors[int(core)] = first
         shared = dict.fromkeys(rest if shared is None else (g for g in shared if g in rest))
-    found = {cpu: core_values.c_states([of[number] for number in sorted(of)]) for cpu, of in disabled.items()}
+    found = {
+        cpu: core_values.c_states([of[number] for number in sorted(of)])
+        for cpu, of in disabled.items()
+    }
     c_states = {cpu: value for cpu, value in found.items() if value is not None}
     return Cores(
         governors,
@@ -102,14 +118,17 @@ async def cores_on(host: Host) -> Cores:
 
 
 def _why_missing(facts: HostFacts, unreadable: bool) -> str:
-    """Return the reason why the CPU cores of a host lack a setting, such as "in this container (docker): …". The caller
-    writes it after the words "no cpufreq". `unreadable` says whether the cores have C-states that cannot be read."""
+    """Return the reason why the CPU cores of a host lack a setting, such as "in this container
+    (docker): …". The caller writes it after the words "no cpufreq". `unreadable` says whether the
+    cores have C-states that cannot be read."""
     if unreadable:
         return "that can be read here"
     if facts.container:
         return f"in this container ({facts.container}): set it on the machine that runs it"
     if facts.virtualization not in (None, "none"):
-        return f"in this virtual machine ({facts.virtualization}): set it on the machine that runs it"
+        return (
+            f"in this virtual machine ({facts.virtualization}): set it on the machine that runs it"
+        )
     return Cores().why
 
 
@@ -132,8 +151,8 @@ class CurrentValues:
         return live_sample(self.telemetry, uuid)
 
     def value(self, uuid: str, setting: str) -> SettingValue | None:
-        """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the host does not report
-        it, which is always so for a clock lock."""
+        """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the
+        host does not report it, which is always so for a clock lock."""
         if setting in OF_CORES:
             return self.cores.value(setting)
         return setting_of(setting).read(self.telemetry, uuid)
@@ -144,14 +163,19 @@ class CurrentValues:
 
 
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
-    """Read the current values of the settings with these keys. Raises HostError if the host is out of reach."""
+    """Read the current values of the settings with these keys. Raises HostError if the host is out
+    of reach."""
     telemetry = await read_once(host)
-    return CurrentValues(telemetry, await cores_on(host)) if {*OF_CORES} & {*settings} else CurrentValues(telemetry)
+    return (
+        CurrentValues(telemetry, await cores_on(host))
+        if {*OF_CORES} & {*settings}
+        else CurrentValues(telemetry)
+    )
 
 
 async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
-    """Read the current values of the settings with these keys, after a change of them. Return None if the host is out
-    of reach."""
+    """Read the current values of the settings with these keys, after a change of them. Return None
+    if the host is out of reach."""
     try:
         return await read_values(host, settings)
     except HostError:

@@ -1,4 +1,5 @@
-"""Disturbances of a benchmark: settings that changed on the server's GPUs, and other programs that used these GPUs."""
+"""Disturbances of a benchmark: settings that changed on the server's GPUs, and other programs that
+used these GPUs."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ MOST_NAMED = 4
 
 
 class DisturbanceWatch:
-    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `see` every reading from before the load
-    to after it. Then `changes` returns what changed. Only programs that compute on a GPU count, not those that draw
-    windows."""
+    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `see` every reading
+    from before the load to after it. Then `changes` returns what changed. Only programs that
+    compute on a GPU count, not those that draw windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self._gpus = frozenset(gpus)
@@ -30,7 +31,9 @@ class DisturbanceWatch:
             return
         for setting in SETTINGS:
             if setting.of_host:
-                self._value(setting.label, setting, getattr(telemetry.host, setting.reading or "", None))
+                self._value(
+                    setting.label, setting, getattr(telemetry.host, setting.reading or "", None)
+                )
         for sample in telemetry.gpus:
             if sample.index in self._gpus:
                 for setting in SETTINGS:
@@ -47,7 +50,11 @@ class DisturbanceWatch:
             seen.append(text)
 
     def _programs(self, gpu: int, found: Sequence[GpuProcess]) -> None:
-        running = {p.pid: f"{p.name or 'process'} ({p.pid}) on GPU{gpu}" for p in found if "compute" in p.kind}
+        running = {
+            p.pid: f"{p.name or 'process'} ({p.pid}) on GPU{gpu}"
+            for p in found
+            if "compute" in p.kind
+        }
         first = self._first.setdefault(gpu, running)
         self._came.update({pid: name for pid, name in running.items() if pid not in first})
         self._went.update({pid: name for pid, name in first.items() if pid not in running})
@@ -61,9 +68,10 @@ class DisturbanceWatch:
         return any(self._first.values())
 
     def programs_beside(self, ours: frozenset[int]) -> tuple[str, ...]:
-        """Return a warning that names the programs, other than the server, that used the GPUs during the whole
-        benchmark, or () if there were none. `ours` are the server's process ids. If none of them was seen on the GPUs,
-        return (), because the server is then in a container and its ids differ from those that the driver reports."""
+        """Return a warning that names the programs, other than the server, that used the GPUs
+        during the whole benchmark, or () if there were none. `ours` are the server's process ids.
+        If none of them was seen on the GPUs, return (), because the server is then in a container
+        and its ids differ from those that the driver reports."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}
         others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
         if len(others) in (0, len(found)):
@@ -71,9 +79,11 @@ class DisturbanceWatch:
         return (f"other programs used the GPU during the whole run: {_some(others)}",)
 
     def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
-        """Return the changes during the benchmark as texts. `ours` are the process ids of the server under test, whose
-        start or end is no change."""
-        settings = [f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1]
+        """Return the changes during the benchmark as texts. `ours` are the process ids of the
+        server under test, whose start or end is no change."""
+        settings = [
+            f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1
+        ]
         came = [name for pid, name in self._came.items() if pid not in ours]
         went = [name for pid, name in self._went.items() if pid not in ours]
         return (
@@ -89,8 +99,9 @@ def locks_changed(
     gpus: Sequence[int],
     meanwhile: Collection[LockChange] = (),
 ) -> tuple[str, ...]:
-    """Return texts about the clock locks that changed during a run. The driver cannot report a lock, so the locks are
-    taken from the alterations `before` and `after` the run, and from the changes that other users made `meanwhile`."""
+    """Return texts about the clock locks that changed during a run. The driver cannot report a
+    lock, so the locks are taken from the alterations `before` and `after` the run, and from the
+    changes that other users made `meanwhile`."""
     was, now = (
         {
             (a.gpu_index, a.setting): text_of(a.setting, a.now)
@@ -100,7 +111,8 @@ def locks_changed(
         for found in (before, after)
     )
     changed = [
-        f"GPU{gpu} {label_of(setting)} {_steps([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
+        f"GPU{gpu} {label_of(setting)} "
+        f"{_steps([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
         for gpu, setting in sorted({*was, *now})
         if was.get((gpu, setting)) != now.get((gpu, setting))
     ]

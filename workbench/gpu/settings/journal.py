@@ -1,11 +1,13 @@
-"""The journal of GPU settings, a file on the host. The previous values are on disk before anything changes.
+"""The journal of GPU settings, a file on the host. The previous values are on disk before anything
+changes.
 
-`<state dir>/gpu/journal.json` has `entries`, one per GPU and changed setting, and `log`, the changes so far. The first
-known previous value stays, however often the setting changes again. There is one writer at a time: a symbolic link
-beside the file names the owner, because any kind of host can create a link with its text in one atomic step.
+`<state dir>/gpu/journal.json` has `entries`, one per GPU and changed setting, and `log`, the
+changes so far. The first known previous value stays, however often the setting changes again. There
+is one writer at a time: a symbolic link beside the file names the owner, because any kind of host
+can create a link with its text in one atomic step.
 
-The entries are also published in the host's register (register.py) for other users' Workbenches. The register is the
-second copy as well: a missing or damaged journal is restored from it.
+The entries are also published in the host's register (register.py) for other users' Workbenches.
+The register is the second copy as well: a missing or damaged journal is restored from it.
 """
 
 from __future__ import annotations
@@ -21,13 +23,29 @@ from typing import Any
 
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.owners import described, lock_is_dead, owner_facts, owner_token, state_of, who
+from workbench.gpu.settings.owners import (
+    described,
+    lock_is_dead,
+    owner_facts,
+    owner_token,
+    state_of,
+    who,
+)
 from workbench.gpu.settings.register_client import Register, register_on
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
-from workbench.model.settings import DEFAULT, UNKNOWN, SettingValue, label_of, place_of, stored, text_of, value_from
+from workbench.model.settings import (
+    DEFAULT,
+    UNKNOWN,
+    SettingValue,
+    label_of,
+    place_of,
+    stored,
+    text_of,
+    value_from,
+)
 
 VERSION = 1
 LOG_LINES = 200
@@ -35,19 +53,28 @@ MOST_BYTES = 4 << 20  # of the file: Workbench writes no larger one
 LEASE_S = 600  # an older lock of another machine's Workbench is broken: no plan takes that long
 WAIT_S = 5.0
 
-__all__ = ["Journal", "JournalEntry", "LockedJournal", "Record", "owner_facts", "owner_token", "who"]
+__all__ = [
+    "Journal",
+    "JournalEntry",
+    "LockedJournal",
+    "Record",
+    "owner_facts",
+    "owner_token",
+    "who",
+]
 
 _ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
 
-# $1: journal, $2: number of bytes to read. Prints the boot id first. Exit code 3: no journal; 4: not a file.
+# $1: journal, $2: number of bytes to read. Prints the boot id first. Exit code 3: no journal; 4:
+# not a file.
 READ = r"""
 cat /proc/sys/kernel/random/boot_id || echo
 [ -e "$1" ] || exit 3
 [ -f "$1" ] || exit 4
 head -c "$2" <"$1"
 """
-# Prints "held OWNER", the link's age in seconds and the host's uptime; then "gone" if OWNER was a process of this host,
-# as a guard is, and has ended or does not belong to the link's owner.
+# Prints "held OWNER", the link's age in seconds and the host's uptime; then "gone" if OWNER was a
+# process of this host, as a guard is, and has ended or does not belong to the link's owner.
 _NAME_OWNER = r"""
 made=$(stat -c %Y "$1") && uid=$(stat -c %u "$1") || exit 0
 echo "held $owner"
@@ -68,7 +95,8 @@ set -- ${stat##*) }
 for one in $uids; do [ "$one" != "$uid" ] || exit 0; done
 echo gone
 """
-# $1: link, $2: owner. Prints "ok", or the present owner. A file in the link's place is not Workbench's and is renamed.
+# $1: link, $2: owner. Prints "ok", or the present owner. A file in the link's place is not
+# Workbench's and is renamed.
 ACQUIRE = (
     r"""
 umask 077
@@ -95,25 +123,29 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One changed setting of one GPU. `before` is the previous value, UNKNOWN for a lock that another program had
-    set."""
+    """One changed setting of one GPU. `before` is the previous value, UNKNOWN for a lock that
+    another program had set."""
 
     gpu_uuid: str
     gpu_index: int
     gpu_name: str
     setting: str  # key
     before: SettingValue | None
-    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default" (Workbench had reset it),
-    # "unknown", or "claim" (another user's Workbench, `origin`, had set a value and knows the one before)
+    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default"
+    # (Workbench had reset it), "unknown", or "claim" (another user's Workbench, `origin`, had set a
+    # value and knows the one before)
     before_known: str
     now: SettingValue | None
     since_unix_s: float
     boot_id: str
     driver: str | None
     who: str
-    owner: Mapping[str, Any]  # machine, boot id, pid and start time of the Workbench that changed the setting
-    energy_j: float | None = None  # the driver's counter then; a lower one now means that the driver was reloaded
-    # "pending": written, but the command may not have run; "kept": left on deliberately, no question about it again
+    # machine, boot id, pid and start time of the Workbench that changed the setting
+    owner: Mapping[str, Any]
+    # the driver's counter then; a lower one now means that the driver was reloaded
+    energy_j: float | None = None
+    # "pending": written, but the command may not have run; "kept": left on deliberately, no
+    # question about it again
     state: str = "applied"
     watch: Mapping[str, Any] = field(default_factory=dict)  # orders for the guard: see guard.py
     set_unix_s: float | None = None  # time of the last change
@@ -135,20 +167,21 @@ class JournalEntry:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields of this journal entry as {name: value}, with values as Python objects, for example a
-        ClockRange."""
+        """The fields of this journal entry as {name: value}, with values as Python objects, for
+        example a ClockRange."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields of this journal entry as {name: value}, with values that JSON can contain. The journal's
-        file and the host's register store them so."""
+        """Return the fields of this journal entry as {name: value}, with values that JSON can
+        contain. The journal's file and the host's register store them so."""
         over = [stored(value) for value in self.over]
         return {**self.facts, "before": stored(self.before), "now": stored(self.now), "over": over}
 
 
 def entry_from(data: Mapping[str, Any]) -> JournalEntry:
-    """Return the journal entry with the fields in `data`, a dict that `as_json` returned, possibly in an earlier
-    version of Workbench. Raises TypeError or KeyError if a field is unknown or missing."""
+    """Return the journal entry with the fields in `data`, a dict that `as_json` returned, possibly
+    in an earlier version of Workbench. Raises TypeError or KeyError if a field is unknown or
+    missing."""
     setting = data["setting"]
     over = tuple(value_from(setting, value) for value in data.get("over") or ())
     before, now = value_from(setting, data["before"]), value_from(setting, data["now"])
@@ -157,9 +190,10 @@ def entry_from(data: Mapping[str, Any]) -> JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A journal entry with the state of the process that made it: "this" process, another process that is "alive" or
-    "dead", or "elsewhere" for a process of another machine, whose state is unknown. `why_lost` says why the setting no
-    longer applies, for example because the host restarted. None if it may apply."""
+    """A journal entry with the state of the process that made it: "this" process, another process
+    that is "alive" or "dead", or "elsewhere" for a process of another machine, whose state is
+    unknown. `why_lost` says why the setting no longer applies, for example because the host
+    restarted. None if it may apply."""
 
     entry: JournalEntry
     owner: str
@@ -168,9 +202,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The journal's contents. `boot_id` is the id of the host's present boot. `others` has the settings that other
-    Workbenches claim to have changed. If the file was damaged and the entries come from the host's register instead,
-    `recovered` names the damage."""
+    """The journal's contents. `boot_id` is the id of the host's present boot. `others` has the
+    settings that other Workbenches claim to have changed. If the file was damaged and the entries
+    come from the host's register instead, `recovered` names the damage."""
 
     boot_id: str = ""
     entries: tuple[JournalEntry, ...] = ()
@@ -183,11 +217,14 @@ class Journal:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
     def put(self, entry: JournalEntry) -> Journal:
-        """Return the journal with `entry` in place of the earlier entry for the same setting. The new entry keeps the
-        previous value (`before`) of the earlier one."""
+        """Return the journal with `entry` in place of the earlier entry for the same setting. The
+        new entry keeps the previous value (`before`) of the earlier one."""
         old = self.get(entry.gpu_uuid, entry.setting)
         if old is not None:
-            kept = {name: getattr(old, name) for name in ("before", "before_known", "since_unix_s", "origin")}
+            kept = {
+                name: getattr(old, name)
+                for name in ("before", "before_known", "since_unix_s", "origin")
+            }
             entry = replace(entry, **kept)
         return replace(self, entries=(*(e for e in self.entries if e.key != entry.key), entry))
 
@@ -195,60 +232,87 @@ class Journal:
         return replace(self, entries=tuple(e for e in self.entries if e.key != key))
 
     def note(self, what: str, **facts: Any) -> Journal:
-        """Return the journal with one more line in its log: the event `what`, and further fields of the line in
-        `facts`."""
+        """Return the journal with one more line in its log: the event `what`, and further fields of
+        the line in `facts`."""
         values = {name: stored(value) for name, value in facts.items()}
-        line = {"unix_s": round(time.time(), 3), "boot_id": self.boot_id, "who": who(), "what": what, **values}
+        line = {
+            "unix_s": round(time.time(), 3),
+            "boot_id": self.boot_id,
+            "who": who(),
+            "what": what,
+            **values,
+        }
         return replace(self, log=(*self.log, line)[-LOG_LINES:])
 
     def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
-        """Return the journal without the entries whose settings a restart of the host or the driver has reset. The log
-        names these entries. `energy_j` has the present energy counters of the GPUs in joules by UUID: a counter below
-        the one in the entry shows that the driver was restarted."""
+        """Return the journal without the entries whose settings a restart of the host or the driver
+        has reset. The log names these entries. `energy_j` has the present energy counters of the
+        GPUs in joules by UUID: a counter below the one in the entry shows that the driver was
+        restarted."""
         kept = self
         for entry in self.entries:
             why = self.why_lost(entry, energy_j.get(entry.gpu_uuid))
             if why:
-                kept = kept.drop(entry.key).note(f"gone: {why}", gpu_uuid=entry.gpu_uuid, setting=entry.setting)
-        return replace(kept, others=tuple(c for c in self.others if not self._over(c, energy_j.get(c.gpu_uuid))))
+                kept = kept.drop(entry.key).note(
+                    f"gone: {why}", gpu_uuid=entry.gpu_uuid, setting=entry.setting
+                )
+        return replace(
+            kept,
+            others=tuple(c for c in self.others if not self._over(c, energy_j.get(c.gpu_uuid))),
+        )
 
     def _over(self, one: SettingClaim, energy_j: float | None) -> bool:
         return (
-            setting_commands.why_lost({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j)
+            setting_commands.why_lost(
+                {"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j
+            )
             is not None
         )
 
     def why_lost(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
-        """Return why the setting of `entry` no longer applies, for example because the host restarted. None if it may
-        still apply. `energy_j` is the present value of the GPU's energy counter in joules, which starts again when the
-        driver is reloaded."""
-        return setting_commands.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
+        """Return why the setting of `entry` no longer applies, for example because the host
+        restarted. None if it may still apply. `energy_j` is the present value of the GPU's energy
+        counter in joules, which starts again when the driver is reloaded."""
+        return setting_commands.why_lost(
+            {"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j
+        )
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
-        """Return each entry of the journal with the state of the process that made it. `energy_j` has the GPUs' energy
-        counters in joules by UUID, None if unknown. A counter that went back shows that the driver was reloaded."""
+        """Return each entry of the journal with the state of the process that made it. `energy_j`
+        has the GPUs' energy counters in joules by UUID, None if unknown. A counter that went back
+        shows that the driver was reloaded."""
         now = energy_j or {}
-        return tuple(Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid))) for e in self.entries)
+        return tuple(
+            Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid)))
+            for e in self.entries
+        )
 
     def back_to(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
-        """Return the journal with the entry of the setting `key` replaced by the earlier `entry`, or removed if `entry`
-        is None."""
+        """Return the journal with the entry of the setting `key` replaced by the earlier `entry`,
+        or removed if `entry` is None."""
         left = self.drop(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
-        """Return (the clock lock that the GPU `uuid` has now, where this is known from: "claim", "journal", "default"
-        or "unknown"). The driver cannot report a lock. So it is the one that another Workbench claims to have set, or
-        the one that this Workbench set last since the boot, or UNKNOWN."""
+        """Return (the clock lock that the GPU `uuid` has now, where this is known from: "claim",
+        "journal", "default" or "unknown"). The driver cannot report a lock. So it is the one that
+        another Workbench claims to have set, or the one that this Workbench set last since the
+        boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
-        claim = claims.explaining_claim(self.others, (uuid, setting), None, entry.facts if entry else None)
+        claim = claims.explaining_claim(
+            self.others, (uuid, setting), None, entry.facts if entry else None
+        )
         if claim is not None:
             return claim.now, "claim"
         if entry is not None and entry.now is not None and entry.boot_id == self.boot_id:
             return (UNKNOWN, UNKNOWN) if entry.state == "pending" else (entry.now, "journal")
         for line in reversed(self.log):
             if (line.get("gpu_uuid"), line.get("setting")) == (uuid, setting):
-                if line.get("boot_id") == self.boot_id and line.get("ok") and line.get("now") == DEFAULT:
+                if (
+                    line.get("boot_id") == self.boot_id
+                    and line.get("ok")
+                    and line.get("now") == DEFAULT
+                ):
                     return DEFAULT, DEFAULT
                 break
         return UNKNOWN, UNKNOWN
@@ -256,15 +320,16 @@ class Journal:
 
 @dataclass(slots=True)
 class LockedJournal:
-    """The journal of changed settings while this process has locked it, so that no other process writes it."""
+    """The journal of changed settings while this process has locked it, so that no other process
+    writes it."""
 
     host: Host
     path: str
     journal: Journal = field(default_factory=Journal)
 
     async def save(self, journal: Journal) -> None:
-        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. If the file
-        cannot be written, the old one stays and FileError is raised."""
+        """Write the journal's file atomically, with fsync, and publish its entries in the host's
+        register. If the file cannot be written, the old one stays and FileError is raised."""
         entries = [e.as_json() for e in journal.entries]
         data = {"version": VERSION, "entries": entries, "log": list(journal.log)}
         await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
@@ -272,8 +337,8 @@ class LockedJournal:
         self.journal = replace(journal, register=register, others=register.others)
 
     def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
-        """Return the claim of another Workbench that is changing one of the settings `keys` at this moment, None if
-        none is."""
+        """Return the claim of another Workbench that is changing one of the settings `keys` at this
+        moment, None if none is."""
         return next((c for c in self.journal.others if c.changing and c.key in keys), None)
 
 
@@ -286,10 +351,11 @@ def root_of(path: str) -> str:
 
 
 async def read(host: Host) -> Journal:
-    """Read the journal and the claims of other Workbenches. A missing or damaged journal is recovered from the
-    register.
+    """Read the journal and the claims of other Workbenches. A missing or damaged journal is
+    recovered from the register.
 
-    Raises SettingsError if the file is damaged and the register has no copy, or if a newer version wrote the file.
+    Raises SettingsError if the file is damaged and the register has no copy, or if a newer version
+    wrote the file.
     """
     path = await path_on(host)
     done, register = await asyncio.gather(
@@ -308,7 +374,9 @@ async def read(host: Host) -> Journal:
             raise _broken("the journal is a link, a FIFO or a device", path, host.name)
         if len(text) > MOST_BYTES:
             raise _broken(
-                f"the journal is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes", path, host.name
+                f"the journal is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes",
+                path,
+                host.name,
             )
         found = parse(text, boot_id, path, host.name)
     except DamagedJournal as error:
@@ -320,8 +388,9 @@ async def read(host: Host) -> Journal:
 
 
 def _recovered(known: Journal, why: str) -> Journal | None:
-    """Return the empty journal `known` with the entries that this Workbench published in the host's register. Its log
-    gets a line with `why`, the fault of the journal's file. None if the register has no such entries."""
+    """Return the empty journal `known` with the entries that this Workbench published in the host's
+    register. Its log gets a line with `why`, the fault of the journal's file. None if the register
+    has no such entries."""
     own = known.register.own
     if not own:
         return None
@@ -338,11 +407,14 @@ class DamagedJournal(SettingsError):
     why = ""
 
 
-def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = DamagedJournal) -> SettingsError:
+def _broken(
+    why: str, path: str, host: str | None, kind: type[SettingsError] = DamagedJournal
+) -> SettingsError:
     error = kind(
         f"the journal of GPU settings {path} cannot be used: {why}; nothing was changed",
         host=host,
-        next_step=f"the file may contain previous values; run `mv {path} {path}.bad` to start a new journal",
+        next_step=f"the file may contain previous values; run `mv {path} {path}.bad` to start a "
+        "new journal",
     )
     if isinstance(error, DamagedJournal):
         error.why = why
@@ -350,9 +422,9 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
 
 
 def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
-    """Parse the text of the journal's file. `boot_id` is the id of the host's present boot, and error messages name
-    `path` and `host`. Raises DamagedJournal if the text is not a valid journal, and SettingsError if a newer version of
-    Workbench wrote it."""
+    """Parse the text of the journal's file. `boot_id` is the id of the host's present boot, and
+    error messages name `path` and `host`. Raises DamagedJournal if the text is not a valid journal,
+    and SettingsError if a newer version of Workbench wrote it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -361,13 +433,20 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
     if not isinstance(version, int) or isinstance(version, bool):
         raise _broken("this file is not a journal of GPU settings", path, host)
     if version > VERSION:
-        why = f"the journal has format version {version}, made by a newer Workbench (this one reads {VERSION})"
+        why = (
+            f"the journal has format version {version}, made by a newer Workbench (this one "
+            f"reads {VERSION})"
+        )
         raise _broken(why, path, host, SettingsError)
     try:
         for entry in data["entries"]:
             JournalEntry(**entry)  # TypeError for a missing or unknown field
         if wrong := [why for why in map(setting_commands.unfit, data["entries"]) if why]:
-            raise _broken(f"the journal contains a value that Workbench cannot have written ({wrong[0]})", path, host)
+            raise _broken(
+                f"the journal contains a value that Workbench cannot have written ({wrong[0]})",
+                path,
+                host,
+            )
         entries = tuple(map(entry_from, data["entries"]))
         log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:
@@ -377,8 +456,8 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
 
 @asynccontextmanager
 async def locked(host: Host) -> AsyncIterator[LockedJournal]:
-    """Lock the journal, read it, and unlock it at the end of the block. Raises SettingsError if another Workbench owns
-    the lock or if the file is damaged."""
+    """Lock the journal, read it, and unlock it at the end of the block. Raises SettingsError if
+    another Workbench owns the lock or if the file is damaged."""
     path = await path_on(host)
     link, owner = f"{path}.lock", owner_token()
     _ours[link] += 1
@@ -387,20 +466,22 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
         try:
             held = LockedJournal(host, path, await read(host))
             if held.journal.recovered:
-                await host.run(["mv", "-f", "--", path, f"{path}.damaged"])  # the file may be missing
+                # the file may be missing
+                await host.run(["mv", "-f", "--", path, f"{path}.damaged"])
                 with suppress(HostError):
                     await held.save(replace(held.journal, recovered=None))
             yield held
         finally:
-            with suppress(HostError):  # the link is lost: the lock stays, and its owner recognizes it
+            # the link is lost: the lock stays, and its owner recognizes it
+            with suppress(HostError):
                 await host.run(sh(RELEASE, link, owner))
     finally:
         _ours[link] -= 1
 
 
 async def is_being_changed(host: Host) -> bool:
-    """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's values can differ
-    from the entries."""
+    """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's
+    values can differ from the entries."""
     link = f"{await path_on(host)}.lock"
     done = await host.run(sh(HOLDER, link))
     lines = done.out.split("\n")
@@ -408,10 +489,12 @@ async def is_being_changed(host: Host) -> bool:
 
 
 def _is_dead(lines: Sequence[str]) -> bool:
-    """Return whether the owner of the journal's lock has ended. `lines` is the output of the shell script that tried to
-    take the lock or that read its owner."""
+    """Return whether the owner of the journal's lock has ended. `lines` is the output of the shell
+    script that tried to take the lock or that read its owner."""
     age_s, up_s = (int(w) if w.lstrip("-").isdecimal() else None for w in [*lines[1:], "", ""][:2])
-    return "gone" in lines[1:] or lock_is_dead(lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s)
+    return "gone" in lines[1:] or lock_is_dead(
+        lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s
+    )
 
 
 async def _acquire(host: Host, link: str, owner: str) -> None:
@@ -421,18 +504,23 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
         lines = done.out.split("\n")
         if done.returncode != 0:
             raise SettingsError(
-                f"the journal of GPU settings cannot be locked: {done.err.strip()}; nothing was changed", host=host.name
+                f"the journal of GPU settings cannot be locked: {done.err.strip()}; nothing was "
+                "changed",
+                host=host.name,
             )
         held = lines[0].removeprefix("held ")
-        if lines[0] == "ok" or (held == owner and _ours[link] == 1):  # left by an interrupted change of this process
+        # left by an interrupted change of this process
+        if lines[0] == "ok" or (held == owner and _ours[link] == 1):
             return
         if lines[0] and _is_dead(lines):
             await host.run(sh(RELEASE, link, held))
         elif time.monotonic() > until:
             raise SettingsError(
-                f"another Workbench ({described(held)}) is changing GPU settings on this host; nothing was changed",
+                f"another Workbench ({described(held)}) is changing GPU settings on this host; "
+                "nothing was changed",
                 host=host.name,
-                next_step=f"wait until that Workbench ends; if it has ended already, remove its lock {link}",
+                next_step="wait until that Workbench ends; if it has ended already, remove its "
+                f"lock {link}",
             )
         else:
             await asyncio.sleep(0.2)

@@ -1,4 +1,5 @@
-"""Decides the outcome of a command from the host's values after the command, not from its exit status."""
+"""Decides the outcome of a command from the host's values after the command, not from its exit
+status."""
 
 from __future__ import annotations
 
@@ -16,10 +17,14 @@ from workbench.model.settings import DEFAULT, UNKNOWN, NumberSetting, SettingVal
 
 NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: a load shows whether it is in force"
 VOLATILE = (  # NVIDIA's page on data persistence names power limits; locks are not documented
-    "persistence mode is off: a power limit is lost, and a lock may be, when the last program that uses the GPU ends; "
+    "persistence mode is off: a power limit is lost, and a lock may be, when the last program that "
+    "uses the GPU ends; "
     "persistence on keeps it"
 )
-FOREIGN = "the previous lock is unknown, since another program's lock cannot be read back: a revert sets the default"
+FOREIGN = (
+    "the previous lock is unknown, since another program's lock cannot be read back: a "
+    "revert sets the default"
+)
 
 
 def of_change(
@@ -29,9 +34,9 @@ def of_change(
     after: CurrentValues | None,
     now: CurrentValues,
 ) -> SettingOutcome:
-    """Return the outcome of one command of a plan. `before` is the previous value and its source. `ran` is the
-    command's result, None if it was not run. `now` has the values before the plan; `after` has those after it, None if
-    the host is out of reach."""
+    """Return the outcome of one command of a plan. `before` is the previous value and its source.
+    `ran` is the command's result, None if it was not run. `now` has the values before the plan;
+    `after` has those after it, None if the host is out of reach."""
     known, how = before
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
 
@@ -48,11 +53,23 @@ def of_change(
     lost = volatile(one, after or now)
     if is_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
-        return outcome(True, InForce.NOT_CHECKED, one.note, message, FOREIGN if how == UNKNOWN else "", lost)
+        return outcome(
+            True, InForce.NOT_CHECKED, one.note, message, FOREIGN if how == UNKNOWN else "", lost
+        )
     if found is None:
-        return outcome(True, InForce.NOT_CHECKED, "accepted, but the driver does not report the value now", lost)
+        return outcome(
+            True,
+            InForce.NOT_CHECKED,
+            "accepted, but the driver does not report the value now",
+            lost,
+        )
     if not equal(one.setting, found, one.value):
-        return outcome(False, InForce.NO_EFFECT, setting_commands.no_effect(one.setting, one.value, found), lost)
+        return outcome(
+            False,
+            InForce.NO_EFFECT,
+            setting_commands.no_effect(one.setting, one.value, found),
+            lost,
+        )
     enforced = _enforced(one, after)
     if enforced is not None:
         lower = f"the driver enforces {enforced}: another limit is lower"
@@ -61,10 +78,14 @@ def of_change(
 
 
 def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
-    """Return, as text, the limit that the driver enforces, if it is lower than the value that the command set.
-    Otherwise return None."""
+    """Return, as text, the limit that the driver enforces, if it is lower than the value that the
+    command set. Otherwise return None."""
     setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
-    if not isinstance(setting, NumberSetting) or not setting.enforced or not isinstance(one.value, float):
+    if (
+        not isinstance(setting, NumberSetting)
+        or not setting.enforced
+        or not isinstance(one.value, float)
+    ):
         return None
     enforced = getattr(sample, setting.enforced, None)
     lower = enforced is not None and enforced < one.value - WATTS_EQUAL
@@ -72,10 +93,15 @@ def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
 
 
 def of_restoring(
-    entry: JournalEntry, one: SettingCommand, ran: Ran, after: CurrentValues | None, was: SettingValue | None = None
+    entry: JournalEntry,
+    one: SettingCommand,
+    ran: Ran,
+    after: CurrentValues | None,
+    was: SettingValue | None = None,
 ) -> SettingOutcome:
-    """Return the outcome of one command that reverts `entry`. `was` is the host's value from before the revert, None if
-    it could not be read. `after` has the values after the revert, None if the host is out of reach."""
+    """Return the outcome of one command that reverts `entry`. `was` is the host's value from before
+    the revert, None if it could not be read. `after` has the values after the revert, None if the
+    host is out of reach."""
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
     ok, message = setting_commands.restored(one.setting, before, found, ran.failure)
@@ -93,26 +119,45 @@ def of_restoring(
     return SettingOutcome(one, ok, from_value, one.value, found, in_force, message, known)
 
 
-def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision) -> SettingOutcome:
-    """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave it, with the
-    reason."""
+def of_leaving(
+    one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision
+) -> SettingOutcome:
+    """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave
+    it, with the reason."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until you decide which value stays") if asks else way.why
     known = entry.before_known
     return SettingOutcome(
-        one, not asks, entry.now, way.value, way.value, InForce.NOT_CHECKED, message, known, foreign=asks
+        one,
+        not asks,
+        entry.now,
+        way.value,
+        way.value,
+        InForce.NOT_CHECKED,
+        message,
+        known,
+        foreign=asks,
     )
 
 
 def planned(
     one: SettingCommand, before: tuple[SettingValue | None, str], dry_run: bool, warning: str = ""
 ) -> SettingOutcome:
-    """Return the outcome of a command that was not run, in a dry run or because another command of its plan is not
-    allowed."""
-    refused = one.right or ("" if dry_run else "not run: another command of this plan is not allowed")
+    """Return the outcome of a command that was not run, in a dry run or because another command of
+    its plan is not allowed."""
+    refused = one.right or (
+        "" if dry_run else "not run: another command of this plan is not allowed"
+    )
     message = joined(refused, one.note, FOREIGN if before[1] == UNKNOWN else "", warning)
     return SettingOutcome(
-        one, dry_run and one.right is None, before[0], one.value, None, InForce.NOT_CHECKED, message, before[1]
+        one,
+        dry_run and one.right is None,
+        before[0],
+        one.value,
+        None,
+        InForce.NOT_CHECKED,
+        message,
+        before[1],
     )
 
 
@@ -122,7 +167,9 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
         return False
     if is_lock(outcome.command.setting) or ran is None:
         return True  # refused by nvidia-smi, or never run
-    return outcome.read_back is not None and equal(outcome.command.setting, outcome.read_back, outcome.before)
+    return outcome.read_back is not None and equal(
+        outcome.command.setting, outcome.read_back, outcome.before
+    )
 
 
 def by_hand(one: SettingCommand, now: CurrentValues) -> str:
@@ -136,7 +183,8 @@ def joined(*parts: str) -> str:
 
 
 def volatile(one: SettingCommand, now: CurrentValues) -> str:
-    """Return a warning if the driver forgets the setting when no program uses the GPU, otherwise ""."""
+    """Return a warning if the driver forgets the setting when no program uses the GPU, otherwise
+    ""."""
     if not setting_of(one.setting).needs_persistence:
         return ""
     sample = now.sample(one.gpu_uuid)
@@ -150,7 +198,9 @@ def warned_once(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
     found, warned = [], set()
     for one in outcomes:
         if VOLATILE in one.message and one.command.gpu_uuid in warned:
-            one = replace(one, message=joined(*(part.strip("; ") for part in one.message.split(VOLATILE))))
+            one = replace(
+                one, message=joined(*(part.strip("; ") for part in one.message.split(VOLATILE)))
+            )
         warned |= {one.command.gpu_uuid} if VOLATILE in one.message else set()
         found.append(one)
     return found

@@ -1,4 +1,5 @@
-"""The owner of a change: the Workbench process that made it, its user and machine, and whether it still runs."""
+"""The owner of a change: the Workbench process that made it, its user and machine, and whether it
+still runs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
 
 def owner_facts() -> dict[str, Any]:
-    """Return machine, boot id, process id and start time of this process, which identify it in the journal."""
+    """Return machine, boot id, process id and start time of this process, which identify it in the
+    journal."""
     return {
         "machine": platform.node(),
         "boot_id": boot_id(),
@@ -24,10 +26,13 @@ def owner_facts() -> dict[str, Any]:
 
 
 def owner_token() -> str:
-    """Return "BOOT_ID:PID:START_TIME:USER@MACHINE" for this process, with "_" for each slash. The journal's lock
-    contains this text."""
+    """Return "BOOT_ID:PID:START_TIME:USER@MACHINE" for this process, with "_" for each slash. The
+    journal's lock contains this text."""
     facts = owner_facts()
-    return ":".join(str(part).replace("/", "_") for part in (facts["boot_id"], facts["pid"], facts["start"], who()))
+    return ":".join(
+        str(part).replace("/", "_")
+        for part in (facts["boot_id"], facts["pid"], facts["start"], who())
+    )
 
 
 def who() -> str:
@@ -40,8 +45,9 @@ def who() -> str:
 
 
 def state_of(owner: Mapping[str, Any]) -> str:
-    """Return the state of the process that owns a journal entry: "this" process, another process that is "alive" or
-    "dead", or "elsewhere" for another machine's process, whose state is unknown here."""
+    """Return the state of the process that owns a journal entry: "this" process, another process
+    that is "alive" or "dead", or "elsewhere" for another machine's process, whose state is unknown
+    here."""
     if owner.get("machine") != platform.node():
         return ELSEWHERE
     if owner.get("boot_id") != boot_id():
@@ -53,13 +59,13 @@ def state_of(owner: Mapping[str, Any]) -> str:
 
 
 def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = None) -> bool:
-    """Return whether the lock on a journal no longer counts, because it is older than `lease_s` seconds or its owner
-    has ended. `token` names the owner (see `owner_token`), `age_s` is the lock's age in seconds, and `host_up_s` the
-    host's uptime, None if unknown.
+    """Return whether the lock on a journal no longer counts, because it is older than `lease_s`
+    seconds or its owner has ended. `token` names the owner (see `owner_token`), `age_s` is the
+    lock's age in seconds, and `host_up_s` the host's uptime, None if unknown.
 
-    An owner on this machine has ended if its process does not run. An owner on another machine counts as ended if the
-    host started after the lock was made. A negative age, from a lock with a date in the future, counts as if it were
-    positive.
+    An owner on this machine has ended if its process does not run. An owner on another machine
+    counts as ended if the host started after the lock was made. A negative age, from a lock with a
+    date in the future, counts as if it were positive.
     """
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     if boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):
@@ -68,7 +74,7 @@ def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = N
 
 
 def described(token: str) -> str:
-    """Return the user and the process of a lock's owner as "USER@MACHINE, process PID", or "unknown" if `token`, the
-    lock's text, names none."""
+    """Return the user and the process of a lock's owner as "USER@MACHINE, process PID", or
+    "unknown" if `token`, the lock's text, names none."""
     _, pid, _, name, *_ = [*token.split(":", 3), "", "", "", ""]
     return f"{name}, process {pid}" if name else "unknown"

@@ -24,18 +24,23 @@ from workbench.model.settings import (
     label_of,
 )
 
-STEP_MHZ = 15  # the widest distance between two neighbouring SM clocks; memory clocks lie hundreds apart
+# the widest distance between two neighbouring SM clocks; memory clocks lie hundreds apart
+STEP_MHZ = 15
 
 
 def plan(
-    wanted: Mapping[str, GpuSettings], telemetry: Telemetry, rights: Rights, cores: Cores | None = None
+    wanted: Mapping[str, GpuSettings],
+    telemetry: Telemetry,
+    rights: Rights,
+    cores: Cores | None = None,
 ) -> tuple[SettingCommand, ...]:
-    """Return one command for each change: the host's settings first, then those of each GPU. On a GPU, persistence mode
-    is switched on before the other settings, and off after them.
+    """Return one command for each change: the host's settings first, then those of each GPU. On a
+    GPU, persistence mode is switched on before the other settings, and off after them.
 
-    `wanted` has the settings by GPU: an index, a UUID, or "all". `cores` are those of the host, needed only to set one
-    of their settings. Raises InputError for an unknown GPU, a value outside the driver's limits, or a setting that the
-    GPU or host lacks. Raises SettingsError if the driver does not answer.
+    `wanted` has the settings by GPU: an index, a UUID, or "all". `cores` are those of the host,
+    needed only to set one of their settings. Raises InputError for an unknown GPU, a value outside
+    the driver's limits, or a setting that the GPU or host lacks. Raises SettingsError if the driver
+    does not answer.
     """
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
@@ -58,13 +63,15 @@ def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand
     for one in commands:
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
         if before is not one and before.value != one.value:
-            raise InputError(f"you gave two different values for the {label_of(one.setting)} of {one.where}")
+            raise InputError(
+                f"you gave two different values for the {label_of(one.setting)} of {one.where}"
+            )
     return tuple(seen.values())
 
 
 def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
-    """Return the GPUs that `selector` names: "all", an index or a UUID. Raises InputError if the host has no such
-    GPU."""
+    """Return the GPUs that `selector` names: "all", an index or a UUID. Raises InputError if the
+    host has no such GPU."""
     infos = telemetry.infos
     if selector == "all":
         found = infos
@@ -87,21 +94,26 @@ def commands_for(
     cores: Cores | None = None,
     note: str = "",
 ) -> tuple[SettingCommand, ...]:
-    """Return the commands that set `value` on the GPU with this `index` and `uuid`, or on the host's CPU cores. Several
-    commands are needed if different cores get different values. `note` is a text for the user that each command
-    gets."""
+    """Return the commands that set `value` on the GPU with this `index` and `uuid`, or on the
+    host's CPU cores. Several commands are needed if different cores get different values. `note` is
+    a text for the user that each command gets."""
     on = cores or NOT_READ
     commands = []
     here = on.cores(setting) if uuid == HOST else {}
     for step in setting_commands.steps(uuid, setting, value, cores=here, sysfs=on.sysfs):
         argv = rights.argv(step.argv)
         right = rights.needed_for(argv)
-        commands.append(SettingCommand(index, uuid, setting, argv, right, step.value, step.stdin, note))
+        commands.append(
+            SettingCommand(index, uuid, setting, argv, right, step.value, step.stdin, note)
+        )
     return tuple(commands)
 
 
 def _of_gpu(
-    info: GpuInfo, settings: Sequence[tuple[Setting, SettingValue]], telemetry: Telemetry, rights: Rights
+    info: GpuInfo,
+    settings: Sequence[tuple[Setting, SettingValue]],
+    telemetry: Telemetry,
+    rights: Rights,
 ) -> Iterator[SettingCommand]:
     name = f"GPU {info.index} ({info.name})" if info.name else f"GPU {info.index}"
     sample = next((s for s in telemetry.gpus if s.index == info.index), None)
@@ -110,12 +122,14 @@ def _of_gpu(
         raise SettingsError(f"{name}: {why}; no setting of this GPU can be changed")
     notes = {setting.key: _check(name, info, setting, value) for setting, value in settings}
     for setting, value in sorted(settings, key=lambda pair: (pair[1] is False) - (pair[1] is True)):
-        yield from commands_for(info.index, info.uuid, setting.key, value, rights, note=notes[setting.key])
+        yield from commands_for(
+            info.index, info.uuid, setting.key, value, rights, note=notes[setting.key]
+        )
 
 
 def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
-    """Check that the GPU can have this value, and raise InputError if it cannot. Return a note for the user about the
-    value, "" if there is none."""
+    """Check that the GPU can have this value, and raise InputError if it cannot. Return a note for
+    the user about the value, "" if there is none."""
     if isinstance(setting, NumberSetting):
         _check_number(name, info, setting, value)
     if not isinstance(setting, ClockSetting):
@@ -141,27 +155,37 @@ def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: Setti
     if limits is None:
         why = info.absent.get(setting.highest, "the driver reports no limits")
         raise InputError(
-            f"{name} has no {setting.label} that can be set ({why})", next_step=setting_traps.alternative(info)
+            f"{name} has no {setting.label} that can be set ({why})",
+            next_step=setting_traps.alternative(info),
         )
     low, high = limits
     if isinstance(value, float | int) and not low <= value <= high:
         raise InputError(
-            f"{name}: {value:.10g} {setting.unit} is outside its limits, {low:g} to {high:g} {setting.unit}"
+            f"{name}: {value:.10g} {setting.unit} is outside its limits, {low:g} to {high:g} "
+            f"{setting.unit}"
         )
 
 
-def check_clocks(name: str, which: str, clocks: ClockRange, highest: int | None, supported: Sequence[int]) -> str:
-    """Return a text that names the clocks that nvidia-smi will set in place of `clocks`; "" if it sets exactly
-    `clocks`. nvidia-smi silently uses the closest supported clock. `name` is the GPU's name, `which` is "SM" or
-    "memory".
+def check_clocks(
+    name: str, which: str, clocks: ClockRange, highest: int | None, supported: Sequence[int]
+) -> str:
+    """Return a text that names the clocks that nvidia-smi will set in place of `clocks`; "" if it
+    sets exactly `clocks`. nvidia-smi silently uses the closest supported clock. `name` is the GPU's
+    name, `which` is "SM" or "memory".
 
-    Raises InputError for a clock above `highest`, or far from every clock in `supported` (empty: unknown, not checked).
-    A minimum below all supported clocks, such as 0, is allowed and means no lower bound.
+    Raises InputError for a clock above `highest`, or far from every clock in `supported` (empty:
+    unknown, not checked). A minimum below all supported clocks, such as 0, is allowed and means no
+    lower bound.
     """
     if clocks.min_mhz < 0 or clocks.min_mhz > clocks.max_mhz:
-        raise InputError(f"{name}: {clocks} is not a range of clocks; give MIN-MAX in MHz, with MIN not above MAX")
+        raise InputError(
+            f"{name}: {clocks} is not a range of clocks; give MIN-MAX in MHz, with "
+            "MIN not above MAX"
+        )
     if highest is not None and clocks.max_mhz > highest:
-        raise InputError(f"{name}: {clocks.max_mhz} MHz is above its highest {which} clock, {highest} MHz")
+        raise InputError(
+            f"{name}: {clocks.max_mhz} MHz is above its highest {which} clock, {highest} MHz"
+        )
     if not supported:
         return ""
     taken: list[str] = []
@@ -171,7 +195,9 @@ def check_clocks(name: str, which: str, clocks: ClockRange, highest: int | None,
             continue
         lower_bound = mhz < min(supported) and mhz < clocks.max_mhz
         if abs(nearest - mhz) > STEP_MHZ and not lower_bound:
-            raise InputError(f"{name} has no {which} clock of {mhz} MHz; {_neighbours(mhz, supported)}")
+            raise InputError(
+                f"{name} has no {which} clock of {mhz} MHz; {_neighbours(mhz, supported)}"
+            )
         taken.append(f"{nearest} MHz for {mhz}")
     return f"nvidia-smi takes the closest {which} clock: {', '.join(taken)}" if taken else ""
 

@@ -1,4 +1,5 @@
-"""The GPU settings of a preset, compared with the present ones. Loading a preset applies none of its settings."""
+"""The GPU settings of a preset, compared with the present ones. Loading a preset applies none of
+its settings."""
 
 from __future__ import annotations
 
@@ -8,27 +9,36 @@ from typing import TYPE_CHECKING, TypeAlias
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_commands import equal, is_lock
 from workbench.model.setting_records import Alteration
-from workbench.model.settings import HOST, HOST_INDEX, SETTINGS, GpuSettings, Setting, SettingValue, place_of
+from workbench.model.settings import (
+    HOST,
+    HOST_INDEX,
+    SETTINGS,
+    GpuSettings,
+    Setting,
+    SettingValue,
+    place_of,
+)
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
-PresetSettings: TypeAlias = Sequence[tuple[str, GpuSettings, str]]  # GPU index or "all", settings, reason
+# GPU index or "all", settings, reason
+PresetSettings: TypeAlias = Sequence[tuple[str, GpuSettings, str]]
 NO_LOCK = "no lock by Workbench"
 
 
 def settings_of_preset(preset: Preset) -> PresetSettings:
-    """Return (GPU index or "all", settings, reason) for each entry with GPU settings in a preset. A setting of the CPU
-    cores applies to the host, whichever GPU its entry names."""
+    """Return (GPU index or "all", settings, reason) for each entry with GPU settings in a preset. A
+    setting of the CPU cores applies to the host, whichever GPU its entry names."""
     return [(str(entry.gpu), entry.settings, entry.reason or "") for entry in preset.gpu_settings]
 
 
 def not_applied(
     wanted: PresetSettings, telemetry: Telemetry | None, alterations: Sequence[Alteration]
 ) -> tuple[str, ...]:
-    """Return the preset's settings that are not applied now, for example "GPU0 power limit 400 W (now 600 W)". A clock
-    lock is compared with `alterations`, since the driver cannot report it. A value that cannot be read is left out, and
-    if `telemetry` is None, the result is ()."""
+    """Return the preset's settings that are not applied now, for example "GPU0 power limit 400 W
+    (now 600 W)". A clock lock is compared with `alterations`, since the driver cannot report it. A
+    value that cannot be read is left out, and if `telemetry` is None, the result is ()."""
     if telemetry is None:
         return ()
     found: list[str] = []
@@ -39,7 +49,9 @@ def not_applied(
                 now = _now(setting, uuid, telemetry, alterations)
                 if now is not None and not equal(setting.key, now, settings[setting.key]):
                     where = "" if setting.of_host else f"{place_of(uuid, index)} "
-                    found.append(f"{where}{setting.label} {_change(setting, settings[setting.key], now)}")
+                    found.append(
+                        f"{where}{setting.label} {_change(setting, settings[setting.key], now)}"
+                    )
     return tuple(dict.fromkeys(found))
 
 
@@ -48,7 +60,9 @@ def _now(
 ) -> SettingValue | str | None:
     if not is_lock(setting.key):
         return setting.read(telemetry, uuid)
-    return next((a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK)
+    return next(
+        (a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK
+    )
 
 
 def _change(setting: Setting, wanted: SettingValue, now: SettingValue | str) -> str:

@@ -1,5 +1,5 @@
-"""The proof that a setting has an effect, from readings under load. The command that locks a clock can report success
-and change nothing, and NVML has no call that returns the locked clocks."""
+"""The proof that a setting has an effect, from readings under load. The command that locks a clock
+can report success and change nothing, and NVML has no call that returns the locked clocks."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ UNNAMED = "what the driver does not name"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdict on one setting. `short` is a short text for the GPU's row. `text` names the requested and the
-    observed value, and the cause of a difference if it is known. `observed` is in the setting's unit (MHz, W). `share`
-    is the share (0 to 1) of the samples that support the verdict; for a power limit, the share in which the limit
-    lowered the clocks."""
+    """The verdict on one setting. `short` is a short text for the GPU's row. `text` names the
+    requested and the observed value, and the cause of a difference if it is known. `observed` is in
+    the setting's unit (MHz, W). `share` is the share (0 to 1) of the samples that support the
+    verdict; for a power limit, the share in which the limit lowered the clocks."""
 
     gpu_index: int
     setting: str
@@ -78,8 +78,8 @@ class Proof:
 
     @property
     def place(self) -> str:
-        """The first part of the key under which a result stores this setting: "gpu0", or "host" for a setting of the
-        CPU cores."""
+        """The first part of the key under which a result stores this setting: "gpu0", or "host" for
+        a setting of the CPU cores."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
@@ -100,9 +100,9 @@ def judge_all(
     telemetry: Telemetry | None = None,
     known: ContrastEvidence | None = None,
 ) -> tuple[Proof, ...]:
-    """Return the verdict on every altered setting: on clocks and power from the readings under load, on all others from
-    the values in `telemetry`. `known` has clocks that were measured before, under the same load with another lock or
-    none."""
+    """Return the verdict on every altered setting: on clocks and power from the readings under
+    load, on all others from the values in `telemetry`. `known` has clocks that were measured
+    before, under the same load with another lock or none."""
     known = known or ContrastEvidence()
     on = locks_on(alterations, known.others)
     now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()
@@ -111,7 +111,9 @@ def judge_all(
         info = telemetry.info(one.gpu_index) if telemetry else None
         found = _replaced(one, known.others) or judge(one, moments)
         found = found or (_as_read(one, telemetry) if telemetry else None)
-        clock = next((c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None)
+        clock = next(
+            (c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None
+        )
         if found is not None and found.in_force is InForce.CONSISTENT:
             found = _contrasted(found, one, clock, known)
         elif found is not None and found.in_force is InForce.NO_EFFECT and clock is not None:
@@ -131,8 +133,9 @@ def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
 
 
 def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
-    """Return the verdict whether one changed setting has an effect, from the readings under load alone. None if a load
-    cannot show that, as for persistence mode or for a clock lock that was reset."""
+    """Return the verdict whether one changed setting has an effect, from the readings under load
+    alone. None if a load cannot show that, as for persistence mode or for a clock lock that was
+    reset."""
     readings = loaded(moments, alteration.gpu_index)
     setting, now = setting_of(alteration.setting), alteration.now
     found: Proof | None = None
@@ -141,45 +144,74 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
     elif isinstance(setting, ClockSetting) and isinstance(now, ClockRange):
         found = _clocks(alteration, setting, now, readings)
     if found is not None and found.in_force is InForce.NOT_CHECKED:
-        busy = [r.gpu_util_pct or 0.0 for m in moments for r in m.gpus if r.gpu_index == alteration.gpu_index]
-        most = f"the GPU was at most {max(busy):.0f} % busy, and readings count from {LOADED_PCT:.0f} %" if busy else ""
+        busy = [
+            r.gpu_util_pct or 0.0
+            for m in moments
+            for r in m.gpus
+            if r.gpu_index == alteration.gpu_index
+        ]
+        most = (
+            (
+                f"the GPU was at most {max(busy):.0f} % busy, and readings count from "
+                f"{LOADED_PCT:.0f} %"
+            )
+            if busy
+            else ""
+        )
         return replace(found, text="; ".join(filter(None, [found.text, most])))
     return found
 
 
-def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence) -> Proof:
-    """Return `proof` with the verdict "in force" if a clock measured with another lock proves that this lock works, or
-    "no effect" if it proves the opposite. Otherwise return `proof` with the reason why this load proves nothing."""
+def _contrasted(
+    proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence
+) -> Proof:
+    """Return `proof` with the verdict "in force" if a clock measured with another lock proves that
+    this lock works, or "no effect" if it proves the opposite. Otherwise return `proof` with the
+    reason why this load proves nothing."""
     other = contrast(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
-        how = f"; under the same load the clock was {_beside(other)}" if other else ", as a contrast showed before"
+        how = (
+            (f"; under the same load the clock was {_beside(other)}")
+            if other
+            else ", as a contrast showed before"
+        )
         text = proof.text.replace(PROVES_NOTHING, "is in force", 1) + how
-        return replace(proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text)
+        return replace(
+            proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text
+        )
     deaf = ignored(clock, known.clocks) if clock else None
     if deaf is not None:
-        text = f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was {_beside(deaf)} too"
+        text = (
+            f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was "
+            f"{_beside(deaf)} too"
+        )
         short = proof.short.replace(CONSISTENT, "▲ no effect")
         return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
     return replace(proof, text=f"{proof.text}; {_why_unshown(clock, known)}")
 
 
 def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
-    other = next((c for c in reversed(known.clocks) if clock and clock.differs_only_in_lock(c)), None)
+    other = next(
+        (c for c in reversed(known.clocks) if clock and clock.differs_only_in_lock(c)), None
+    )
     if clock is None or other is None:
         return "the card's clock without the lock is unknown"
-    why = limiter_of_difference(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
+    why = (
+        limiter_of_difference(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
+    )
     return f"the clock was {_beside(other)}" + (f", and {why} may explain that" if why else " too")
 
 
 def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
-    """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the lock raised `clock`,
-    but not up to the lock's minimum. Otherwise return `proof`."""
+    """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the
+    lock raised `clock`, but not up to the lock's minimum. Otherwise return `proof`."""
     other = raised(clock, known.clocks)
     if other is None:
         return proof
     what = _lock_word(proof.setting)
     text = (
-        f"{what} {proof.requested} is not reached: capped by {UNNAMED}, observed {proof.observed:.0f} MHz;"
+        f"{what} {proof.requested} is not reached: capped by {UNNAMED}, observed "
+        f"{proof.observed:.0f} MHz;"
         f" under the same load the clock was {_beside(other)}"
     )
     short = f"{what} ▲ capped by {UNNAMED}"
@@ -196,7 +228,9 @@ def _lock_word(setting: str) -> str:
     return "memory lock" if setting == MEMORY_CLOCKS.key else "lock"
 
 
-def _clocks(one: Alteration, setting: ClockSetting, lock: ClockRange, readings: Sequence[BenchmarkReading]) -> Proof:
+def _clocks(
+    one: Alteration, setting: ClockSetting, lock: ClockRange, readings: Sequence[BenchmarkReading]
+) -> Proof:
     low, high = lock.min_mhz, lock.max_mhz
     what = _lock_word(one.setting)
     wanted = setting.input_text(lock)
@@ -209,8 +243,21 @@ def _clocks(one: Alteration, setting: ClockSetting, lock: ClockRange, readings: 
     share = len(outside) / len(pairs)
     seen = round(median(mhz for mhz, _ in (outside or pairs)))
 
-    def proof(verdict: InForce, short: str, text: str, of: float, limiter: str | None = None) -> Proof:
-        return Proof(one.gpu_index, one.setting, verdict, short, text, len(pairs), f"{wanted} MHz", seen, of, limiter)
+    def proof(
+        verdict: InForce, short: str, text: str, of: float, limiter: str | None = None
+    ) -> Proof:
+        return Proof(
+            one.gpu_index,
+            one.setting,
+            verdict,
+            short,
+            text,
+            len(pairs),
+            f"{wanted} MHz",
+            seen,
+            of,
+            limiter,
+        )
 
     if 1 - share >= HOLDS_SHARE:
         seen_in = f"{seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
@@ -218,16 +265,21 @@ def _clocks(one: Alteration, setting: ClockSetting, lock: ClockRange, readings: 
         return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
     limiter, bound = _limiter([r for _, r in below], {POWER} if setting is MEMORY_CLOCKS else set())
     if not (limiter and bound >= BINDS_SHARE * len(outside)):
-        # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor "no effect".
+        # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor
+        # "no effect".
         limiter = UNNAMED if share < HOLDS_SHARE and not above else None
     if limiter:
         text = (
-            f"{what} {wanted} MHz is not reached: capped by {limiter} for {_pct(share)} of the time, "
+            f"{what} {wanted} MHz is not reached: capped by {limiter} for {_pct(share)} of the "
+            "time, "
             f"observed {seen} MHz then"
         )
-        return proof(InForce.CAPPED, f"{what} ▲ capped by {limiter}, {_pct(share)}", text, share, limiter)
+        return proof(
+            InForce.CAPPED, f"{what} ▲ capped by {limiter}, {_pct(share)}", text, share, limiter
+        )
     text = (
-        f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_pct(share)} of {len(pairs)} readings"
+        f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_pct(share)} of "
+        f"{len(pairs)} readings"
     )
     sign = f"{seen}>={low}?" if seen < low else f"{seen}<={high}?"
     return proof(InForce.NO_EFFECT, f"{sign} {what} ▲ no effect", text, share)
@@ -236,21 +288,48 @@ def _clocks(one: Alteration, setting: ClockSetting, lock: ClockRange, readings: 
 def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
     wanted = f"{limit_w:g} W"
-    others = [w for r in readings if (w := r.limit_w) is not None and abs(w - limit_w) > WATTS_EQUAL]
+    others = [
+        w for r in readings if (w := r.limit_w) is not None and abs(w - limit_w) > WATTS_EQUAL
+    ]
     if others:
         text = f"power limit changed by someone else: now {others[-1]:g} W, Workbench set {wanted}"
         short = f"limit ▲ now {others[-1]:g} W"
-        return Proof(one.gpu_index, one.setting, InForce.CHANGED, short, text, len(others), wanted, others[-1])
+        return Proof(
+            one.gpu_index,
+            one.setting,
+            InForce.CHANGED,
+            short,
+            text,
+            len(others),
+            wanted,
+            others[-1],
+        )
     if len(watts) < ENOUGH:
         return _unproven(one, "power limit", len(watts), wanted)
     over = sum(w > limit_w * OVER_LIMIT for w in watts) / len(watts)
     seen = median(watts)
 
-    def proof(verdict: InForce, short: str, text: str, of: float, limiter: str | None = None) -> Proof:
-        return Proof(one.gpu_index, one.setting, verdict, short, text, len(watts), wanted, round(seen, 1), of, limiter)
+    def proof(
+        verdict: InForce, short: str, text: str, of: float, limiter: str | None = None
+    ) -> Proof:
+        return Proof(
+            one.gpu_index,
+            one.setting,
+            verdict,
+            short,
+            text,
+            len(watts),
+            wanted,
+            round(seen, 1),
+            of,
+            limiter,
+        )
 
     if over >= BINDS_SHARE:
-        text = f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it {_pct(over)} of the time"
+        text = (
+            f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it "
+            f"{_pct(over)} of the time"
+        )
         return proof(InForce.NO_EFFECT, f"{seen:.0f}>{wanted} ▲ no effect", text, over)
     bound = sum("power" in caps(r) for r in readings) / len(readings)
     binds = f"it held the clocks down for {_pct(bound)} of the time" if bound else "it did not bind"
@@ -260,15 +339,19 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
 
 
 def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
-    """Return the verdict whether a setting has an effect, from the host's present value. None for a clock lock or a
-    power limit, which only a load can prove."""
+    """Return the verdict whether a setting has an effect, from the host's present value. None for a
+    clock lock or a power limit, which only a load can prove."""
     setting = setting_of(one.setting)
     if setting.proof != "reading":
         return None
     found = setting.read(telemetry, one.gpu_uuid)
     wanted, seen = setting.format(one.now), setting.format(found)
     if found is None:
-        verdict, short, text = InForce.NOT_CHECKED, "", f"{setting.label}: not checked, the host does not report it"
+        verdict, short, text = (
+            InForce.NOT_CHECKED,
+            "",
+            (f"{setting.label}: not checked, the host does not report it"),
+        )
     elif found == one.now:
         verdict, short, text = InForce.YES, "", f"{setting.label} is {wanted}"
     else:
@@ -283,20 +366,21 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
 
 
 def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tuple[str | None, int]:
-    """Return (what most often lowered the clock according to the driver, such as "power", or None; number of readings
-    that name any cause). Causes in `but` are ignored, because they do not lower this clock: a power limit lowers the SM
-    clock, not the memory clock."""
+    """Return (what most often lowered the clock according to the driver, such as "power", or None;
+    number of readings that name any cause). Causes in `but` are ignored, because they do not lower
+    this clock: a power limit lowers the SM clock, not the memory clock."""
     named = [caps(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
 
 
 def _pct(share: float) -> str:
-    """Return a share (0 to 1) as a percentage. A share near 0 or 1 is not rounded to "0 %" or "100 %"."""
+    """Return a share (0 to 1) as a percentage. A share near 0 or 1 is not rounded to "0 %" or "100
+    %"."""
     return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
 
 
-# -- traps -----------------------------------------------------------------------------------------------------------
+# -- traps -----------------------------------------------------------------------------------------
 
 
 def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> Proof:
@@ -308,8 +392,8 @@ def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None)
 
 
 def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
-    """Return the known causes that can explain this verdict on this card, such as a limit of the hardware, the most
-    likely first."""
+    """Return the known causes that can explain this verdict on this card, such as a limit of the
+    hardware, the most likely first."""
     known = find(info.name) if info else None
     chip = known.chip if known else ""
     found: list[Trap] = []
@@ -317,14 +401,18 @@ def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> l
         return found
     if proof.setting == MEMORY_CLOCKS.key:
         found += _memory_traps(proof, known.memory_under_compute_mhz if known else None, chip)
-    elif proof.setting == GPU_CLOCKS.key and proof.in_force in UNSHOWN and proof.observed is not None:
+    elif (
+        proof.setting == GPU_CLOCKS.key and proof.in_force in UNSHOWN and proof.observed is not None
+    ):
         if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
             found.append(trap("gb10.hidden-cap"))
         elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest(proof):
             found.append(trap("clock.max-is-not-sustained"))
         if info is not None and info.virtualization not in (None, "none"):
             found.append(trap("lock.success-is-a-request"))
-    elif proof.setting == POWER_LIMIT.key and proof.in_force is InForce.YES and proof.limiter is None:
+    elif (
+        proof.setting == POWER_LIMIT.key and proof.in_force is InForce.YES and proof.limiter is None
+    ):
         found.append(trap("power.not-binding"))
     if proof.limiter == UNNAMED:
         found.append(trap("lock.unknown-limiter"))
@@ -335,11 +423,19 @@ def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> l
 
 def _memory_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]:
     found = []
-    if normal_mhz and proof.in_force is InForce.NO_EFFECT and abs((proof.observed or 0) - normal_mhz) <= SLACK_MHZ:
+    if (
+        normal_mhz
+        and proof.in_force is InForce.NO_EFFECT
+        and abs((proof.observed or 0) - normal_mhz) <= SLACK_MHZ
+    ):
         found.append(trap("memory.normal-clock", mhz=normal_mhz))
     elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest(proof):
         found.append(trap("clock.max-is-not-sustained"))
-    elif normal_mhz and proof.in_force is InForce.CONSISTENT and proof.requested == f"{normal_mhz} MHz":
+    elif (
+        normal_mhz
+        and proof.in_force is InForce.CONSISTENT
+        and proof.requested == f"{normal_mhz} MHz"
+    ):
         found.append(trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
     if chip == "GB202":
         found.append(trap("memory.lock-can-cost", chip=chip))

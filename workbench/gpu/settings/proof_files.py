@@ -1,4 +1,5 @@
-"""Storage for the results of proofs in files next to the journal: clocks under loads, and the short verdicts.
+"""Storage for the results of proofs in files next to the journal: clocks under loads, and the short
+verdicts.
 
 The files contain only numbers and words, which are compared and shown; nothing in them is run.
 """
@@ -17,25 +18,30 @@ from workbench.model.setting_records import Alteration
 from workbench.model.settings import ClockRange, setting_of, stored
 
 CLOCKS_FILE = "gpu/clocks.json"
-FINDINGS_FILE = "gpu/findings.json"  # {GPU UUID: {"of": the altered settings then, "short": [words]}}
+# {GPU UUID: {"of": the altered settings then, "short": [words]}}
+FINDINGS_FILE = "gpu/findings.json"
 KEPT_S = 86_400.0  # after a day the room, and with it a clock under a power limit, may have changed
 MOST_CELLS = 80  # of one finding, which has a few words
 
 Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "lock ▲ no effect")
 
 
-# -- clocks ----------------------------------------------------------------------------------------------------------
+# -- clocks ----------------------------------------------------------------------------------------
 
 
 async def read_clocks(host: Host) -> ContrastEvidence:
-    """Return the clocks that GPUs showed under load during the last day. The ContrastEvidence is empty if the file is
-    missing or invalid."""
+    """Return the clocks that GPUs showed under load during the last day. The ContrastEvidence is
+    empty if the file is missing or invalid."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
         rows, shown = kept["clocks"], kept["shown"]
         now = time.time()
-        clocks = tuple(c for c in map(_clock, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S)
-        return ContrastEvidence(clocks[-MOST_KEPT:], tuple(tuple(s) for s in shown if isinstance(s, list))[-MOST_KEPT:])
+        clocks = tuple(
+            c for c in map(_clock, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S
+        )
+        return ContrastEvidence(
+            clocks[-MOST_KEPT:], tuple(tuple(s) for s in shown if isinstance(s, list))[-MOST_KEPT:]
+        )
     except (FileError, ValueError, KeyError, TypeError, RecursionError):
         return ContrastEvidence()
 
@@ -55,19 +61,19 @@ def _clock(row: object) -> Clock | None:
 
 
 async def write_clocks(host: Host, known: ContrastEvidence) -> None:
-    """Store the clocks that GPUs showed under load, as evidence for later proofs. Raises FileError if the file on the
-    host cannot be written."""
+    """Store the clocks that GPUs showed under load, as evidence for later proofs. Raises FileError
+    if the file on the host cannot be written."""
     rows = [{**asdict(clock), "lock": stored(clock.lock)} for clock in known.clocks]
     kept = {"clocks": rows, "shown": known.shown}
     await host.write_file(f"{await host.state_dir()}/{CLOCKS_FILE}", json.dumps(kept).encode())
 
 
-# -- verdicts --------------------------------------------------------------------------------------------------------
+# -- verdicts --------------------------------------------------------------------------------------
 
 
 async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
-    """Store on the host, for each changed setting, the short text that says whether it has an effect. Raises FileError
-    if the file cannot be written."""
+    """Store on the host, for each changed setting, the short text that says whether it has an
+    effect. Raises FileError if the file cannot be written."""
     kept: dict[str, dict[str, Any]] = {}
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         if short := [text for i, text in findings if i == index]:
@@ -76,8 +82,9 @@ async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Al
 
 
 async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findings:
-    """Return the stored short texts that say whether settings have an effect, as (GPU index, text). Texts about
-    settings that have changed since are left out. () if the file is missing or invalid."""
+    """Return the stored short texts that say whether settings have an effect, as (GPU index, text).
+    Texts about settings that have changed since are left out. () if the file is missing or invalid.
+    """
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{FINDINGS_FILE}"))
     except (FileError, ValueError, RecursionError):
@@ -87,12 +94,18 @@ async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findin
         one = kept.get(uuid) if isinstance(kept, dict) else None
         if isinstance(one, dict) and one.get("of") == _altered(uuid, alterations):
             short = one.get("short")
-            found += [(index, text) for text in short if _is_text(text)] if isinstance(short, list) else []
+            found += (
+                [(index, text) for text in short if _is_text(text)]
+                if isinstance(short, list)
+                else []
+            )
     return tuple(sorted(found))
 
 
 def _altered(uuid: str, alterations: Sequence[Alteration]) -> list[list[Any]]:
-    return sorted([a.setting, str(a.now), a.since_unix_s] for a in alterations if a.gpu_uuid == uuid)
+    return sorted(
+        [a.setting, str(a.now), a.since_unix_s] for a in alterations if a.gpu_uuid == uuid
+    )
 
 
 def _is_text(text: object) -> bool:

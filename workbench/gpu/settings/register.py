@@ -1,12 +1,12 @@
 """The host's register of GPU settings: each Workbench publishes the entries of its journal there.
 
-The register has one file for each journal, in a directory of root that every user can write to and that is sticky,
-such as /var/tmp. There, only root can change or remove another user's file, so the owner of a file is the user who
-makes its claims. Files of other users are read with care (only regular files of limited size, no links, no FIFOs),
-checked, and used as information only.
+The register has one file for each journal, in a directory of root that every user can write to and
+that is sticky, such as /var/tmp. There, only root can change or remove another user's file, so the
+owner of a file is the user who makes its claims. Files of other users are read with care (only
+regular files of limited size, no links, no FIFOs), checked, and used as information only.
 
-A file is never changed. A new file with a name that nobody can guess is written first, then the old one is removed. Of
-two files of one journal, the newer one counts.
+A file is never changed. A new file with a name that nobody can guess is written first, then the old
+one is removed. Of two files of one journal, the newer one counts.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -41,12 +41,13 @@ MOST_GPUS = 1024
 MOST_CLAIMS = 640  # of one user
 MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
-CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0  # of settings that were set and reverted: longer than any measurement
+# of settings that were set and reverted: longer than any measurement
+CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0
 
 
 def place(named: str | None = None) -> str:
-    """Return the directory of the register. `named` is a directory to use instead of the usual places, and is created
-    if it is missing. Raises OSError if no directory is usable."""
+    """Return the directory of the register. `named` is a directory to use instead of the usual
+    places, and is created if it is missing. Raises OSError if no directory is usable."""
     if named:
         with contextlib.suppress(FileExistsError):
             os.mkdir(named)
@@ -55,13 +56,20 @@ def place(named: str | None = None) -> str:
     for path in PLACES:
         with contextlib.suppress(OSError):
             found = os.lstat(path)
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and found.st_mode & 0o1777 == 0o1777:
+            if (
+                stat.S_ISDIR(found.st_mode)
+                and found.st_uid == 0
+                and found.st_mode & 0o1777 == 0o1777
+            ):
                 return path
-    raise OSError(2, f"none of {', '.join(PLACES)} is a sticky directory of root that every user can write to")
+    raise OSError(
+        2, f"none of {', '.join(PLACES)} is a sticky directory of root that every user can write to"
+    )
 
 
 def name_of(root: str) -> str:
-    """Return the name of the journal in the directory `root`: a hash, which does not reveal the directory."""
+    """Return the name of the journal in the directory `root`: a hash, which does not reveal the
+    directory."""
     return hashlib.sha256(root.rstrip("/").encode()).hexdigest()[:16]
 
 
@@ -69,9 +77,9 @@ def name_of(root: str) -> str:
 
 
 def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
-    """Return a dict for each journal in the register that records a change since the boot `boot_id`: "uid" and "user"
-    (its owner), "journal" (its name), "entries" (its changed settings) and "changes" (recent times at which it set or
-    reverted a setting)."""
+    """Return a dict for each journal in the register that records a change since the boot
+    `boot_id`: "uid" and "user" (its owner), "journal" (its name), "entries" (its changed settings)
+    and "changes" (recent times at which it set or reverted a setting)."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
         names, newest = _names(directory), {}
@@ -88,8 +96,9 @@ def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
 
 
 def _bounded(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the newest files of each user, as long as they have at most MOST_CLAIMS entries together, so that one
-    user's flood of files does not delay others. A file is a dict that `_load` returned."""
+    """Yield the newest files of each user, as long as they have at most MOST_CLAIMS entries
+    together, so that one user's flood of files does not delay others. A file is a dict that `_load`
+    returned."""
     count: dict[int, int] = {}
     for one in sorted(found, key=lambda one: one["made_ns"], reverse=True):
         count[one["uid"]] = count.get(one["uid"], 0) + len(one["entries"])
@@ -102,8 +111,8 @@ def _names(directory: str) -> list[str]:
 
 
 def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the path and the owner's uid of each file of the register, newest first, at most MOST_FILES of each
-    user."""
+    """Yield the path and the owner's uid of each file of the register, newest first, at most
+    MOST_FILES of each user."""
     seen: list[tuple[float, str, int]] = []
     for name in names:
         path = directory + "/" + name
@@ -119,8 +128,8 @@ def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _load(path: str, uid: int) -> dict[str, Any] | None:
-    """Return the contents of a register file; None if the file cannot have been written by Workbench for the user
-    `uid`. A FIFO, a link, a device or a huge file is not read."""
+    """Return the contents of a register file; None if the file cannot have been written by
+    Workbench for the user `uid`. A FIFO, a link, a device or a huge file is not read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -134,16 +143,28 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
             os.close(handle)
         said = json.loads(text.decode())
         entries = said["entries"]
-        if not all(isinstance(said[k], str) for k in ("journal", "boot_id")) or not isinstance(said["made_ns"], int):
+        if not all(isinstance(said[k], str) for k in ("journal", "boot_id")) or not isinstance(
+            said["made_ns"], int
+        ):
             return None
         changes = said.get("changes", [])
-        if not isinstance(changes, list) or len(changes) > CHANGES_KEPT or not all(map(_fit_change, changes)):
+        if (
+            not isinstance(changes, list)
+            or len(changes) > CHANGES_KEPT
+            or not all(map(_fit_change, changes))
+        ):
             return None
-        if not isinstance(entries, list) or len(entries) > MOST_ENTRIES or any(map(_unfit, entries)):
+        if (
+            not isinstance(entries, list)
+            or len(entries) > MOST_ENTRIES
+            or any(map(_unfit, entries))
+        ):
             return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    now = [_dated({**entry, "changing": _changing(entry, found)}, found.st_ctime) for entry in entries]
+    now = [
+        _dated({**entry, "changing": _changing(entry, found)}, found.st_ctime) for entry in entries
+    ]
     journal, boot_id, made_ns = said["journal"][:16], said["boot_id"], said["made_ns"]
     return {
         "uid": uid,
@@ -157,10 +178,14 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 
 
 def _fit_change(change: Any) -> bool:
-    """Return whether `change`, from another user's file, is a valid record of a changed setting. Raises KeyError or
-    TypeError if a field is missing."""
+    """Return whether `change`, from another user's file, is a valid record of a changed setting.
+    Raises KeyError or TypeError if a field is missing."""
     known = change["setting"] in setting_commands.SETTINGS and isinstance(change["gpu_index"], int)
-    return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(setting_commands.is_number(change["unix_s"]))
+    return (
+        known
+        and -1 <= change["gpu_index"] < MOST_GPUS
+        and bool(setting_commands.is_number(change["unix_s"]))
+    )
 
 
 def _unfit(entry: Any) -> bool:
@@ -176,8 +201,8 @@ def _unfit(entry: Any) -> bool:
 
 
 def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
-    """Return the journal entry with its times limited to the time at which its file was written, which the kernel
-    records, because no change in the file can be later."""
+    """Return the journal entry with its times limited to the time at which its file was written,
+    which the kernel records, because no change in the file can be later."""
     for name in ("since_unix_s", "set_unix_s"):
         if entry.get(name) is not None:
             entry[name] = min(float(entry[name]), written_unix_s)
@@ -185,8 +210,8 @@ def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
 
 
 def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
-    """Return whether this change is being made at this moment. Then its entry is marked as pending, and the Workbench
-    that made the entry is a running process of the file's owner."""
+    """Return whether this change is being made at this moment. Then its entry is marked as pending,
+    and the Workbench that made the entry is a running process of the file's owner."""
     if entry.get("state") != "pending":
         return False
     owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)
@@ -209,15 +234,26 @@ def user_name(uid: int) -> str:
 # ---- writing
 
 
-def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the published entries of the journal named `journal` by `entries`, and record which settings were set or
-    reverted. Raises OSError if the file cannot be written."""
+def publish(
+    directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]
+) -> None:
+    """Replace the published entries of the journal named `journal` by `entries`, and record which
+    settings were set or reverted. Raises OSError if the file cannot be written."""
     mine = os.geteuid()
     ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
-    loaded = {path: found for path in ours if (found := _load(path, mine)) and found["journal"] == journal}
-    old, changes = list(loaded), _changes([one for one in loaded.values() if one["boot_id"] == boot_id], entries)
+    loaded = {
+        path: found for path in ours if (found := _load(path, mine)) and found["journal"] == journal
+    }
+    old, changes = (
+        list(loaded),
+        _changes([one for one in loaded.values() if one["boot_id"] == boot_id], entries),
+    )
     if entries or changes:
-        said: dict[str, Any] = {"journal": journal, "boot_id": boot_id, "made_ns": time.monotonic_ns()}
+        said: dict[str, Any] = {
+            "journal": journal,
+            "boot_id": boot_id,
+            "made_ns": time.monotonic_ns(),
+        }
         said.update(entries=list(entries), changes=changes)
         text = json.dumps(said).encode()
         if len(text) > MOST_BYTES:
@@ -239,12 +275,18 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
             os.unlink(path)
 
 
-def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}, so that other users see even
-    settings that were reverted since. `old` are the journal's published files. The result has the changes in the newest
-    of them, and each difference between its entries and the new `entries`."""
+def _changes(
+    old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}, so that
+    other users see even settings that were reverted since. `old` are the journal's published files.
+    The result has the changes in the newest of them, and each difference between its entries and
+    the new `entries`."""
     last = max(old, key=lambda one: one["made_ns"]) if old else {"entries": [], "changes": []}
-    was, now = ({(e["gpu_index"], e["setting"]): e["now"] for e in found} for found in (last["entries"], entries))
+    was, now = (
+        {(e["gpu_index"], e["setting"]): e["now"] for e in found}
+        for found in (last["entries"], entries)
+    )
     at = round(time.time(), 3)
     fresh = [
         {"gpu_index": gpu, "setting": setting, "unix_s": at}
@@ -256,10 +298,10 @@ def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, An
 
 
 def main() -> None:
-    """Publish this journal's entries in the register if requested, then read the register. argv[1] is JSON: {"root":
-    directory of the journal, "register": the register's directory or null for the usual places, "publish": whether the
-    entries follow on stdin}. Prints JSON: {"directory", "uid", "journal", "found"}, where "found" has the other
-    journals, or {"problem": text}."""
+    """Publish this journal's entries in the register if requested, then read the register. argv[1]
+    is JSON: {"root": directory of the journal, "register": the register's directory or null for the
+    usual places, "publish": whether the entries follow on stdin}. Prints JSON: {"directory", "uid",
+    "journal", "found"}, where "found" has the other journals, or {"problem": text}."""
     orders = json.loads(sys.argv[1])
     journal = name_of(orders["root"])
     try:
@@ -268,7 +310,12 @@ def main() -> None:
             with open(0, "rb", closefd=False) as given:
                 publish(directory, journal, boot_id(), json.loads(given.read().decode()))
         found = read(directory, boot_id())
-        answer: dict[str, Any] = {"directory": directory, "uid": os.geteuid(), "journal": journal, "found": found}
+        answer: dict[str, Any] = {
+            "directory": directory,
+            "uid": os.geteuid(),
+            "journal": journal,
+            "found": found,
+        }
     except OSError as error:
         answer = {"problem": f"{error.filename or 'the register'}: {error.strerror}"}
     print(json.dumps(answer))  # noqa: T201

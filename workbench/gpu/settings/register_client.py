@@ -1,6 +1,8 @@
-"""The client of the host's register of GPU settings: reads and writes the register on a host of any kind.
+"""The client of the host's register of GPU settings: reads and writes the register on a host of any
+kind.
 
-The register has the settings that other users' Workbenches changed, and the entries that this Workbench published.
+The register has the settings that other users' Workbenches changed, and the entries that this
+Workbench published.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ UNREAD = "changes by other users cannot be read"
 
 
 class LockChange(NamedTuple):
-    """A change of a clock lock: the user `by` set, changed or reverted the lock at `unix_s`, by the host's clock."""
+    """A change of a clock lock: the user `by` set, changed or reverted the lock at `unix_s`, by the
+    host's clock."""
 
     gpu_index: int
     setting: str
@@ -34,9 +37,10 @@ class LockChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """The contents of the host's register. `others` are the settings that other Workbenches changed, `own` the
-    published entries of this journal, and `changes` the recent changes of clock locks. `problem` says why the register
-    cannot be read. In that case the changes of other users are unknown."""
+    """The contents of the host's register. `others` are the settings that other Workbenches
+    changed, `own` the published entries of this journal, and `changes` the recent changes of clock
+    locks. `problem` says why the register cannot be read. In that case the changes of other users
+    are unknown."""
 
     others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()
@@ -45,10 +49,14 @@ class Register:
     changes: frozenset[LockChange] = frozenset()
 
 
-async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None) -> Register:
-    """Read the register. With `publish`, first replace the published entries of the journal in the directory `root`.
+async def register_on(
+    host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None
+) -> Register:
+    """Read the register. With `publish`, first replace the published entries of the journal in the
+    directory `root`.
 
-    Raises HostUnreachable if the connection is lost. For any other failure, the result has a `problem`.
+    Raises HostUnreachable if the connection is lost. For any other failure, the result has a
+    `problem`.
     """
     orders = {"root": root, "publish": publish is not None}
     entries = json.dumps(list(publish or ())).encode()
@@ -76,7 +84,9 @@ def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
     for one in found:
         for change in one["changes"]:
             if is_lock(change["setting"]):
-                yield LockChange(change["gpu_index"], change["setting"], clean(one["user"]), change["unix_s"])
+                yield LockChange(
+                    change["gpu_index"], change["setting"], clean(one["user"]), change["unix_s"]
+                )
 
 
 def _typed(claim: SettingClaim) -> SettingClaim:

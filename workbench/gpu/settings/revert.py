@@ -1,7 +1,9 @@
-"""The revert of GPU settings: the journal's previous values are set again, and the host's values are read afterwards.
+"""The revert of GPU settings: the journal's previous values are set again, and the host's values
+are read afterwards.
 
-Other users change the same GPUs. Therefore Workbench first reads the present value of each setting and looks for its
-origin in the claims of other Workbenches (claims.py), so that a revert never replaces another user's value.
+Other users change the same GPUs. Therefore Workbench first reads the present value of each setting
+and looks for its origin in the claims of other Workbenches (claims.py), so that a revert never
+replaces another user's value.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from workbench.model.setting_commands import equal
 from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import HOST, UNKNOWN
 
-Foreign: TypeAlias = str  # "keep", "ours" or "original": the choice about a value that another program has set
+# "keep", "ours" or "original": the choice about a value that another program has set
+Foreign: TypeAlias = str
 SET_AGAIN = "Workbench's value is set again; the setting stays in the journal"
 RETRY_S = 0.1
 QUIET_S = 3.0
@@ -41,12 +44,13 @@ async def revert(
     rights: Rights | None = None,
     foreign: Foreign | None = None,
 ) -> SettingsReport:
-    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None. Return the report, which is
-    empty if the journal has no entries. A setting that could not be reverted stays in the journal, and its outcome has
-    the command to run by hand.
+    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None. Return
+    the report, which is empty if the journal has no entries. A setting that could not be reverted
+    stays in the journal, and its outcome has the command to run by hand.
 
-    A value that another Workbench has set since is left alone. A value that another program has set is left alone too,
-    unless `foreign` chooses: "keep" that value, set "ours" again, or restore the "original" one.
+    A value that another Workbench has set since is left alone. A value that another program has set
+    is left alone too, unless `foreign` chooses: "keep" that value, set "ours" again, or restore the
+    "original" one.
     """
     path = await journals.path_on(host)
     if dry_run:
@@ -59,14 +63,24 @@ async def revert(
         state = held.journal.without_gone(now.energy_j)
         ways = _decisions(_chosen(state.entries, gpu, now), state, now, foreign)
         of_others = {r.entry.key for r in state.records() if r.owner == ALIVE}
-        to_set = [replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE]
+        to_set = [
+            replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE
+        ]
         done = await restore(host, to_set, rights or await rights_on(host), now, now)
         reverted = {entry.key: found for entry, found in done}
         report: list[SettingOutcome] = []
         for entry, way in ways:
-            found = reverted.get(entry.key) or [outcomes.of_leaving(_untouched_command(entry, way, now), entry, way)]
-            state = noted(state, "revert" if way.do == claims.RESTORE else f"revert: {way.do}", found)
-            set_again = foreign == "ours" and way.do == claims.RESTORE and equal(entry.setting, way.value, entry.now)
+            found = reverted.get(entry.key) or [
+                outcomes.of_leaving(_untouched_command(entry, way, now), entry, way)
+            ]
+            state = noted(
+                state, "revert" if way.do == claims.RESTORE else f"revert: {way.do}", found
+            )
+            set_again = (
+                foreign == "ours"
+                and way.do == claims.RESTORE
+                and equal(entry.setting, way.value, entry.now)
+            )
             if all(o.ok for o in found):
                 if set_again:
                     found = [replace(o, message=SET_AGAIN) for o in found]
@@ -81,7 +95,8 @@ async def revert(
 
 
 async def _wait_for_rivals(held: LockedJournal) -> None:
-    """Wait until no other Workbench is changing a setting that is in this journal too, but at most QUIET_S seconds."""
+    """Wait until no other Workbench is changing a setting that is in this journal too, but at most
+    QUIET_S seconds."""
     keys = {e.key for e in held.journal.entries}
     until = time.monotonic() + QUIET_S
     while held.rival(keys) is not None and time.monotonic() < until:
@@ -92,22 +107,30 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
 def _decisions(
     entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
 ) -> list[tuple[JournalEntry, claims.RevertDecision]]:
-    """Return (entry, decision how to revert it) for each of `entries`, in the order in which they must be reverted.
-    `foreign` is the user's choice for values that another program has set, None if the user has not chosen."""
+    """Return (entry, decision how to revert it) for each of `entries`, in the order in which they
+    must be reverted. `foreign` is the user's choice for values that another program has set, None
+    if the user has not chosen."""
     found = []
     for entry in _in_order(entries):
-        way = claims.decide_revert(entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others)
+        way = claims.decide_revert(
+            entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others
+        )
         if way.do in (claims.ASK, claims.LEAVE) and foreign is not None:
             if foreign == "keep":
                 way = claims.RevertDecision(claims.LEAVE, way.value, "left as it is")
             else:
-                way = claims.RevertDecision(claims.RESTORE, entry.now if foreign == "ours" else entry.before)
+                way = claims.RevertDecision(
+                    claims.RESTORE, entry.now if foreign == "ours" else entry.before
+                )
         found.append((entry, way))
     return found
 
 
-def _untouched_command(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -> SettingCommand:
-    """Return a command without argv, which stands in the report for a setting that the revert leaves alone."""
+def _untouched_command(
+    entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues
+) -> SettingCommand:
+    """Return a command without argv, which stands in the report for a setting that the revert
+    leaves alone."""
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
 
@@ -118,7 +141,10 @@ async def _planned(
     state = await journals.read(host)
     if not state.entries:
         return []
-    now, rights = await read_values(host, {e.setting for e in state.entries}), rights or await rights_on(host)
+    now, rights = (
+        await read_values(host, {e.setting for e in state.entries}),
+        rights or await rights_on(host),
+    )
     state, found = state.without_gone(now.energy_j), []
     for entry, way in _decisions(_chosen(state.entries, gpu, now), state, now, foreign):
         if way.do != claims.RESTORE:
@@ -133,32 +159,45 @@ async def _planned(
 
 
 async def restore(
-    host: Host, entries: Sequence[JournalEntry], rights: Rights, now: CurrentValues, live: CurrentValues | None = None
+    host: Host,
+    entries: Sequence[JournalEntry],
+    rights: Rights,
+    now: CurrentValues,
+    live: CurrentValues | None = None,
 ) -> list[tuple[JournalEntry, list[SettingOutcome]]]:
-    """Set the previous value of each entry, read the values back, and return the outcomes of each entry. A failure does
-    not stop the other reverts. `live` has the host's values from before the revert, None to show the values in the
-    journal as the old ones."""
+    """Set the previous value of each entry, read the values back, and return the outcomes of each
+    entry. A failure does not stop the other reverts. `live` has the host's values from before the
+    revert, None to show the values in the journal as the old ones."""
     ordered = _in_order(entries)
     pairs = [(entry, _commands(entry, rights, now)) for entry in ordered]
-    ran = await command_runner.try_all(host, [one for _, commands in pairs for one in commands], rights)
+    ran = await command_runner.try_all(
+        host, [one for _, commands in pairs for one in commands], rights
+    )
     after = await read_values_again(host, {e.setting for e in ordered}) if pairs else now
     was = {e.key: (live.value(*e.key) if live else None) for e in ordered}
     return [
-        (e, [outcomes.of_restoring(e, one, ran[one], after, was[e.key]) for one in commands]) for e, commands in pairs
+        (e, [outcomes.of_restoring(e, one, ran[one], after, was[e.key]) for one in commands])
+        for e, commands in pairs
     ]
 
 
 def _in_order(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
-    return sorted(entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, setting_commands.order(e.setting)))
+    return sorted(
+        entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, setting_commands.order(e.setting))
+    )
 
 
-def _commands(entry: JournalEntry, rights: Rights, now: CurrentValues) -> tuple[SettingCommand, ...]:
+def _commands(
+    entry: JournalEntry, rights: Rights, now: CurrentValues
+) -> tuple[SettingCommand, ...]:
     value = setting_commands.value_to_restore(entry.before)
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, now.cores)
 
 
-def _chosen(entries: Sequence[JournalEntry], gpu: int | str | None, now: CurrentValues) -> list[JournalEntry]:
+def _chosen(
+    entries: Sequence[JournalEntry], gpu: int | str | None, now: CurrentValues
+) -> list[JournalEntry]:
     if gpu is None:
         return list(entries)
     if str(gpu) == HOST:
@@ -169,12 +208,12 @@ def _chosen(entries: Sequence[JournalEntry], gpu: int | str | None, now: Current
     return [e for e in entries if e.gpu_uuid == uuid]
 
 
-# -- writing the result ----------------------------------------------------------------------------------------------
+# -- writing the result ----------------------------------------------------------------------------
 
 
 def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journal:
-    """Return the journal with one more line in its log for each outcome in `done`. `what` names the event, such as
-    "revert"."""
+    """Return the journal with one more line in its log for each outcome in `done`. `what` names the
+    event, such as "revert"."""
     for o in done:
         one = o.command
         state = state.note(
@@ -189,12 +228,16 @@ def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journa
     return state
 
 
-async def save_last(held: LockedJournal, state: Journal, done: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Save the journal after a change, and return the outcomes. If it cannot be saved, the outcomes say so. No error is
-    raised, because the old journal still has every previous value."""
+async def save_last(
+    held: LockedJournal, state: Journal, done: Sequence[SettingOutcome]
+) -> list[SettingOutcome]:
+    """Save the journal after a change, and return the outcomes. If it cannot be saved, the outcomes
+    say so. No error is raised, because the old journal still has every previous value."""
     try:
         await held.save(state)
     except HostError as error:
-        note = f"the journal could not be updated ({error.message}); it still has the previous values"
+        note = (
+            f"the journal could not be updated ({error.message}); it still has the previous values"
+        )
         return [replace(o, message=joined(o.message, note)) for o in done]
     return list(done)

@@ -1,5 +1,5 @@
-"""The user's rights to change GPU settings on a host: whether sudo is needed and allowed, and what to do if a right is
-missing."""
+"""The user's rights to change GPU settings on a host: whether sudo is needed and allowed, and what
+to do if a right is missing."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from workbench.hosts.base import Completed, Host, HostFacts
 from workbench.hosts.shell_scripts import SUDO, sh
 from workbench.model.errors import HostError, SettingsError
 
-CAP_SYS_ADMIN = 1 << 21  # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
-# Reads the password from stdin, says nothing, and takes no credentials of before: the line is read, whatever was.
+# include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
+CAP_SYS_ADMIN = 1 << 21
+# Reads the password from stdin, says nothing, and takes no credentials of before: the line is read,
+# whatever was.
 SUDO_ASKED = ("sudo", "-k", "-S", "-p", "")
 ENGLISH = {"LC_ALL": "C"}  # sudo's messages are parsed
 WANTS_PASSWORD = "a password is required"
 
 SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What root may run, only where nobody else can change it; the first of the user's PATH that is so, or of SECURE_PATH's.
+# What root may run, only where nobody else can change it; the first of the user's PATH that is so,
+# or of SECURE_PATH's.
 PROGRAMS = ("nvidia-smi", "tee", "python3")
 
-# $1: SECURE_PATH, then programs. For each file of that name a line with its path, and lines with uid, gid and mode in
-# hex of all that decides what the path means: the file, each directory above it, each link and where that leads; "sudo"
-# and whether it would ask, or "no"; what sudo lists. Listing runs nothing.
+# $1: SECURE_PATH, then programs. For each file of that name a line with its path, and lines with
+# uid, gid and mode in hex of all that decides what the path means: the file, each directory above
+# it, each link and where that leads; "sudo" and whether it would ask, or "no"; what sudo lists.
+# Listing runs nothing.
 LOOK = r"""
 way() {
     printf 'on %s %s\n' "$(stat -c '%u %g %f' "$1")" "$1"
@@ -56,20 +60,24 @@ printf '%s\n' "$rules"
 ADVICE = f"the file that `workbench gpu sudoers` prints allows every set and revert, as {SUDOERS}"
 _RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
 _NOT_IN = "is not in the sudoers file"
-_WRONG_PASSWORD = re.compile(rf"{WANTS_PASSWORD}|incorrect password|no password was provided|try again\.$")
+_WRONG_PASSWORD = re.compile(
+    rf"{WANTS_PASSWORD}|incorrect password|no password was provided|try "
+    r"again\.$"
+)
 _STEPS = {  # next steps that a rule cannot replace, by a word of sudo's reason
     "expired": "log in there and change the password, or ask who administers it",
     "tty": "ask who administers it for `Defaults !requiretty`",
 }
-_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")  # between commas, but not those of an expression
+# between commas, but not those of an expression
+_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")
 _ON = re.compile(r"on (\d+) (\d+) ([0-9a-f]+) /")
 _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights of this user to change settings on a host. `prefix` goes before each command: sudo, or nothing.
-    `refusal` says why no command can run, None if commands can run."""
+    """The rights of this user to change settings on a host. `prefix` goes before each command:
+    sudo, or nothing. `refusal` says why no command can run, None if commands can run."""
 
     nvidia_smi: str = "nvidia-smi"
     prefix: tuple[str, ...] = ()
@@ -85,29 +93,33 @@ class Rights:
     password: str | None = field(default=None, repr=False)  # only ever written to sudo's stdin
 
     def argv(self, command: Sequence[str]) -> tuple[str, ...]:
-        """Return the command with `prefix` before it. With a prefix, the program is named by its absolute path, because
-        sudo's rules contain absolute paths."""
+        """Return the command with `prefix` before it. With a prefix, the program is named by its
+        absolute path, because sudo's rules contain absolute paths."""
         if not self.prefix:
             return tuple(command)
         path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])
         return (*self.prefix, path, *command[1:])
 
     def needed_for(self, argv: Sequence[str]) -> str | None:
-        """Return a text that says which right the user lacks to run a command from `argv()`, and how to get it. None if
-        the user may run the command."""
+        """Return a text that says which right the user lacks to run a command from `argv()`, and
+        how to get it. None if the user may run the command."""
         if not self.by_sudoers:
             return self.refusal
         how = granted(self.rules, argv[len(self.prefix) :])
         if how == "free" or (how == "asks" and (self.unasked or self.password is not None)):
             return None
-        asks = "and sudo asks for a password" if how == "asks" or self.sudo_password else "and sudo does not allow it"
+        asks = (
+            "and sudo asks for a password"
+            if how == "asks" or self.sudo_password
+            else "and sudo does not allow it"
+        )
         why = self.refusal or f"needs root ({self.user} is not, {asks})"
         return f"{why}; {self.advice}"
 
 
 async def rights_on(host: Host) -> Rights:
-    """Return the user's rights on a host, without trying a command: from uid, capability and user namespace, then from
-    sudo's rules."""
+    """Return the user's rights on a host, without trying a command: from uid, capability and user
+    namespace, then from sudo's rules."""
     facts = await host.facts()
     if facts.nvidia_smi is None:
         return Rights(refusal="nvidia-smi, which changes GPU settings, is not on this host's PATH")
@@ -122,8 +134,8 @@ async def rights_on(host: Host) -> Rights:
 
 
 async def with_password(host: Host, rights: Rights, password: str) -> Rights:
-    """Check with sudo that `password` is right, and return `rights` with this password. Raises SettingsError, with
-    nothing changed, if sudo rejects it."""
+    """Check with sudo that `password` is right, and return `rights` with this password. Raises
+    SettingsError, with nothing changed, if sudo rejects it."""
     if not rights.by_sudoers:
         return rights
     wrong = SettingsError(
@@ -134,23 +146,31 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
     if "\n" in password or "\0" in password:
         raise wrong
     try:
-        done = await host.run((*SUDO_ASKED, "-l"), input=f"{password}\n".encode(), env=ENGLISH, timeout_s=30)
+        done = await host.run(
+            (*SUDO_ASKED, "-l"), input=f"{password}\n".encode(), env=ENGLISH, timeout_s=30
+        )
     except HostError as error:
-        raise SettingsError(f"sudo cannot be run: {error.message}; nothing was changed", host=host.name) from None
+        raise SettingsError(
+            f"sudo cannot be run: {error.message}; nothing was changed", host=host.name
+        ) from None
     if done.returncode == 0:
         return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
     reason = sudo_refusal(done.err)
     if reason is None:
         raise wrong
-    raise SettingsError(f"{reason}; nothing was changed", host=host.name, next_step=_next_step(reason))
+    raise SettingsError(
+        f"{reason}; nothing was changed", host=host.name, next_step=_next_step(reason)
+    )
 
 
 def sudo_refusal(said: str) -> str | None:
-    """Return why sudo runs no command, in sudo's own words (`said` is its output). None if sudo only asks for a
-    password or rejects the given one."""
+    """Return why sudo runs no command, in sudo's own words (`said` is its output). None if sudo
+    only asks for a password or rejects the given one."""
     lines = [line.strip() for line in said.splitlines()]
     told = [
-        line.removeprefix("sudo: ") for line in lines if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
+        line.removeprefix("sudo: ")
+        for line in lines
+        if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
     ]
     own = [line for line in told if not _WRONG_PASSWORD.search(line)]
     return f"sudo says: {own[0].rstrip('.')}" if own else None
@@ -161,26 +181,35 @@ def _next_step(reason: str) -> str:
 
 
 async def run_allowed(
-    host: Host, argv: Sequence[str], rights: Rights, *, stdin: str | None = None, timeout_s: float = 60.0
+    host: Host,
+    argv: Sequence[str],
+    rights: Rights,
+    *,
+    stdin: str | None = None,
+    timeout_s: float = 60.0,
 ) -> Completed:
-    """Run a command from `Rights.argv`. If sudo asks for the password, sudo reads it from stdin, before the command's
-    own input. Raises HostError if the command cannot be run."""
+    """Run a command from `Rights.argv`. If sudo asks for the password, sudo reads it from stdin,
+    before the command's own input. Raises HostError if the command cannot be run."""
     data = None if stdin is None else stdin.encode()
     if tuple(argv[: len(SUDO)]) != SUDO:
         return await host.run(argv, input=data, timeout_s=timeout_s)
     done = await host.run(argv, input=data, timeout_s=timeout_s, env=ENGLISH)
     if rights.password is None or done.returncode == 0 or WANTS_PASSWORD not in done.err:
         return done
-    # Only after sudo has asked for it: under a rule without a password the command itself would read it.
+    # Only after sudo has asked for it: under a rule without a password the command itself would
+    # read it.
     first = f"{rights.password}\n".encode()
     return await host.run(
-        (*SUDO_ASKED, *argv[len(SUDO) :]), input=first + (data or b""), timeout_s=timeout_s, env=ENGLISH
+        (*SUDO_ASKED, *argv[len(SUDO) :]),
+        input=first + (data or b""),
+        timeout_s=timeout_s,
+        env=ENGLISH,
     )
 
 
 def granted(rules: str, command: Sequence[str]) -> str:
-    """Return how the rules of `sudo -l` allow a command as root: "free" (without a password), "asks" (with one), or ""
-    (not at all). The last rule that matches decides, as in sudoers(5)."""
+    """Return how the rules of `sudo -l` allow a command as root: "free" (without a password),
+    "asks" (with one), or "" (not at all). The last rule that matches decides, as in sudoers(5)."""
     found = ""
     for line in rules.splitlines():
         rule = _RULE.match(line)
@@ -211,8 +240,8 @@ def _matches(pattern: str, command: Sequence[str]) -> bool:
 
 
 def _usr(path: str) -> str:
-    """Return a path such as /bin/x as /usr/bin/x, because sudo's rules and the host may name the same program either
-    way."""
+    """Return a path such as /bin/x as /usr/bin/x, because sudo's rules and the host may name the
+    same program either way."""
     return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
 
 
@@ -239,7 +268,9 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     try:
         done = await host.run(sh(LOOK, SECURE_PATH, *PROGRAMS), env=ENGLISH, timeout_s=15)
     except HostError as error:
-        why = f"needs root on {host.name} ({user} is not, and sudo cannot be asked: {error.message})"
+        why = (
+            f"needs root on {host.name} ({user} is not, and sudo cannot be asked: {error.message})"
+        )
         return Rights(smi, refusal=why, user=user)
     looked, _, said = f"\n{done.out}".partition("\nsudo ")
     how, _, rules = said.partition("\n")
@@ -247,7 +278,11 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     if "nvidia-smi" not in safe:
         where = unsafe.get("nvidia-smi", smi)
         why = f"{smi} is not run as root, because users other than root can change {where}"
-        return Rights(smi, refusal=f"{why}; install the driver's own nvidia-smi where only root can write", user=user)
+        return Rights(
+            smi,
+            refusal=f"{why}; install the driver's own nvidia-smi where only root can write",
+            user=user,
+        )
     helps = how == "asks" and ("may run the following" in rules or WANTS_PASSWORD in rules)
     found = Rights(
         safe["nvidia-smi"],
@@ -269,13 +304,15 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     elif not found.sudo_password:
         why = sudo_refusal(rules) or "sudo does not allow it"
         step = _next_step(why)
-    return replace(found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step)
+    return replace(
+        found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step
+    )
 
 
 def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the output of the shell script LOOK, which checks files on the host. Return (paths of the programs that
-    root may run safely, by name; for each other program, the file or directory on its path that a user other than root
-    can change)."""
+    """Parse the output of the shell script LOOK, which checks files on the host. Return (paths of
+    the programs that root may run safely, by name; for each other program, the file or directory on
+    its path that a user other than root can change)."""
     safe: dict[str, str] = {}
     unsafe: dict[str, str] = {}
     name = path = wrong = ""
@@ -290,6 +327,8 @@ def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
         elif not wrong:
             known = _ON.match(line)
             wrong = (
-                "" if known and only_roots(int(known[1]), int(known[2]), int(known[3], 16)) else rest.split(" ", 3)[-1]
+                ""
+                if known and only_roots(int(known[1]), int(known[2]), int(known[3], 16))
+                else rest.split(" ", 3)[-1]
             )
     return safe, unsafe

@@ -1,7 +1,8 @@
-"""Known traps of GPU settings: cases in which a setting does something else than its name or its success message says.
-The texts and their sources are in setting_traps.json.
+"""Known traps of GPU settings: cases in which a setting does something else than its name or its
+success message says. The texts and their sources are in setting_traps.json.
 
-plan.py warns of traps before a setting is applied. proof.py names the traps that explain a reading under load.
+plan.py warns of traps before a setting is applied. proof.py names the traps that explain a reading
+under load.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ NEAR_TOP = 0.95  # of the highest clock: cards under load run below it (2790 to 
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A known trap: a case in which a GPU setting does something unexpected. `text` describes it for the user, and can
-    contain {names}, which the function `trap` replaces by values. `sources` says where it is documented."""
+    """A known trap: a case in which a GPU setting does something unexpected. `text` describes it
+    for the user, and can contain {names}, which the function `trap` replaces by values. `sources`
+    says where it is documented."""
 
     id: str
     text: str
@@ -31,23 +33,30 @@ def all_traps() -> dict[str, Trap]:
     import json
     from importlib.resources import files
 
-    rows = json.loads(files("workbench.gpu.settings").joinpath("setting_traps.json").read_text("utf-8"))["traps"]
+    rows = json.loads(
+        files("workbench.gpu.settings").joinpath("setting_traps.json").read_text("utf-8")
+    )["traps"]
     return {row["id"]: Trap(row["id"], row["text"], tuple(row["sources"])) for row in rows}
 
 
 def trap(trap_id: str, **facts: object) -> Trap:
-    """Return the known case of an unexpected effect that has the id `trap_id`, with the {names} in its text replaced by
-    `facts`. Raises KeyError for an unknown id or name, which is a defect of Workbench."""
+    """Return the known case of an unexpected effect that has the id `trap_id`, with the {names} in
+    its text replaced by `facts`. Raises KeyError for an unknown id or name, which is a defect of
+    Workbench."""
     found = all_traps()[trap_id]
     return Trap(found.id, found.text.format(**facts), found.sources)
 
 
 def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
-    """Return warnings about unexpected effects that a lock of these clocks is known to have on this card, joined to one
-    text. "" if there are none."""
+    """Return warnings about unexpected effects that a lock of these clocks is known to have on this
+    card, joined to one text. "" if there are none."""
     known = find(info.name)
     found = []
-    if setting == GPU_CLOCKS.key and info.sm_max_mhz and clocks.min_mhz >= NEAR_TOP * info.sm_max_mhz:
+    if (
+        setting == GPU_CLOCKS.key
+        and info.sm_max_mhz
+        and clocks.min_mhz >= NEAR_TOP * info.sm_max_mhz
+    ):
         found.append(trap("clock.max-is-not-sustained"))
     if setting == MEMORY_CLOCKS.key and known is not None:
         normal = known.memory_under_compute_mhz
@@ -61,7 +70,11 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
 
 
 def alternative(info: GpuInfo) -> str | None:
-    """Return a text that says what the user can do instead on a card whose clock cannot be set. None if no alternative
-    is known."""
+    """Return a text that says what the user can do instead on a card whose clock cannot be set.
+    None if no alternative is known."""
     known = find(info.name)
-    return trap("gb10.clock-lock-only").text if known is not None and known.chip.endswith("GB10") else None
+    return (
+        trap("gb10.clock-lock-only").text
+        if known is not None and known.chip.endswith("GB10")
+        else None
+    )

@@ -1,23 +1,25 @@
 """The telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
-The agent runs on the host that owns the GPUs. Workbench sends its source there, with the modules that
-remote_programs.AGENT names and pynvml; the host needs nothing but Python 3.8. One thread reads NVML. Another thread
-reads stdin and reports a driver call that does not return.
+The agent runs on the host that owns the GPUs. Workbench sends its source there, with the modules
+that remote_programs.AGENT names and pynvml; the host needs nothing but Python 3.8. One thread reads
+NVML. Another thread reads stdin and reports a driver call that does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and when it has changed
          {"infos": [{...}]}                        at start and when it has changed (checked every 30 s)
          {"t", "u", "host": {...}, "gpus": [..]}   each interval; every 5 s, each GPU also has "slow" values;
-                                                   "t" is the agent's monotonic clock, "u" the Unix time, in seconds
+                                                   "t" is the agent's monotonic clock, "u" the Unix
+                                                   time, in seconds
          {"hung": function, "for_s": s}            while a driver call does not return
 stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.
          "refresh" asks for the infos and the slow values at once.
 argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}
          "retry_s" is the pause before NVML is loaded again after a failure.
 
-Environment: WORKBENCH_NVML_LIBRARY is the path of a library in place of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a
-Python file whose library() returns an object with NVML's C functions, in place of pynvml.nvmlLib. An optional
-host_file(path) -> str | None in that file replaces /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
-simulated host's /sys, with its CPU cores.
+Environment: WORKBENCH_NVML_LIBRARY is the path of a library in place of libnvidia-ml.so.1.
+WORKBENCH_SIM_DRIVER is a Python file whose library() returns an object with NVML's C functions, in
+place of pynvml.nvmlLib. An optional host_file(path) -> str | None in that file replaces
+/proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a simulated host's /sys, with its CPU
+cores.
 """
 
 # ruff: noqa: PTH116, PTH123, PTH208
@@ -33,7 +35,12 @@ import threading
 import time
 from collections.abc import Iterable
 
-from pynvml import NVML_ERROR_GPU_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_UNKNOWN, NVMLError
+from pynvml import (
+    NVML_ERROR_GPU_NOT_FOUND,
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    NVML_ERROR_UNKNOWN,
+    NVMLError,
+)
 
 from workbench.gpu.telemetry.nvml_library import (
     DRIVER_MESSAGES,
@@ -70,7 +77,9 @@ class HostReader:
         self.governor: str | None = None
         self.c_states: str | None = None
         try:
-            self.own_pids = not nvml.simulated and os.stat("/proc/self/ns/pid").st_ino != INIT_PID_NAMESPACE
+            self.own_pids = (
+                not nvml.simulated and os.stat("/proc/self/ns/pid").st_ino != INIT_PID_NAMESPACE
+            )
         except OSError:
             self.own_pids = False
 
@@ -100,28 +109,35 @@ class HostReader:
         return out
 
     def read_cores(self) -> None:
-        """Read the governor and the C-states of all cores, and store each as one text: a value that all cores have, or
-        "mixed: powersave 30, performance 2" with the number of cores that have each value."""
+        """Read the governor and the C-states of all cores, and store each as one text: a value that
+        all cores have, or "mixed: powersave 30, performance 2" with the number of cores that have
+        each value."""
         try:
             names = os.listdir(CORES)
         except OSError:
             names = ["cpu0"]
-        cores = [f"{CORES}/{name}" for name in names if name.startswith("cpu") and name[3:].isdecimal()]
-        governors = (self.nvml.host_file(f"{core}/cpufreq/scaling_governor") or "" for core in cores)
+        cores = [
+            f"{CORES}/{name}" for name in names if name.startswith("cpu") and name[3:].isdecimal()
+        ]
+        governors = (
+            self.nvml.host_file(f"{core}/cpufreq/scaling_governor") or "" for core in cores
+        )
         self.governor = _counted(map(str.strip, governors))
         self.c_states = _counted(map(self.c_states_of, cores))
 
     def c_states_of(self, core: str) -> str:
-        """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if only some are off. ""
-        if they cannot be read."""
+        """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if
+        only some are off. "" if they cannot be read."""
         texts: list[str] = []
-        while (text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable")) is not None:
+        while (
+            text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable")
+        ) is not None:
             texts.append(text)
         return core_values.c_states(texts) or ""
 
     def process_name(self, pid: int) -> str | None:
-        """Return the name of the process `pid`. None if it has ended, or if this machine is a container, because NVML's
-        process ids are those of the host around it."""
+        """Return the name of the process `pid`. None if it has ended, or if this machine is a
+        container, because NVML's process ids are those of the host around it."""
         if self.own_pids:
             return None
         try:
@@ -131,8 +147,8 @@ class HostReader:
             return None
 
     def process_place(self, pid: int) -> str:
-        """Return the container that the process `pid` runs in, such as "docker:0123456789ab". "" if it runs in none, or
-        if this machine is itself a container."""
+        """Return the container that the process `pid` runs in, such as "docker:0123456789ab". "" if
+        it runs in none, or if this machine is itself a container."""
         if self.own_pids:
             return ""
         try:
@@ -153,8 +169,8 @@ def _counted(values: Iterable[str]) -> str | None:
 
 
 class MessageWriter:
-    """Writes JSON documents to stdout, one per line, from two threads. The agent ends when the reader has closed
-    stdout."""
+    """Writes JSON documents to stdout, one per line, from two threads. The agent ends when the
+    reader has closed stdout."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -197,7 +213,8 @@ class Agent:
         self.said_infos: list[dict[str, Any]] | None = None
 
     def run(self) -> None:
-        """Sample until the agent ends. An unexpected exception is written to stderr and ends the agent."""
+        """Sample until the agent ends. An unexpected exception is written to stderr and ends the
+        agent."""
         try:
             self.sample_for_ever()
         except Exception as fault:
@@ -205,8 +222,8 @@ class Agent:
             os._exit(70)  # EX_SOFTWARE, sysexits.h
 
     def sample_for_ever(self) -> None:
-        """Sample the GPUs at each interval. Intervals count from the start, so that the pace does not drift. Missed
-        intervals are skipped."""
+        """Sample the GPUs at each interval. Intervals count from the start, so that the pace does
+        not drift. Missed intervals are skipped."""
         due = time.monotonic()
         while True:
             self.tick()
@@ -235,7 +252,14 @@ class Agent:
                 self.info_at = now + self.info_s
         except DriverGone as gone:
             self.close_driver(gone.code)
-        self.output.write({"t": round(now, 4), "u": round(wall, 3), "host": host or self.host.sample(), "gpus": gpus})
+        self.output.write(
+            {
+                "t": round(now, 4),
+                "u": round(wall, 3),
+                "host": host or self.host.sample(),
+                "gpus": gpus,
+            }
+        )
 
     def open_driver(self) -> None:
         try:
@@ -265,7 +289,9 @@ class Agent:
         )
 
     def close_driver(self, code: int) -> None:
-        status, message = DRIVER_MESSAGES.get(code, ("error", f"the driver answered: {reason(code)}"))
+        status, message = DRIVER_MESSAGES.get(
+            code, ("error", f"the driver answered: {reason(code)}")
+        )
         if code == NVML_ERROR_UNKNOWN and device_refused():
             status, message = "no permission", REVOKED
         self.say_driver({"status": status, "message": f"{message} (NVML error {code})"})
@@ -302,7 +328,8 @@ class Agent:
             self.look_again(now)
         slow = now >= self.slow_at
         if slow:
-            self.slow_at = now + self.slow_s - self.interval_s / 2  # the tick nearest to the cadence
+            # the tick nearest to the cadence
+            self.slow_at = now + self.slow_s - self.interval_s / 2
         return [self.read_gpu(gpu, now, slow) for gpu in self.gpus]
 
     def read_gpu(self, gpu: GpuReader, now: float, slow: bool) -> dict[str, Any]:
@@ -320,8 +347,8 @@ class Agent:
         return out
 
     def stale(self) -> bool:
-        """Return whether NVML must be started again, because a GPU was added or removed or because no GPU answers.
-        Raises DriverGone if the driver does not answer."""
+        """Return whether NVML must be started again, because a GPU was added or removed or because
+        no GPU answers. Raises DriverGone if the driver does not answer."""
         try:
             count = self.nvml.call("nvmlDeviceGetCount")
         except NVMLError as error:
@@ -329,7 +356,8 @@ class Agent:
         return count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
 
     def look_again(self, now: float) -> None:
-        """Read those properties of the GPUs that rarely change. Start NVML again if GPUs were added or removed."""
+        """Read those properties of the GPUs that rarely change. Start NVML again if GPUs were added
+        or removed."""
         if now >= self.reopen_at and self.stale():
             self.nvml.maybe("nvmlShutdown")
             self.open_driver()
@@ -342,14 +370,17 @@ class Agent:
                     gpu.known = gpu.info()
             except GpuDown as down:
                 self.lose(gpu, down.code, now)
-        infos = [gpu.known or {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in self.gpus]
+        infos = [
+            gpu.known or {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name}
+            for gpu in self.gpus
+        ]
         if infos != self.said_infos:
             self.said_infos = infos
             self.output.write({"infos": infos})
 
     def watch(self) -> None:
-        """Read control lines from stdin for ever, and report a driver call that does not return. The end of stdin ends
-        the agent."""
+        """Read control lines from stdin for ever, and report a driver call that does not return.
+        The end of stdin ends the agent."""
         pending = b""
         said_at = 0.0
         while True:
@@ -361,12 +392,21 @@ class Agent:
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
                     self.control(line)
-            doing, stuck_s, now = self.nvml.doing, time.monotonic() - self.nvml.since, time.monotonic()
-            if doing is not None and stuck_s >= self.hung_s and now - said_at >= min(1.0, self.hung_s):
+            doing, stuck_s, now = (
+                self.nvml.doing,
+                time.monotonic() - self.nvml.since,
+                time.monotonic(),
+            )
+            if (
+                doing is not None
+                and stuck_s >= self.hung_s
+                and now - said_at >= min(1.0, self.hung_s)
+            ):
                 said_at = now
                 of_gpu = doing.startswith("nvmlDevice") and doing not in OF_LIBRARY
                 self.output.write(
-                    {"hung": doing, "gpu": self.at if of_gpu else None, "for_s": round(stuck_s, 1)}, wait_s=0.1
+                    {"hung": doing, "gpu": self.at if of_gpu else None, "for_s": round(stuck_s, 1)},
+                    wait_s=0.1,
                 )
 
     def control(self, line: bytes) -> None:
@@ -374,7 +414,9 @@ class Agent:
             order = json.loads(line)
             if order.get("quit"):
                 os._exit(0)
-            self.interval_s = min(3600.0, max(0.05, float(order.get("interval_s", self.interval_s))))
+            self.interval_s = min(
+                3600.0, max(0.05, float(order.get("interval_s", self.interval_s)))
+            )
         except (ValueError, TypeError, AttributeError):
             return  # nobody can be told; the next line may be sound
         if order.get("refresh"):
@@ -383,8 +425,8 @@ class Agent:
 
 
 def device_refused() -> bool:
-    """Return whether the kernel denies access to /dev/nvidiactl. NVML in a container reports this only as an unknown
-    error."""
+    """Return whether the kernel denies access to /dev/nvidiactl. NVML in a container reports this
+    only as an unknown error."""
     try:
         os.close(os.open("/dev/nvidiactl", os.O_RDWR))
     except PermissionError:

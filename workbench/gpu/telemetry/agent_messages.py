@@ -19,8 +19,9 @@ from workbench.model.gpu import (
 
 
 class Decoder:
-    """Combines the messages of the telemetry agent into whole readings. The agent sends some values rarely (the driver,
-    the properties of the GPUs, slow values), and each reading gets the newest of them."""
+    """Combines the messages of the telemetry agent into whole readings. The agent sends some values
+    rarely (the driver, the properties of the GPUs, slow values), and each reading gets the newest
+    of them."""
 
     def __init__(self) -> None:
         self.driver = DriverInfo()
@@ -30,8 +31,8 @@ class Decoder:
         self._slow: dict[int, dict[str, Any]] = {}
 
     def feed(self, document: Mapping[str, Any]) -> Telemetry | None:
-        """Process one JSON document of the telemetry agent. Return the reading that it completes, or None if it
-        completes none."""
+        """Process one JSON document of the telemetry agent. Return the reading that it completes,
+        or None if it completes none."""
         if "t" in document:
             self.last = Telemetry(
                 t_s=document["t"],
@@ -54,13 +55,15 @@ class Decoder:
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
-        """Return the last reading without the values of its GPUs, after a driver call has hung, so that old values are
-        not taken for new ones. `message` describes the call. `gpu_index` is the GPU whose call hangs, None if the call
-        concerns the whole driver."""
+        """Return the last reading without the values of its GPUs, after a driver call has hung, so
+        that old values are not taken for new ones. `message` describes the call. `gpu_index` is the
+        GPU whose call hangs, None if the call concerns the whole driver."""
 
         def sample(gpu: GpuSample) -> GpuSample:
             if gpu_index in (None, gpu.index):
-                return GpuSample(index=gpu.index, uuid=gpu.uuid, state=GpuState.ERROR, message=message)
+                return GpuSample(
+                    index=gpu.index, uuid=gpu.uuid, state=GpuState.ERROR, message=message
+                )
             why = f"not read while GPU{gpu_index} does not answer"
             return GpuSample(index=gpu.index, uuid=gpu.uuid, state=GpuState.NOT_READ, message=why)
 
@@ -90,7 +93,11 @@ class Decoder:
 
 
 def gpu_info(fields: Mapping[str, Any]) -> GpuInfo:
-    clocks = {name: tuple(fields[name]) for name in ("supported_sm_mhz", "supported_memory_mhz") if name in fields}
+    clocks = {
+        name: tuple(fields[name])
+        for name in ("supported_sm_mhz", "supported_memory_mhz")
+        if name in fields
+    }
     return GpuInfo(**{**fields, **clocks})
 
 

@@ -16,13 +16,18 @@ Point = tuple[float, float]
 
 
 def summarize(
-    moments: Sequence[Moment], gpu_indices: Sequence[int], t0_s: float, t1_s: float, *, interval_s: float = 1.0
+    moments: Sequence[Moment],
+    gpu_indices: Sequence[int],
+    t0_s: float,
+    t1_s: float,
+    *,
+    interval_s: float = 1.0,
 ) -> GpuDuring:
     """Return the means of these GPUs between `t0_s` and `t1_s` (time.monotonic() of this machine).
 
-    The energy of a GPU is the difference of its driver's counter or, without a counter, its power integrated with
-    trapezoids. The power is that energy divided by the time. A value that a GPU did not report is None, with the reason
-    in `absent`.
+    The energy of a GPU is the difference of its driver's counter or, without a counter, its power
+    integrated with trapezoids. The power is that energy divided by the time. A value that a GPU did
+    not report is None, with the reason in `absent`.
     """
     absent: dict[str, str] = {}
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
@@ -32,22 +37,33 @@ def summarize(
     each = [one.best for one in found]
     energy = _sum(each)
     if energy is None:
-        silent = next((i for i, joules in zip(gpu_indices, each, strict=True) if joules is None), None)
-        why = "no GPU" if silent is None else f"GPU {silent} gave neither energy nor power readings over that time"
+        silent = next(
+            (i for i, joules in zip(gpu_indices, each, strict=True) if joules is None), None
+        )
+        why = (
+            "no GPU"
+            if silent is None
+            else (f"GPU {silent} gave neither energy nor power readings over that time")
+        )
         absent["energy_j"] = absent["power_w"] = why
     seconds = t1_s - t0_s
     with_reasons = [r for r in readings if r.event_reasons is not None]
     names = {name for r in with_reasons for name in r.event_reasons or ()}
     if not with_reasons:
         absent["event_reasons"] = "no reading in that time"
-    clocks = [[r.sm_mhz for r in readings if r.gpu_index == i and r.sm_mhz is not None] for i in gpu_indices]
+    clocks = [
+        [r.sm_mhz for r in readings if r.gpu_index == i and r.sm_mhz is not None]
+        for i in gpu_indices
+    ]
     sm_mhz = [mhz for one in clocks for mhz in one]
     return GpuDuring(
         power_w=None if energy is None or seconds <= 0 else energy / seconds,
         energy_j=energy,
         sm_mhz=_mean(readings, "sm_mhz", lambda r: r.sm_mhz, absent),
         memory_mhz=_mean(readings, "memory_mhz", lambda r: r.memory_mhz, absent),
-        temperature_c=max((r.temperature_c for r in readings if r.temperature_c is not None), default=None),
+        temperature_c=max(
+            (r.temperature_c for r in readings if r.temperature_c is not None), default=None
+        ),
         gpu_util_pct=_mean(readings, "gpu_util_pct", lambda r: r.gpu_util_pct, absent),
         event_reasons={
             name: sum(name in (r.event_reasons or ()) for r in with_reasons) / len(with_reasons)
@@ -56,7 +72,9 @@ def summarize(
         samples=len(inside),
         absent=absent,
         gpus=tuple(gpu_indices),
-        power_w_each=tuple(None if joules is None or seconds <= 0 else joules / seconds for joules in each),
+        power_w_each=tuple(
+            None if joules is None or seconds <= 0 else joules / seconds for joules in each
+        ),
         energy_j_each=tuple(each),
         energy_counter_j=_sum([one.counter_j for one in found]),
         energy_integrated_j=_sum([one.integrated_j for one in found]),
@@ -80,8 +98,8 @@ def _mean(
 
 
 class Energy(NamedTuple):
-    """The energy of one GPU during a benchmark in joules, by the driver's counter and by integrated power. Each is None
-    if the readings do not give it."""
+    """The energy of one GPU during a benchmark in joules, by the driver's counter and by integrated
+    power. Each is None if the readings do not give it."""
 
     counter_j: float | None
     integrated_j: float | None
@@ -91,11 +109,15 @@ class Energy(NamedTuple):
         return self.integrated_j if self.counter_j is None else self.counter_j
 
 
-def _energy_of(moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, reach_s: float) -> Energy:
+def _energy_of(
+    moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, reach_s: float
+) -> Energy:
     rows = [(m.at_s, r) for m in moments for r in m.gpus if r.gpu_index == index]
     counter = [(at, r.energy_j) for at, r in rows if r.energy_j is not None]
     power = [(at, r.power_w) for at, r in rows if r.power_w is not None]
-    return Energy(_from_counter(counter, power, t0_s, t1_s, reach_s), _from_power(power, t0_s, t1_s, reach_s))
+    return Energy(
+        _from_counter(counter, power, t0_s, t1_s, reach_s), _from_power(power, t0_s, t1_s, reach_s)
+    )
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
@@ -106,9 +128,9 @@ def _sum(values: Sequence[float | None]) -> float | None:
 def _from_counter(
     counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
 ) -> float | None:
-    """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin after t0 or end
-    before t1 by at most `reach_s` seconds, the rest is computed from the power. None if the counter is missing,
-    constant, or went back (driver reload)."""
+    """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin
+    after t0 or end before t1 by at most `reach_s` seconds, the rest is computed from the power.
+    None if the counter is missing, constant, or went back (driver reload)."""
     if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
         return None
     ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]
@@ -117,7 +139,9 @@ def _from_counter(
     return ends[1] - ends[0] if ends[1] > ends[0] else None
 
 
-def _counter_at(counter: Sequence[Point], power: Sequence[Point], at_s: float, reach_s: float) -> float | None:
+def _counter_at(
+    counter: Sequence[Point], power: Sequence[Point], at_s: float, reach_s: float
+) -> float | None:
     between = _interpolate(counter, at_s)
     if between is not None or not counter or not power:
         return between
@@ -133,9 +157,9 @@ def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
 
 
 def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float) -> float | None:
-    """Return the energy in joules between t0 and t1 by integrating the power with trapezoids. Before the first and
-    after the last reading, the power counts as constant for up to `reach_s` seconds. None if there are no readings, or
-    if they have a gap of more than twice that time."""
+    """Return the energy in joules between t0 and t1 by integrating the power with trapezoids.
+    Before the first and after the last reading, the power counts as constant for up to `reach_s`
+    seconds. None if there are no readings, or if they have a gap of more than twice that time."""
     if not power or t1_s <= t0_s:
         return None
     known = [at for at, _ in power]
@@ -145,7 +169,10 @@ def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
         return None
     inside = [point for point in power if t0_s < point[0] < t1_s]
     points = [(t0_s, _level(power, t0_s)), *inside, (t1_s, _level(power, t1_s))]
-    return sum((watts + later) / 2 * (t_b - t_a) for (t_a, watts), (t_b, later) in itertools.pairwise(points))
+    return sum(
+        (watts + later) / 2 * (t_b - t_a)
+        for (t_a, watts), (t_b, later) in itertools.pairwise(points)
+    )
 
 
 def _level(points: Sequence[Point], at_s: float) -> float:

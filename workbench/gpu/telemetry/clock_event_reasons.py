@@ -1,5 +1,6 @@
-"""The names of NVML's clock event reasons. The agent and nvidia-smi report these reasons as bits of a mask. Workbench
-sends this module to the host, so it uses only the standard library and Python 3.8."""
+"""The names of NVML's clock event reasons. The agent and nvidia-smi report these reasons as bits of
+a mask. Workbench sends this module to the host, so it uses only the standard library and Python
+3.8."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ REASONS = (
 
 
 def names(mask: int) -> list[str]:
-    """Return the names of the bits that are set in `mask`. All bits without a name give one entry, "unknown (0x…)"."""
+    """Return the names of the bits that are set in `mask`. All bits without a name give one entry,
+    "unknown (0x…)"."""
     known = [name for bit, name in enumerate(REASONS) if mask >> bit & 1]
     rest = mask >> len(REASONS) << len(REASONS)
     return [*known, f"unknown (0x{rest:x})"] if rest else known

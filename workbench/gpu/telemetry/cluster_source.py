@@ -1,5 +1,5 @@
-"""The telemetry of a cluster, which combines the readings of all its nodes. It gives a reading whenever the head
-does."""
+"""The telemetry of a cluster, which combines the readings of all its nodes. It gives a reading
+whenever the head does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
 
 
 class ClusterTelemetry(TelemetrySource):
-    """The telemetry of a cluster. It reads the head, and adds the newest reading of every other node to each reading of
-    the head. The GPUs of the other nodes are numbered after the head's, so that the head's GPUs keep their numbers."""
+    """The telemetry of a cluster. It reads the head, and adds the newest reading of every other
+    node to each reading of the head. The GPUs of the other nodes are numbered after the head's, so
+    that the head's GPUs keep their numbers."""
 
     def __init__(
         self,
@@ -30,7 +31,9 @@ class ClusterTelemetry(TelemetrySource):
         super().__init__(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
         self._name = host.nodes[0].name
         self._nodes = {
-            node.name: TelemetrySource(node.host, interval_s, agent_options=agent_options, keep=False)
+            node.name: TelemetrySource(
+                node.host, interval_s, agent_options=agent_options, keep=False
+            )
             for node in host.nodes[1:]
         }
         self._own: Telemetry | None = None  # the last reading of the head alone
@@ -45,7 +48,9 @@ class ClusterTelemetry(TelemetrySource):
 
     @property
     def problem(self) -> str | None:
-        others = (f"{name}: {source.problem}" for name, source in self._nodes.items() if source.problem)
+        others = (
+            f"{name}: {source.problem}" for name, source in self._nodes.items() if source.problem
+        )
         return super().problem or next(others, None)
 
     async def set_interval(self, interval_s: float) -> None:
@@ -54,17 +59,21 @@ class ClusterTelemetry(TelemetrySource):
             await source.set_interval(interval_s)
 
     async def refresh(self) -> None:
-        await asyncio.gather(super().refresh(), *(source.refresh() for source in self._nodes.values()))
+        await asyncio.gather(
+            super().refresh(), *(source.refresh() for source in self._nodes.values())
+        )
 
     async def first(self, timeout_s: float = 20.0) -> Telemetry:
-        """Return the first reading with the GPUs of all nodes that answer within `timeout_s`. Raises HostError if the
-        head does not answer."""
+        """Return the first reading with the GPUs of all nodes that answer within `timeout_s`.
+        Raises HostError if the head does not answer."""
 
         async def node(source: TelemetrySource) -> None:
             with suppress(HostError):  # `problem` says it
                 await source.first(timeout_s)
 
-        head, _ = await asyncio.gather(super().first(timeout_s), asyncio.gather(*map(node, self._nodes.values())))
+        head, _ = await asyncio.gather(
+            super().first(timeout_s), asyncio.gather(*map(node, self._nodes.values()))
+        )
         whole = self._merged(self._own) if self._own is not None else head
         self.latest = whole
         return whole
@@ -82,7 +91,10 @@ class ClusterTelemetry(TelemetrySource):
                 continue
             late = self._late(source)
             infos += [_moved(info, first, name) for info in latest.infos]
-            gpus += [_late_sample(s, first, late) if late else replace(s, index=first + s.index) for s in latest.gpus]
+            gpus += [
+                _late_sample(s, first, late) if late else replace(s, index=first + s.index)
+                for s in latest.gpus
+            ]
         return replace(reading, infos=tuple(infos), gpus=tuple(gpus))
 
     def _late(self, source: TelemetrySource) -> str | None:

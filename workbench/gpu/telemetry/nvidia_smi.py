@@ -1,7 +1,8 @@
 """Parsing of nvidia-smi's output, for hosts without a usable python3 or NVML.
 
-One `nvidia-smi --query-gpu=… -lms N` runs as long as its readings are needed, so that the driver is not initialised
-again for each reading. A cell in brackets, `N/A` or `ERR!` is a missing value with its reason, never 0.
+One `nvidia-smi --query-gpu=… -lms N` runs as long as its readings are needed, so that the driver is
+not initialised again for each reading. A cell in brackets, `N/A` or `ERR!` is a missing value with
+its reason, never 0.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.telemetry import clock_event_reasons
-from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuProcess, GpuSample, GpuState, HostSample
+from workbench.model.gpu import (
+    DriverInfo,
+    DriverStatus,
+    GpuInfo,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    HostSample,
+)
 
 MIB = 1 << 20
-# Column of --query-gpu -> (field of GpuSample or GpuInfo, factor or None for text). Several names: newer first.
+# Column of --query-gpu -> (field of GpuSample or GpuInfo, factor or None for text). Several names:
+# newer first.
 SAMPLE_COLUMNS: Mapping[str, tuple[str, float | None]] = {
     "clocks.sm": ("sm_mhz", 1),
     "clocks.mem": ("memory_mhz", 1),
@@ -52,9 +62,20 @@ INFO_COLUMNS: Mapping[str, tuple[str, float | None]] = {
     "ecc.mode.current": ("ecc", None),
 }
 KEYS = ("index", "count", "uuid", "driver_version")
-COLUMNS = (*KEYS, *INFO_COLUMNS, *(c for c in SAMPLE_COLUMNS if c != "clocks_throttle_reasons.active"))
+COLUMNS = (
+    *KEYS,
+    *INFO_COLUMNS,
+    *(c for c in SAMPLE_COLUMNS if c != "clocks_throttle_reasons.active"),
+)
 OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
-WHOLE = {"sm_mhz", "memory_mhz", "sm_max_mhz", "memory_max_mhz", "memory_used_bytes", "memory_total_bytes"}
+WHOLE = {
+    "sm_mhz",
+    "memory_mhz",
+    "sm_max_mhz",
+    "memory_max_mhz",
+    "memory_used_bytes",
+    "memory_total_bytes",
+}
 WHOLE |= {"memory_reserved_bytes", "pcie_gen", "pcie_width", "pcie_gen_max", "pcie_width_max"}
 NOT_GIVEN = {
     "pcie_rx_mb_s": "nvidia-smi does not give it",
@@ -74,7 +95,10 @@ TOKENS = {
     "": "empty",
 }
 INVALID_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
-LOST_DEVICE = re.compile(r"Unable to determine the device handle for (?:GPU|gpu)\s*(\d*)\s*:?\s*([0-9A-Fa-f:.]+): (.+)")
+LOST_DEVICE = re.compile(
+    r"Unable to determine the device handle for "
+    r"(?:GPU|gpu)\s*(\d*)\s*:?\s*([0-9A-Fa-f:.]+): (.+)"
+)
 # Text -> status, most telling first. As nvidia-smi 550-590 prints it.
 DRIVER_PROBLEMS = (
     ("driver/library version mismatch", DriverStatus.MISMATCH),
@@ -88,8 +112,8 @@ DRIVER_PROBLEMS = (
 
 
 def absent_reason(text: str) -> str | None:
-    """Return why a cell of nvidia-smi's output has no value, such as "not supported" for "[N/A]"; None if it has a
-    value."""
+    """Return why a cell of nvidia-smi's output has no value, such as "not supported" for "[N/A]";
+    None if it has a value."""
     bare = text.strip()
     if bare.startswith("[") and bare.endswith("]"):
         inner = bare[1:-1].strip().lower()
@@ -103,8 +127,8 @@ def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[
 
 
 def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
-    """Return `columns` without the one that nvidia-smi's error `text` calls invalid, because an older nvidia-smi does
-    not know it. None if the text is another error."""
+    """Return `columns` without the one that nvidia-smi's error `text` calls invalid, because an
+    older nvidia-smi does not know it. None if the text is another error."""
     found = INVALID_FIELD.search(text)
     if not found or found[1] not in columns:
         return None
@@ -113,7 +137,8 @@ def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None
 
 
 def driver_problem(text: str, returncode: int) -> DriverInfo | None:
-    """Return the driver's problem from the text and the exit code of nvidia-smi; None if they report none."""
+    """Return the driver's problem from the text and the exit code of nvidia-smi; None if they
+    report none."""
     said = " ".join(text.split())
     for words, status in DRIVER_PROBLEMS:
         if words in said.lower():
@@ -123,11 +148,14 @@ def driver_problem(text: str, returncode: int) -> DriverInfo | None:
     status = {4: DriverStatus.NO_PERMISSION, 6: DriverStatus.NO_GPU, 9: DriverStatus.NO_DRIVER}.get(
         returncode, DriverStatus.ERROR
     )
-    return DriverInfo(status=status, message=said or f"nvidia-smi ended with {returncode}", source="nvidia-smi")
+    return DriverInfo(
+        status=status, message=said or f"nvidia-smi ended with {returncode}", source="nvidia-smi"
+    )
 
 
 def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
-    """Return a row's cells by column; None if the line is not a row of this query. A GPU's name can contain commas."""
+    """Return a row's cells by column; None if the line is not a row of this query. A GPU's name can
+    contain commas."""
     cells = [cell.strip() for cell in line.split(",")]
     extra = len(cells) - len(columns)
     if extra < 0 or not cells[0].isdecimal():
@@ -164,7 +192,11 @@ def _value(name: str, text: str, factor: float | None) -> Any:
     if name == "pstate":
         return int(text[1:]) if re.fullmatch(r"P\d{1,2}", text) else None
     if name == "event_reasons":
-        return tuple(clock_event_reasons.names(int(text, 16))) if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text) else None
+        return (
+            tuple(clock_event_reasons.names(int(text, 16)))
+            if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text)
+            else None
+        )
     if factor is None:
         return text
     if not re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
@@ -173,10 +205,12 @@ def _value(name: str, text: str, factor: float | None) -> Any:
     return int(number) if name in WHOLE else number
 
 
-def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) -> tuple[GpuInfo, GpuSample]:
-    """Return (properties, present values) of the GPU in one row of nvidia-smi's output. nvidia-smi reports no used
-    memory for a GPU that shares the host's memory. For such a GPU, `used` is that memory: the bytes of all processes on
-    the GPU."""
+def gpu_of(
+    row: Mapping[str, str], host: HostSample, used: int | None = None
+) -> tuple[GpuInfo, GpuSample]:
+    """Return (properties, present values) of the GPU in one row of nvidia-smi's output. nvidia-smi
+    reports no used memory for a GPU that shares the host's memory. For such a GPU, `used` is that
+    memory: the bytes of all processes on the GPU."""
     index, uuid = int(row["index"]), row["uuid"]
     info, info_absent = fields_of(row, INFO_COLUMNS)
     values, absent = fields_of(row, SAMPLE_COLUMNS)
@@ -189,7 +223,9 @@ def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) ->
     unified = "GB10" in name
     info["memory_total_bytes"] = values.get("memory_total_bytes")
     if unified:
-        absent = {k: v for k, v in absent.items() if k not in ("memory_used_bytes", "memory_total_bytes")}
+        absent = {
+            k: v for k, v in absent.items() if k not in ("memory_used_bytes", "memory_total_bytes")
+        }
         values["memory_total_bytes"] = info["memory_total_bytes"] = host.memory_total_bytes
         values["memory_used_bytes"] = used
         if used is None:
@@ -205,11 +241,14 @@ def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) ->
         absent={**NOT_GIVEN, **absent},
         **values,
     )
-    return GpuInfo(index=index, uuid=uuid, name=name, unified_memory=unified, absent=info_absent, **info), sample
+    return GpuInfo(
+        index=index, uuid=uuid, name=name, unified_memory=unified, absent=info_absent, **info
+    ), sample
 
 
 def lost_line(line: str) -> str | None:
-    """Return the message of a line that nvidia-smi prints in place of a lost GPU's row; None for any other line."""
+    """Return the message of a line that nvidia-smi prints in place of a lost GPU's row; None for
+    any other line."""
     return line.strip() if LOST_DEVICE.search(line) else None
 
 
@@ -221,8 +260,8 @@ PROCESS_ARGV = [
 
 
 def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
-    """Return the processes by GPU UUID, from the output of PROCESS_ARGV. The name is the last column because it can
-    contain commas."""
+    """Return the processes by GPU UUID, from the output of PROCESS_ARGV. The name is the last
+    column because it can contain commas."""
     found: dict[str, list[GpuProcess]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",", 3)]
@@ -230,13 +269,23 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
             continue
         memory = int(cells[2]) * MIB if cells[2].isdecimal() else None
         name = None if absent_reason(cells[3]) else cells[3].rsplit("/", 1)[-1]
-        found.setdefault(cells[0], []).append(GpuProcess(pid=int(cells[1]), memory_bytes=memory, name=name))
+        found.setdefault(cells[0], []).append(
+            GpuProcess(pid=int(cells[1]), memory_bytes=memory, name=name)
+        )
     return {uuid: tuple(rows) for uuid, rows in found.items()}
 
 
 def parse_host(text: str) -> HostSample:
     """Parse the output of `cat /proc/meminfo /proc/loadavg`."""
-    found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(Mem\w+):\s+(\d+) kB", text, re.MULTILINE)}
+    found = {
+        name: int(kib) * 1024
+        for name, kib in re.findall(
+            r"^(Mem\w+):\s+(\d+) "
+            r"kB",
+            text,
+            re.MULTILINE,
+        )
+    }
     load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)
     absent = dict.fromkeys(("cpu_governor", "cpu_c_states"), "not read without python3 on the host")
     if not found:

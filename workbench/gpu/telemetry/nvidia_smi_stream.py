@@ -36,8 +36,8 @@ class SmiFollower:
         self._slow_at = 0.0
 
     async def probe(self) -> DriverInfo | None:
-        """Find out which columns this nvidia-smi knows. Return the driver's problem if the GPUs cannot be read,
-        otherwise None. Raises CommandNotFound if nvidia-smi is missing."""
+        """Find out which columns this nvidia-smi knows. Return the driver's problem if the GPUs
+        cannot be read, otherwise None. Raises CommandNotFound if nvidia-smi is missing."""
         for _ in range(len(nvidia_smi.COLUMNS)):
             done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err
@@ -51,8 +51,9 @@ class SmiFollower:
         return nvidia_smi.driver_problem(text, done.returncode) or _nothing_understood(done)
 
     async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
-        """Yield one reading of the GPUs per interval until nvidia-smi ends. The function `streaming` gets the Stream of
-        nvidia-smi's output, so that the caller can close one that is silent."""
+        """Yield one reading of the GPUs per interval until nvidia-smi ends. The function
+        `streaming` gets the Stream of nvidia-smi's output, so that the caller can close one that is
+        silent."""
         problem = await self.probe()
         if problem is not None:
             await self._slow()
@@ -92,14 +93,24 @@ class SmiFollower:
             infos.append(info)
             samples.append(replace(sample, processes=own))
             self._uuids[index] = row["uuid"]
-            version = None if nvidia_smi.absent_reason(row["driver_version"]) else row["driver_version"]
+            version = (
+                None if nvidia_smi.absent_reason(row["driver_version"]) else row["driver_version"]
+            )
         missing = [index for index in self._uuids if index not in rows]
         for index, message in zip(missing, lost + [lost_text()] * len(missing), strict=False):
-            samples.append(GpuSample(index=index, uuid=self._uuids[index], state=GpuState.LOST, message=message))
+            samples.append(
+                GpuSample(
+                    index=index, uuid=self._uuids[index], state=GpuState.LOST, message=message
+                )
+            )
         samples.sort(key=lambda s: s.index)
-        return self._telemetry(DriverInfo(driver_version=version, source="nvidia-smi"), infos, samples)
+        return self._telemetry(
+            DriverInfo(driver_version=version, source="nvidia-smi"), infos, samples
+        )
 
-    def _telemetry(self, driver: DriverInfo, infos: list[GpuInfo], samples: list[GpuSample]) -> Telemetry:
+    def _telemetry(
+        self, driver: DriverInfo, infos: list[GpuInfo], samples: list[GpuSample]
+    ) -> Telemetry:
         return Telemetry(
             t_s=time.monotonic(),
             unix_s=time.time(),

@@ -1,8 +1,9 @@
-"""NVML through pynvml (nvidia-ml-py): loads the library, makes calls that another thread can watch, and gives texts for
-return codes.
+"""NVML through pynvml (nvidia-ml-py): loads the library, makes calls that another thread can watch,
+and gives texts for return codes.
 
-pynvml's getters raise NVMLError with NVML's return code as `value`; a few getters lose the code and are not used here.
-Compare errors by `value`, because pynvml's NVMLError objects can only be compared with each other.
+pynvml's getters raise NVMLError with NVML's return code as `value`; a few getters lose the code and
+are not used here. Compare errors by `value`, because pynvml's NVMLError objects can only be
+compared with each other.
 
 Workbench sends this module to the host, so it needs nothing but pynvml and Python 3.8.
 """
@@ -47,7 +48,11 @@ SETTLED = (  # will not change until the driver does
     NVML_ERROR_DEPRECATED,
 )
 GPU_GONE = (NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED)
-DRIVER_GONE = (NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+DRIVER_GONE = (
+    NVML_ERROR_UNINITIALIZED,
+    NVML_ERROR_DRIVER_NOT_LOADED,
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+)
 REASONS = {
     1: "driver not initialised",
     2: "invalid argument",
@@ -81,7 +86,8 @@ DRIVER_MESSAGES = {
     ),
     NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "driver/library mismatch",
-        "the driver library and the loaded kernel module differ: reboot or reload the module; in a container, "
+        "the driver library and the loaded kernel module differ: reboot or reload the module; in a "
+        "container, "
         "install the library version of the host's driver",
     ),
     NVML_ERROR_GPU_NOT_FOUND: ("no gpu", "the driver runs but has no GPU"),
@@ -95,10 +101,14 @@ DRIVER_MESSAGES = {
     ),
     NVML_ERROR_UNKNOWN: (
         "error",
-        "Unknown Error; a container's access to /dev/nvidia* may have been revoked: restart the container",
+        "Unknown Error; a container's access to /dev/nvidia* may have been revoked: restart the "
+        "container",
     ),
 }
-REVOKED = "the driver cannot be opened: access to /dev/nvidia* was revoked (device cgroup); restart the container"
+REVOKED = (
+    "the driver cannot be opened: access to /dev/nvidia* was revoked (device cgroup); "
+    "restart the container"
+)
 
 STATES = {  # of one GPU; any other: "error"
     NVML_ERROR_GPU_IS_LOST: "lost",
@@ -131,8 +141,9 @@ class DriverGone(Exception):
 
 
 class Nvml:
-    """Calls pynvml's functions by name. During a call, `doing` is the function's name and `since` the time of its start
-    (time.monotonic()), so that another thread can detect a call that hangs."""
+    """Calls pynvml's functions by name. During a call, `doing` is the function's name and `since`
+    the time of its start (time.monotonic()), so that another thread can detect a call that hangs.
+    """
 
     def __init__(self) -> None:
         self.doing: str | None = None
@@ -141,7 +152,8 @@ class Nvml:
         self.host_file: Callable[[str], str | None] = read_text
 
     def open(self) -> None:
-        """Load NVML and initialize it. Raises NVMLError if the library is missing or cannot be initialized."""
+        """Load NVML and initialize it. Raises NVMLError if the library is missing or cannot be
+        initialized."""
         if pynvml.nvmlLib is None:
             self.load()
         try:
@@ -154,8 +166,9 @@ class Nvml:
                 raise NVMLError(code) from None
 
     def load(self) -> None:
-        """Load the NVML library, or the simulated one, that WORKBENCH_NVML_LIBRARY or WORKBENCH_SIM_DRIVER names. If
-        neither is set, do nothing, because pynvml then loads libnvidia-ml.so.1 itself."""
+        """Load the NVML library, or the simulated one, that WORKBENCH_NVML_LIBRARY or
+        WORKBENCH_SIM_DRIVER names. If neither is set, do nothing, because pynvml then loads
+        libnvidia-ml.so.1 itself."""
         path = os.environ.get("WORKBENCH_NVML_LIBRARY")
         if self.simulated:
             self.load_simulated(os.environ["WORKBENCH_SIM_DRIVER"])
@@ -175,8 +188,8 @@ class Nvml:
             self.host_file = lambda name: stand_in(name) or read_text(name)
 
     def unload(self) -> None:
-        """Unload the NVML library, which pynvml itself never does. After an upgrade of the driver, NVML must be loaded
-        again to match the kernel module."""
+        """Unload the NVML library, which pynvml itself never does. After an upgrade of the driver,
+        NVML must be loaded again to match the kernel module."""
         if pynvml.nvmlLib is not None and not self.simulated:
             import _ctypes
 
@@ -185,9 +198,10 @@ class Nvml:
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call pynvml's function `name` and return its result. Raises NVMLError if the driver rejects the call or lacks
-        the function."""
-        self.since = time.monotonic()  # before `doing`, so that the watching thread never sees an old time
+        """Call pynvml's function `name` and return its result. Raises NVMLError if the driver
+        rejects the call or lacks the function."""
+        # before `doing`, so that the watching thread never sees an old time
+        self.since = time.monotonic()
         self.doing = name
         try:
             return getattr(pynvml, name)(*args)
@@ -195,8 +209,8 @@ class Nvml:
             self.doing = None
 
     def maybe(self, name: str, *args: Any) -> Any:
-        """Call pynvml's function `name` and return its result. None if the call fails or if a text in the result is not
-        UTF-8."""
+        """Call pynvml's function `name` and return its result. None if the call fails or if a text
+        in the result is not UTF-8."""
         try:
             return self.call(name, *args)
         except (NVMLError, UnicodeDecodeError):

@@ -1,5 +1,6 @@
-"""Names and containers of GPU processes, for a host that is a container. In a container, the driver reports the process
-ids of the host around the container, so this module asks that host about them."""
+"""Names and containers of GPU processes, for a host that is a container. In a container, the driver
+reports the process ids of the host around the container, so this module asks that host about them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from workbench.model.gpu import GpuProcess, GpuSample, Telemetry
 
 
 class ProcessPlaces:
-    """Asks the host around a container about GPU processes that the container cannot see, and stores the answers."""
+    """Asks the host around a container about GPU processes that the container cannot see, and
+    stores the answers."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -21,8 +23,9 @@ class ProcessPlaces:
         self._asking: asyncio.Task[None] | None = None
 
     def placed(self, reading: Telemetry) -> Telemetry:
-        """Return the reading with the names and containers of its processes, as far as they are known already. The host
-        around this container is asked about the others in the background."""
+        """Return the reading with the names and containers of its processes, as far as they are
+        known already. The host around this container is asked about the others in the background.
+        """
         unseen = {p.pid for gpu in reading.gpus for p in gpu.processes or () if p.name is None}
         if not unseen:
             return reading

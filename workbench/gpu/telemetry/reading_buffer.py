@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from workbench.model.gpu import GpuSample, Telemetry
 
-MOST = 1200  # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth … reading
+# two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth … reading
+MOST = 1200
 
 
 class BenchmarkReading(NamedTuple):
@@ -24,7 +25,8 @@ class BenchmarkReading(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """One reading of all GPUs. `at_s` is this machine's time.monotonic(), whichever host the reading comes from."""
+    """One reading of all GPUs. `at_s` is this machine's time.monotonic(), whichever host the
+    reading comes from."""
 
     at_s: float
     gpus: tuple[BenchmarkReading, ...]
@@ -46,9 +48,9 @@ def reading(sample: GpuSample) -> BenchmarkReading:
 
 
 class Moments:
-    """The readings of a benchmark: at most `most` of them, evenly spread over its whole time, and the newest one. When
-    there are more, every second stored one is dropped, and from then on only half as many of the new ones are
-    stored."""
+    """The readings of a benchmark: at most `most` of them, evenly spread over its whole time, and
+    the newest one. When there are more, every second stored one is dropped, and from then on only
+    half as many of the new ones are stored."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most, self._every, self._count = most, 1, 0
@@ -66,8 +68,8 @@ class Moments:
         self._count += 1
 
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the readings between two times of this process's time.monotonic(), with the last one before and the
-        first one after."""
+        """Return the readings between two times of this process's time.monotonic(), with the last
+        one before and the first one after."""
         found: list[Moment] = []
         newest = [self._newest] if self._newest and self._newest is not self._kept[-1] else []
         for moment in (*self._kept, *newest):

@@ -1,8 +1,8 @@
-"""The readings of one GPU, and the reasons for missing values. Workbench sends this module to the host,
-so it needs nothing but pynvml and Python 3.8.
+"""The readings of one GPU, and the reasons for missing values. Workbench sends this module to the
+host, so it needs nothing but pynvml and Python 3.8.
 
-A value that the driver does not report is left out, and its reason is under `absent`, by the field names of
-model/gpu.py.
+A value that the driver does not report is left out, and its reason is under `absent`, by the field
+names of model/gpu.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import pynvml
 from pynvml import NVML_SUCCESS, NVMLError
 
 from workbench.gpu.telemetry import clock_event_reasons
-from workbench.gpu.telemetry.nvml_library import DRIVER_GONE, GPU_GONE, SETTLED, DriverGone, GpuDown, Nvml, reason
+from workbench.gpu.telemetry.nvml_library import (
+    DRIVER_GONE,
+    GPU_GONE,
+    SETTLED,
+    DriverGone,
+    GpuDown,
+    Nvml,
+    reason,
+)
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -32,22 +40,31 @@ POWER, POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWE
 ENERGY, MEMORY_HEAT = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, pynvml.NVML_FI_DEV_MEMORY_TEMP
 PCIE_TX, PCIE_RX = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
 FAST_FIELDS = (POWER, POWER_AVERAGE, ENERGY, PCIE_TX, PCIE_RX, MEMORY_HEAT)
-FAST_FIELDS_OF_GPU = tuple((field, 0) for field in FAST_FIELDS)  # with the scope: pynvml raises and catches without it
+# with the scope: pynvml raises and catches without it
+FAST_FIELDS_OF_GPU = tuple((field, 0) for field in FAST_FIELDS)
 # Degrees above the highest operating temperature, 0 or negative; Ada and later.
 SLOWDOWN_T_LIMIT = pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
-PROCESSES = (  # names in full: remote_programs.py finds by them what another machine needs of pynvml
+# names in full: remote_programs.py finds by them what another machine needs of pynvml
+PROCESSES = (
     (
         "graphics",
         "graphics processes",
         "nvmlDeviceGetGraphicsRunningProcesses_v3",
         "nvmlDeviceGetGraphicsRunningProcesses_v2",
     ),
-    ("compute", "processes", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
+    (
+        "compute",
+        "processes",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v2",
+    ),
 )
-VALUE_KINDS = tuple(field[0] for field in pynvml.c_nvmlValue_t._fields_)  # in the order of nvmlValueType_t
+# in the order of nvmlValueType_t
+VALUE_KINDS = tuple(field[0] for field in pynvml.c_nvmlValue_t._fields_)
 VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
 ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU uses the host's page tables
-PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0, 7: 15125.0}  # per direction
+# per direction
+PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0, 7: 15125.0}
 
 
 def field_value(slot: Any) -> tuple[Any, int]:
@@ -76,11 +93,12 @@ class GpuReader:
         self.pcie: dict[str, tuple[float, int]] = {}
         self.process_bytes: int | None = None
         self.slowdown_c: float | None = None
-        self.clocks: dict[str, list[int]] | None = None  # the supported ones: read once, they do not change
+        # the supported ones: read once, they do not change
+        self.clocks: dict[str, list[int]] | None = None
 
     def find(self) -> None:
-        """Get a fresh NVML handle of the GPU, by UUID once the UUID is known, because indices can change. Raises
-        GpuDown or DriverGone if NVML returns none."""
+        """Get a fresh NVML handle of the GPU, by UUID once the UUID is known, because indices can
+        change. Raises GpuDown or DriverGone if NVML returns none."""
         try:
             if self.uuid:
                 self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
@@ -98,8 +116,9 @@ class GpuReader:
         self.unified = self.shares_host_memory()
 
     def shares_host_memory(self) -> bool:
-        """Return whether the GPU shares the host's memory. A GB10 does, although its memory calls fail or return
-        nonsense. Another GPU does if the driver rejects memory calls and the addressing mode is ATS."""
+        """Return whether the GPU shares the host's memory. A GB10 does, although its memory calls
+        fail or return nonsense. Another GPU does if the driver rejects memory calls and the
+        addressing mode is ATS."""
         if "GB10" in self.name:
             return True
         try:
@@ -111,8 +130,8 @@ class GpuReader:
         return False
 
     def refuse(self, field: str, code: int) -> None:
-        """Record why the value `field` is missing, given NVML's return code. Raises GpuDown or DriverGone if `code`
-        means that the GPU or the driver is lost."""
+        """Record why the value `field` is missing, given NVML's return code. Raises GpuDown or
+        DriverGone if `code` means that the GPU or the driver is lost."""
         if code in GPU_GONE:
             raise GpuDown(code)
         if code in DRIVER_GONE:
@@ -124,8 +143,9 @@ class GpuReader:
         self.absent[field] = reason(code)
 
     def ask(self, field: str, name: str, *args: Any) -> Any:
-        """Call the NVML function `name` and return its value. If it fails, put the reason into `absent` under `field`,
-        and return None. A call that the driver will never accept is not repeated."""
+        """Call the NVML function `name` and return its value. If it fails, put the reason into
+        `absent` under `field`, and return None. A call that the driver will never accept is not
+        repeated."""
         code = self.refused.get(field)
         if code is not None:
             self.absent[field] = reason(code)
@@ -137,9 +157,9 @@ class GpuReader:
         return None
 
     def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
-        """Return the value that a newer NVML function gives, or an older one if this driver or board does not have the
-        newer one. `newer` and `older` are (name of the function, arguments…). `field` is the name under which the
-        reason of a missing value is stored."""
+        """Return the value that a newer NVML function gives, or an older one if this driver or
+        board does not have the newer one. `newer` and `older` are (name of the function,
+        arguments…). `field` is the name under which the reason of a missing value is stored."""
         mark = "newer " + field
         if mark not in self.refused:
             value = self.ask(mark, *newer)
@@ -158,8 +178,8 @@ class GpuReader:
             self.out[field] = round(value * scale, 3) if scale else value
 
     def gather(self, read: Callable[[], None]) -> dict[str, Any]:
-        """Call `read`, which writes values to `self.out`, and return these values. The reasons of missing values are
-        under "absent"."""
+        """Call `read`, which writes values to `self.out`, and return these values. The reasons of
+        missing values are under "absent"."""
         self.out, self.absent = {}, {}
         read()
         if self.absent:
@@ -167,14 +187,17 @@ class GpuReader:
         return self.out
 
     def sample(self, now: float, slow: bool) -> dict[str, Any]:
-        """Read the GPU once, at the time `now` in seconds, and return its values by name. With `slow`, also read the
-        values that are read rarely. They and the reasons for missing ones are under "slow"."""
+        """Read the GPU once, at the time `now` in seconds, and return its values by name. With
+        `slow`, also read the values that are read rarely. They and the reasons for missing ones are
+        under "slow"."""
         self.bad = 0
         seldom = self.gather(self.slow) if slow else None
         if seldom is not None:
             self.link = (seldom.get("pcie_gen"), seldom.get("pcie_width"))
         sample = self.gather(lambda: self.fast(now))
-        if self.bad and not any(key in sample for key in ("sm_mhz", "power_w", "temperature_c", "gpu_util_pct")):
+        if self.bad and not any(
+            key in sample for key in ("sm_mhz", "power_w", "temperature_c", "gpu_util_pct")
+        ):
             raise GpuDown(self.bad)
         if seldom is not None:
             sample["slow"] = seldom
@@ -196,8 +219,9 @@ class GpuReader:
         self.events()
 
     def batch(self, now: float) -> None:
-        """Read power, energy, PCIe traffic and memory temperature of the GPU in one NVML call, in which each value has
-        a return code of its own. Store the values, and the reasons for missing ones."""
+        """Read power, energy, PCIe traffic and memory temperature of the GPU in one NVML call, in
+        which each value has a return code of its own. Store the values, and the reasons for missing
+        ones."""
         values: dict[int, tuple[Any, int]] = {}
         slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
@@ -234,9 +258,10 @@ class GpuReader:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
-        """Store under `field` the rate of a PCIe byte counter in MB/s, or the reason why the rate is unknown. `value`
-        is (byte count, nvmlValueType_t) at the time `now` in seconds, or None if the counter could not be read, for the
-        reason `why`. A counter of 32 bits may have passed its end between two readings."""
+        """Store under `field` the rate of a PCIe byte counter in MB/s, or the reason why the rate
+        is unknown. `value` is (byte count, nvmlValueType_t) at the time `now` in seconds, or None
+        if the counter could not be read, for the reason `why`. A counter of 32 bits may have passed
+        its end between two readings."""
         if value is None:
             self.absent[field] = why
             return
@@ -251,7 +276,9 @@ class GpuReader:
         if kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
             fastest = PCIE_MB_S_PER_LANE.get(generation or 0, 0.0) * (width or 0) * 1e6
             if fastest * seconds >= 2**32:
-                self.absent[field] = "the driver's 32-bit byte counter can wrap between two readings"
+                self.absent[field] = (
+                    "the driver's 32-bit byte counter can wrap between two readings"
+                )
                 return
             moved %= 2**32
         if moved < 0:
@@ -268,13 +295,16 @@ class GpuReader:
             self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
 
     def memory(self) -> Any:
-        """Store the total and the used memory of the GPU, or of the host if the GPU shares its memory. Return NVML's
-        structure with the GPU's memory, None if there is none. Version 2 of the NVML call, which leaves out the part
-        that the driver reserves, is tried before version 1."""
+        """Store the total and the used memory of the GPU, or of the host if the GPU shares its
+        memory. Return NVML's structure with the GPU's memory, None if there is none. Version 2 of
+        the NVML call, which leaves out the part that the driver reserves, is tried before version
+        1."""
         if self.unified:
             self.out["memory_total_bytes"] = self.host.memory_total_bytes
             if self.process_bytes is None:
-                self.absent["memory_used_bytes"] = "unified memory, and the driver does not list processes"
+                self.absent["memory_used_bytes"] = (
+                    "unified memory, and the driver does not list processes"
+                )
             else:
                 self.out["memory_used_bytes"] = self.process_bytes
             return None
@@ -331,7 +361,8 @@ class GpuReader:
         else:
             self.out["processes"] = [found[pid] for pid in sorted(found)]
             self.process_bytes = sum(p["memory_bytes"] or 0 for p in found.values())
-        self.absent.pop("graphics processes", None)  # some GPUs have no graphics; compute decides what is known
+        # some GPUs have no graphics; compute decides what is known
+        self.absent.pop("graphics processes", None)
 
     def info(self) -> dict[str, Any]:
         self.refused.clear()  # ask again now and then for what was refused
@@ -350,7 +381,10 @@ class GpuReader:
         if limits_mw is None:
             self.absent["power_min_w"] = self.absent["power_max_w"]
         else:
-            self.out["power_min_w"], self.out["power_max_w"] = limits_mw[0] / 1000, limits_mw[1] / 1000
+            self.out["power_min_w"], self.out["power_max_w"] = (
+                limits_mw[0] / 1000,
+                limits_mw[1] / 1000,
+            )
         self.number("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration")
         self.number("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
         self.number("memory_bus_bits", "nvmlDeviceGetMemoryBusWidth")
@@ -364,13 +398,17 @@ class GpuReader:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
     def supported_clocks(self) -> dict[str, list[int]]:
-        """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to which the GPU can
-        be locked, ascending. The SM clocks are those at the highest memory clock. {} if the driver lists none."""
+        """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to
+        which the GPU can be locked, ascending. The SM clocks are those at the highest memory clock.
+        {} if the driver lists none."""
         memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
         if not memory:
             return {}
         sm = self.nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", self.handle, max(memory))
-        return {"supported_memory_mhz": sorted(set(memory)), "supported_sm_mhz": sorted(set(sm or ()))}
+        return {
+            "supported_memory_mhz": sorted(set(memory)),
+            "supported_sm_mhz": sorted(set(sm or ())),
+        }
 
     def static_memory(self) -> None:
         reserved = getattr(self.memory(), "reserved", None)
@@ -381,7 +419,9 @@ class GpuReader:
         elif reserved is not None:
             self.out["memory_reserved_bytes"] = reserved
         else:
-            self.absent["memory_reserved_bytes"] = why or "not known to this driver: it is part of the used bytes"
+            self.absent["memory_reserved_bytes"] = why or (
+                "not known to this driver: it is part of the used bytes"
+            )
 
     def identity(self) -> None:
         pci = self.ask("pci_bus_id", "nvmlDeviceGetPciInfo_v3")
@@ -392,14 +432,16 @@ class GpuReader:
             self.out["compute_capability"] = "{}.{}".format(*capability)
         mode = self.ask("virtualization", "nvmlDeviceGetVirtualizationMode")
         if mode is not None:
-            self.out["virtualization"] = VIRTUALIZATION[mode] if mode < len(VIRTUALIZATION) else f"mode {mode}"
+            self.out["virtualization"] = (
+                VIRTUALIZATION[mode] if mode < len(VIRTUALIZATION) else f"mode {mode}"
+            )
         ecc = self.ask("ecc", "nvmlDeviceGetEccMode")
         if ecc is not None:
             self.out["ecc"] = bool(ecc[0])
 
     def slowdown(self) -> float | None:
-        """Return the temperature in °C at which the hardware slows itself. The driver reports it as a margin (Ada and
-        later) or as a threshold. None if it reports neither."""
+        """Return the temperature in °C at which the hardware slows itself. The driver reports it as
+        a margin (Ada and later) or as a threshold. None if it reports neither."""
         limit = self.nvml.maybe("nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),))
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
             margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)
@@ -407,7 +449,9 @@ class GpuReader:
             if margin is not None and now is not None:
                 return float(now + margin - field_value(limit[0])[0])
         threshold = self.nvml.maybe(
-            "nvmlDeviceGetTemperatureThreshold", self.handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            "nvmlDeviceGetTemperatureThreshold",
+            self.handle,
+            pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         )
         return None if threshold is None else float(threshold)
 

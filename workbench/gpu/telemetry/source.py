@@ -1,4 +1,5 @@
-"""The telemetry of one host: starts the agent, receives its readings, restarts it, and never waits for a hung agent."""
+"""The telemetry of one host: starts the agent, receives its readings, restarts it, and never waits
+for a hung agent."""
 
 from __future__ import annotations
 
@@ -22,27 +23,32 @@ from workbench.model.gpu import DriverStatus, Telemetry
 from workbench.model.untrusted_text import NAME_CHARS, clean_json
 
 HUNG_S = 3.0  # a driver call that takes longer is said to hang
-# An agent whose driver call has not returned for this long is left behind, and another started: the next one is
-# listened to for longer, since each that is left in the driver costs memory on the host for as long as it hangs.
+# An agent whose driver call has not returned for this long is left behind, and another started: the
+# next one is listened to for longer, since each that is left in the driver costs memory on the host
+# for as long as it hangs.
 ABANDON_S = (60.0, 600.0)
 SILENT_S = 10.0  # an agent that says nothing at all, beside its interval
 BACKOFF_S = (0.5, 15.0)
 SILENT_BACKOFF_S = (30.0, 600.0)  # an agent that says nothing may be stuck in the driver too
-NOTHING_TO_READ_WITH = "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
+NOTHING_TO_READ_WITH = (
+    "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
+)
 CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
 
 
 class Abandoned(Exception):
-    """Raised if the agent or nvidia-smi did not answer and was abandoned. The text of the exception is the reason."""
+    """Raised if the agent or nvidia-smi did not answer and was abandoned. The text of the exception
+    is the reason."""
 
 
 class DriverHung(Abandoned):
-    """Raised if a driver call has hung for so long that the agent was abandoned. A new agent may then be started."""
+    """Raised if a driver call has hung for so long that the agent was abandoned. A new agent may
+    then be started."""
 
 
 class TelemetrySource:
-    """The readings of one host. `on_telemetry` is called in the event loop with each reading. With `keep`, past
-    readings are stored, so that `during` can return them."""
+    """The readings of one host. `on_telemetry` is called in the event loop with each reading. With
+    `keep`, past readings are stored, so that `during` can return them."""
 
     def __init__(
         self,
@@ -72,7 +78,8 @@ class TelemetrySource:
         self._stream: Stream | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self._given: tuple[str, ...] | None = None  # the GPUs of this host, if the driver shows more
+        # the GPUs of this host, if the driver shows more
+        self._given: tuple[str, ...] | None = None
         self.launched = asyncio.Event()  # the agent has been started on the host for the first time
         self._fallback = False  # nvidia-smi instead of the agent
         self._fallback_tried = False
@@ -115,31 +122,44 @@ class TelemetrySource:
             await self._order({"interval_s": interval_s})
 
     async def refresh(self) -> None:
-        """Read everything now, also the values that are read rarely. Call this for example after a change of a
-        setting."""
+        """Read everything now, also the values that are read rarely. Call this for example after a
+        change of a setting."""
         await self._order({"refresh": True})
 
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the readings between two times (time.monotonic() of this process), with the last one before and the
-        first one after."""
+        """Return the readings between two times (time.monotonic() of this process), with the last
+        one before and the first one after."""
         return self._moments.during(t0_s, t1_s) if self._moments is not None else ()
 
     async def first(self, timeout_s: float = 20.0) -> Telemetry:
-        """Return the first complete reading, or one that reports the driver's problem. Raises HostError if nothing
-        arrives within `timeout_s`."""
+        """Return the first complete reading, or one that reports the driver's problem. Raises
+        HostError if nothing arrives within `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while not _whole(self.latest) and not (self.latest and self._given == ()) and not self._hopeless:
+                while (
+                    not _whole(self.latest)
+                    and not (self.latest and self._given == ())
+                    and not self._hopeless
+                ):
                     self._changed.clear()
                     await self._changed.wait()
         if self.latest is not None:
             return self.latest
-        why = NOTHING_TO_READ_WITH if self._hopeless else f"no telemetry within {timeout_s:.0f} s: {self._problem}"
-        raise HostError(why, host=self.host.name, next_step="workbench doctor shows what is missing on that host")
+        why = (
+            NOTHING_TO_READ_WITH
+            if self._hopeless
+            else (f"no telemetry within {timeout_s:.0f} s: {self._problem}")
+        )
+        raise HostError(
+            why,
+            host=self.host.name,
+            next_step="workbench doctor shows what is missing on that host",
+        )
 
     async def _order(self, order: dict[str, Any]) -> None:
         if self._stream is not None and not self._fallback:
-            with suppress(HostError, OSError):  # a dead agent is started anew with the present interval
+            # a dead agent is started anew with the present interval
+            with suppress(HostError, OSError):
                 await self._stream.write(json.dumps(order).encode() + b"\n")
 
     def _leave(self) -> None:
@@ -201,7 +221,8 @@ class TelemetrySource:
                         return None
         except TimeoutError:
             raise Abandoned(
-                f"the telemetry agent sent nothing for {self._silent_s:.0f} s; Workbench gave up on it"
+                f"the telemetry agent sent nothing for {self._silent_s:.0f} s; Workbench gave up "
+                "on it"
             ) from None
         return await self._ended(stream)
 
@@ -211,9 +232,16 @@ class TelemetrySource:
             return False
         try:
             reading = decoder.feed(document)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever answers there is no agent of ours
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+        ) as error:  # whatever answers there is no agent of ours
             said = f"{type(error).__name__}: {error}"
-            raise HostError(f"the telemetry agent sent an invalid reading: {said}", host=self.host.name) from None
+            raise HostError(
+                f"the telemetry agent sent an invalid reading: {said}", host=self.host.name
+            ) from None
         if reading is None:
             if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
                 return await self._smi_works()
@@ -234,13 +262,15 @@ class TelemetrySource:
             raise DriverHung(message + "; Workbench gave up on its telemetry agent")
 
     async def _ended(self, stream: Stream) -> None:
-        """Handle the end of the agent's output: use nvidia-smi if python3 cannot run the agent, else start the agent
-        again."""
+        """Handle the end of the agent's output: use nvidia-smi if python3 cannot run the agent,
+        else start the agent again."""
         try:
             code = await asyncio.wait_for(stream.wait(), 2)
             said = (await stream.stderr_tail()).strip().splitlines()
         except TimeoutError:
-            raise Abandoned("the telemetry agent closed its output but did not end; Workbench gave up on it") from None
+            raise Abandoned(
+                "the telemetry agent closed its output but did not end; Workbench gave up on it"
+            ) from None
         if code in (TOO_OLD, 126, 127):
             return await self._fall_back("python3 on the host is missing or too old")
         self._problem = f"the telemetry agent ended with {code}" + (f": {said[-1]}" if said else "")
@@ -251,8 +281,8 @@ class TelemetrySource:
         self._problem = f"{why}: reading with nvidia-smi"
 
     async def _smi_works(self) -> bool:
-        """Return whether nvidia-smi works although NVML's library is missing, as in some containers. It is tried only
-        once, and later calls return False."""
+        """Return whether nvidia-smi works although NVML's library is missing, as in some
+        containers. It is tried only once, and later calls return False."""
         if self._fallback_tried:
             return False
         from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
@@ -280,7 +310,9 @@ class TelemetrySource:
                     patience.reschedule(loop.time() + self._silent_s + 3 * self.interval_s)
                     self._publish(reading, time.monotonic())
         except TimeoutError:
-            raise Abandoned(f"nvidia-smi printed nothing for {self._silent_s:.0f} s; Workbench gave up on it") from None
+            raise Abandoned(
+                f"nvidia-smi printed nothing for {self._silent_s:.0f} s; Workbench gave up on it"
+            ) from None
         except CommandNotFound:
             self._hopeless = True
             raise HostError(NOTHING_TO_READ_WITH, host=self.host.name) from None
@@ -289,9 +321,10 @@ class TelemetrySource:
         return (await self.host.facts()).simulated is not None
 
     def _arrival(self, agent_s: float) -> float:
-        """Return the time.monotonic() of this process at which the agent made a reading. `agent_s` is that time on the
-        agent's clock. The difference between the clocks comes from the fastest delivery so far, so a late delivery
-        gives no wrong time, and may grow slowly, as the clocks drift apart."""
+        """Return the time.monotonic() of this process at which the agent made a reading. `agent_s`
+        is that time on the agent's clock. The difference between the clocks comes from the fastest
+        delivery so far, so a late delivery gives no wrong time, and may grow slowly, as the clocks
+        drift apart."""
         now = time.monotonic()
         offset = now - agent_s
         if self._offset is not None:
@@ -313,11 +346,13 @@ class TelemetrySource:
 
 
 def _only(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
-    """Return the reading without the GPUs that are not in `given`, a tuple of indices or UUIDs. If `given` is None,
-    return all GPUs."""
+    """Return the reading without the GPUs that are not in `given`, a tuple of indices or UUIDs. If
+    `given` is None, return all GPUs."""
     if given is None:
         return reading
-    infos = tuple(info for info in reading.infos if str(info.index) in given or info.uuid.startswith(given))
+    infos = tuple(
+        info for info in reading.infos if str(info.index) in given or info.uuid.startswith(given)
+    )
     indices = {info.index for info in infos}
     gpus = tuple(sample for sample in reading.gpus if sample.index in indices)
     return replace(reading, infos=infos, gpus=gpus)
@@ -330,8 +365,8 @@ def _whole(reading: Telemetry | None) -> bool:
 
 
 def _document(line: bytes) -> dict[str, Any] | None:
-    """Return a line of the agent's output as a JSON object; None for other text, such as the output of a login
-    script."""
+    """Return a line of the agent's output as a JSON object; None for other text, such as the output
+    of a login script."""
     if not line.startswith(b"{"):
         return None
     try:

@@ -17,20 +17,22 @@ def source_of(
     agent_options: Mapping[str, float] | None = None,
     keep: bool = True,
 ) -> TelemetrySource:
-    """Return the telemetry of a host, not yet started. For a cluster, the telemetry contains the GPUs of all nodes. The
-    options are passed to TelemetrySource."""
+    """Return the telemetry of a host, not yet started. For a cluster, the telemetry contains the
+    GPUs of all nodes. The options are passed to TelemetrySource."""
     if host.kind == "cluster":  # its modules are not loaded before the first frame of other hosts
         from workbench.gpu.telemetry.cluster_source import ClusterTelemetry
         from workbench.hosts.cluster import ClusterHost
 
         assert isinstance(host, ClusterHost)
-        return ClusterTelemetry(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
+        return ClusterTelemetry(
+            host, interval_s, on_telemetry, agent_options=agent_options, keep=keep
+        )
     return TelemetrySource(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
 
 
 async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
-    """Start the telemetry of a host, return its first reading, and end it. If the driver hangs, the reading has only
-    the driver's state. Raises HostError if nothing arrives within `timeout_s`."""
+    """Start the telemetry of a host, return its first reading, and end it. If the driver hangs, the
+    reading has only the driver's state. Raises HostError if nothing arrives within `timeout_s`."""
     source = source_of(host)
     await source.start()
     try:

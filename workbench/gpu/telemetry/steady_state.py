@@ -1,5 +1,5 @@
-"""Detection of the steady state of a loaded GPU. Power, clock and temperature of the last seconds are compared with
-those of the seconds before. All functions are pure."""
+"""Detection of the steady state of a loaded GPU. Power, clock and temperature of the last seconds
+are compared with those of the seconds before. All functions are pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ LOADED_PCT = 50.0  # utilization: an idle GPU is steady too, and says nothing
 Pick = Callable[[BenchmarkReading], float | None]
 
 
-def moving(moments: Sequence[Moment], gpus: Sequence[int], now_s: float, window_s: float = WINDOW_S) -> str | None:
-    """Return what is not steady yet, for the user: "GPU0: power 480 to 503 W"; None if all GPUs are steady. `now_s` is
-    the present time.monotonic(). A value that the driver does not report is ignored."""
+def moving(
+    moments: Sequence[Moment], gpus: Sequence[int], now_s: float, window_s: float = WINDOW_S
+) -> str | None:
+    """Return what is not steady yet, for the user: "GPU0: power 480 to 503 W"; None if all GPUs are
+    steady. `now_s` is the present time.monotonic(). A value that the driver does not report is
+    ignored."""
     for gpu in gpus:
         before = _readings(moments, gpu, now_s - 2 * window_s, now_s - window_s)
         now = _readings(moments, gpu, now_s - window_s, now_s)
@@ -42,7 +45,9 @@ _LOOKED_AT: tuple[tuple[str, str, Pick, Callable[[float], float]], ...] = (
 )
 
 
-def _readings(moments: Sequence[Moment], gpu: int, t0_s: float, t1_s: float) -> list[BenchmarkReading]:
+def _readings(
+    moments: Sequence[Moment], gpu: int, t0_s: float, t1_s: float
+) -> list[BenchmarkReading]:
     return [r for m in moments if t0_s <= m.at_s < t1_s for r in m.gpus if r.gpu_index == gpu]
 
 

@@ -1,13 +1,13 @@
-"""The launchers that can run a server on its host (values of the option `--as`), and the options of each launcher
-(`--run-option NAME=VALUE`).
+"""The launchers that can run a server on its host (values of the option `--as`), and the options of
+each launcher (`--run-option NAME=VALUE`).
 
 option      one option with its help and its check
 systemd     the options of the launcher `systemd`
 containers  the options of the launchers `docker` and `podman`
 jobs        the options of the launchers `slurm` and `pbs`
 
-The code of each launcher is in server/launchers. The options are here, because presets, plans and their checks use them
-too.
+The code of each launcher is in server/launchers. The options are here, because presets, plans and
+their checks use them too.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ OPTIONS: dict[str, tuple[RunOption, ...]] = {
 
 
 def check_word(word: str) -> str:
-    """Return `word` if it names a launcher, such as "systemd", or is "process". Raises InputError for any other
-    name."""
+    """Return `word` if it names a launcher, such as "systemd", or is "process". Raises InputError
+    for any other name."""
     if word not in OPTIONS:
-        raise InputError(f"there is no launcher {word!r}", next_step=f"use one of {', '.join(OPTIONS)}")
+        raise InputError(
+            f"there is no launcher {word!r}", next_step=f"use one of {', '.join(OPTIONS)}"
+        )
     return word
 
 
 def option_of(word: str, name: str) -> RunOption:
-    """Return the option `name` of the launcher called `word`. Raises InputError if this launcher has no such option, or
-    if there is no such launcher."""
+    """Return the option `name` of the launcher called `word`. Raises InputError if this launcher
+    has no such option, or if there is no such launcher."""
     options = {option.name: option for option in OPTIONS[check_word(word)]}
     if name in options:
         return options[name]
@@ -58,8 +60,8 @@ def option_of(word: str, name: str) -> RunOption:
 
 
 def value_of(word: str, options: Mapping[str, str], name: str) -> str:
-    """Return the value of the option `name` of the launcher called `word`: the value in `options`, otherwise the
-    option's default."""
+    """Return the value of the option `name` of the launcher called `word`: the value in `options`,
+    otherwise the option's default."""
     return options.get(name, option_of(word, name).default)
 
 
@@ -69,26 +71,31 @@ def values_of(word: str, options: Mapping[str, str], name: str) -> tuple[str, ..
 
 
 def with_run_as(plan: LaunchPlan, word: str) -> LaunchPlan:
-    """Return the plan with the launcher called `word`. Run options that this launcher does not have are removed from
-    the plan. Raises InputError if there is no such launcher."""
+    """Return the plan with the launcher called `word`. Run options that this launcher does not have
+    are removed from the plan. Raises InputError if there is no such launcher."""
     names = {option.name for option in OPTIONS[check_word(word)]}
-    return replace(plan, run_as=word, run_options={n: v for n, v in plan.run_options.items() if n in names})
+    return replace(
+        plan, run_as=word, run_options={n: v for n, v in plan.run_options.items() if n in names}
+    )
 
 
 def with_run_option(plan: LaunchPlan, name: str, values: Sequence[str]) -> LaunchPlan:
-    """Return the plan with the option `name` of its launcher set to `values`; with no values, the option has its
-    default. Raises InputError for an unknown option or an invalid value."""
+    """Return the plan with the option `name` of its launcher set to `values`; with no values, the
+    option has its default. Raises InputError for an unknown option or an invalid value."""
     option = option_of(plan.run_as, name)
     kept = [option.parse(value) for value in values]
     if len(kept) > 1 and not option.repeatable:
-        raise InputError(f"the run option {name} is given {len(kept)} times", next_step="give the option once")
+        raise InputError(
+            f"the run option {name} is given {len(kept)} times", next_step="give the option once"
+        )
     others = {n: v for n, v in plan.run_options.items() if n != name}
     return replace(plan, run_options={**others, name: "\n".join(kept)} if kept else others)
 
 
 def with_assignments(plan: LaunchPlan, word: str | None, assignments: Sequence[str]) -> LaunchPlan:
-    """Return the plan changed by the options `--as` (`word`; None leaves the launcher unchanged) and `--run-option`
-    (`assignments` such as "NAME=VALUE"). Raises InputError for an unknown launcher or option, and for an invalid value.
+    """Return the plan changed by the options `--as` (`word`; None leaves the launcher unchanged)
+    and `--run-option` (`assignments` such as "NAME=VALUE"). Raises InputError for an unknown
+    launcher or option, and for an invalid value.
     """
     if word is not None:
         plan = with_run_as(plan, word)

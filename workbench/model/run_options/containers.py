@@ -24,7 +24,10 @@ def is_on(text: str, otherwise: bool = False) -> bool:
 
 def _mount(text: str) -> str:
     if not re.fullmatch(r"/[^:\0\n\r]*:/[^:\0\n\r]*(?::[A-Za-z,]+)?", text):
-        raise InputError(f"expected a mount HOST:CONTAINER or HOST:CONTAINER:ro with absolute paths, got {text!r}")
+        raise InputError(
+            "expected a mount HOST:CONTAINER or HOST:CONTAINER:ro with absolute "
+            f"paths, got {text!r}"
+        )
     return text
 
 
@@ -42,11 +45,19 @@ def _power_of_device(text: str) -> str:
 
 
 def _power_of_security(text: str) -> str:
-    return "" if text in ("no-new-privileges", "label=disable") else "changes what the host forbids to the server"
+    return (
+        ""
+        if text in ("no-new-privileges", "label=disable")
+        else ("changes what the host forbids to the server")
+    )
 
 
 def _power_of_namespace(text: str) -> str:
-    return "removes a boundary between the server and the host" if text not in ("private", "auto", "keep-id") else ""
+    return (
+        ("removes a boundary between the server and the host")
+        if text not in ("private", "auto", "keep-id")
+        else ""
+    )
 
 
 OPTIONS = (
@@ -56,14 +67,25 @@ OPTIONS = (
         check=matching(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image"),
         foreign="runs the code of this image",
     ),
-    RunOption("pull", "when the image is pulled", choices=("missing", "always", "never"), default="missing"),
+    RunOption(
+        "pull",
+        "when the image is pulled",
+        choices=("missing", "always", "never"),
+        default="missing",
+    ),
     RunOption(
         "gpus",
         "the GPUs that the server sees: all, none, or indices or UUIDs",
-        check=matching(r"all|none|[A-Za-z0-9:.-]+(,[A-Za-z0-9:.-]+)*", "all, none, or GPUs such as 0,1"),
+        check=matching(
+            r"all|none|[A-Za-z0-9:.-]+(,[A-Za-z0-9:.-]+)*", "all, none, or GPUs such as 0,1"
+        ),
         default="all",
     ),
-    RunOption("cdi", "whether GPUs are named by CDI; the default is yes for podman, no for docker", choices=_SWITCH),
+    RunOption(
+        "cdi",
+        "whether GPUs are named by CDI; the default is yes for podman, no for docker",
+        choices=_SWITCH,
+    ),
     RunOption(
         "mount",
         "a path of the host that the server sees; repeatable",
@@ -74,7 +96,8 @@ OPTIONS = (
     ),
     RunOption(
         "hub-cache",
-        "where the host's hub cache is in the container, or none; the default is /root/.cache/huggingface, and none "
+        "where the host's hub cache is in the container, or none; the default is "
+        "/root/.cache/huggingface, and none "
         "for a model that is a path",
         check=matching(r"none|/[^:]*", "an absolute path or none"),
     ),
@@ -88,7 +111,9 @@ OPTIONS = (
         "host: the server uses the shared memory of the host, in place of the container's own",
         choices=("private", "host"),
     ),
-    RunOption("shm-size", "size of the container's own shared memory; the default is 16g", check=_SIZE),
+    RunOption(
+        "shm-size", "size of the container's own shared memory; the default is 16g", check=_SIZE
+    ),
     RunOption(
         "ulimit",
         "a limit of the server's processes, such as memlock=-1; repeatable",
@@ -97,15 +122,27 @@ OPTIONS = (
     ),
     RunOption("memory", "memory that the container may use", check=_SIZE),
     RunOption("cpus", "cores that it may use", check=matching(r"\d+(\.\d+)?", "a number of cores")),
-    RunOption("cpuset-cpus", "which cores, such as 0-15", check=matching(r"[\d,-]+", "cores such as 0-15")),
+    RunOption(
+        "cpuset-cpus", "which cores, such as 0-15", check=matching(r"[\d,-]+", "cores such as 0-15")
+    ),
     RunOption("user", "the user in the container"),
     RunOption("group-add", "a further group of that user; repeatable", repeatable=True),
-    RunOption("workdir", "the working directory in the container", check=matching(r"/.*", "an absolute path")),
     RunOption(
-        "platform", "the platform of the image, such as linux/arm64", check=matching(r"[\w/]+", "OS/ARCHITECTURE")
+        "workdir",
+        "the working directory in the container",
+        check=matching(r"/.*", "an absolute path"),
     ),
-    RunOption("init", "whether an init process reaps processes and forwards signals", choices=_SWITCH),
-    RunOption("grace", "seconds from a stop to the kill", check=whole_number(0, 3600), default="15"),
+    RunOption(
+        "platform",
+        "the platform of the image, such as linux/arm64",
+        check=matching(r"[\w/]+", "OS/ARCHITECTURE"),
+    ),
+    RunOption(
+        "init", "whether an init process reaps processes and forwards signals", choices=_SWITCH
+    ),
+    RunOption(
+        "grace", "seconds from a stop to the kill", check=whole_number(0, 3600), default="15"
+    ),
     RunOption(
         "device",
         "a device of the host; repeatable",

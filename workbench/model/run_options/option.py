@@ -13,7 +13,8 @@ _BREAK = re.compile(r"[\0\n\r]")
 
 
 def one_line(text: str) -> str:
-    """Return `text` without spaces at its ends. Raises InputError if it is empty or has several lines."""
+    """Return `text` without spaces at its ends. Raises InputError if it is empty or has several
+    lines."""
     text = text.strip()
     if not text or _BREAK.search(text):
         raise InputError("expected one line of text, not empty")
@@ -21,8 +22,8 @@ def one_line(text: str) -> str:
 
 
 def matching(pattern: str, expected: str) -> Callable[[str], str]:
-    """Return a function that checks a value: it returns the value if the whole value matches `pattern`, and raises
-    InputError otherwise. `expected` describes valid values in the error."""
+    """Return a function that checks a value: it returns the value if the whole value matches
+    `pattern`, and raises InputError otherwise. `expected` describes valid values in the error."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text.strip()):
@@ -33,8 +34,8 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
 
 
 def whole_number(least: int, most: int) -> Callable[[str], str]:
-    """Return a function that checks a value: it returns the value if that is a whole number from `least` to `most`, and
-    raises InputError otherwise."""
+    """Return a function that checks a value: it returns the value if that is a whole number from
+    `least` to `most`, and raises InputError otherwise."""
 
     def check(text: str) -> str:
         number = untrusted_text.whole_number(text.strip())
@@ -47,12 +48,12 @@ def whole_number(least: int, most: int) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
-    """An option of a launcher, as `--run-option NAME=VALUE` sets it. A repeatable option stores its values one per
-    line.
+    """An option of a launcher, as `--run-option NAME=VALUE` sets it. A repeatable option stores its
+    values one per line.
 
-    `foreign` warns the user what a preset from someone else could do with this option; "" if the option is harmless.
-    `power` is a function: for a value of the option, it returns how this value lets the server control its host, as
-    text, or "". Such a value always needs the user's --trust.
+    `foreign` warns the user what a preset from someone else could do with this option; "" if the
+    option is harmless. `power` is a function: for a value of the option, it returns how this value
+    lets the server control its host, as text, or "". Such a value always needs the user's --trust.
     """
 
     name: str
@@ -65,12 +66,14 @@ class RunOption:
     power: Callable[[str], str] = lambda value: ""
 
     def parse(self, text: str) -> str:
-        """Return the checked value in the form in which a plan stores it. Raises InputError, which names the option,
-        for an invalid value."""
+        """Return the checked value in the form in which a plan stores it. Raises InputError, which
+        names the option, for an invalid value."""
         if self.choices:
             text = text.strip().lower()
             if text not in self.choices:
-                raise InputError(f"{self.name}: expected one of {', '.join(self.choices)}, got {text!r}")
+                raise InputError(
+                    f"{self.name}: expected one of {', '.join(self.choices)}, got {text!r}"
+                )
             return text
         try:
             return self.check(text)

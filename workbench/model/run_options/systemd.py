@@ -7,7 +7,8 @@ from workbench.model.run_options.option import RunOption, matching
 OPTIONS = (
     RunOption(
         "scope",
-        "whose service manager runs the unit: that of the user, or that of the system (root, or sudo without a "
+        "whose service manager runs the unit: that of the user, or that of the system (root, or "
+        "sudo without a "
         "password)",
         choices=("user", "system"),
         default="user",
@@ -20,20 +21,24 @@ OPTIONS = (
     ),
     RunOption(
         "installed",
-        "whether the unit is a file that stays: no (it ends with the server), yes, or boot (it also starts at boot)",
+        "whether the unit is a file that stays: no (it ends with the server), yes, or boot (it "
+        "also starts at boot)",
         choices=("no", "yes", "boot"),
         default="no",
     ),
     RunOption(
         "unit",
         "name of an installed unit; without it, the name of the preset",
-        check=matching(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,200}", "a name of letters, digits and the signs : _ . -"),
+        check=matching(
+            r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,200}", "a name of letters, digits and the signs : _ . -"
+        ),
     ),
     RunOption(
         "property",
         "a further property of the unit, such as MemoryMax=200G or Nice=-5; repeatable",
         check=matching(r"[A-Za-z][A-Za-z0-9]*=[^\0\n\r]*", "a property as NAME=VALUE"),
         repeatable=True,
-        foreign="sets a property of the systemd unit, which can run other programs or give the server more rights",
+        foreign="sets a property of the systemd unit, which can run other programs or give the "
+        "server more rights",
     ),
 )

@@ -29,7 +29,18 @@ def podman(launch: Launch, notes: Notes) -> str:
 def _run(program: Program, launch: Launch, notes: Notes) -> str:
     check_image(launch, notes)
     gpus, image = program.gpu_words(ALL), program.full_name(launch.image)
-    words = [program.name, "run", "--rm", "--name", launch.name, *gpus, "--network", "host", "--ipc", "host"]
+    words = [
+        program.name,
+        "run",
+        "--rm",
+        "--name",
+        launch.name,
+        *gpus,
+        "--network",
+        "host",
+        "--ipc",
+        "host",
+    ]
     parts = [shlex.join(words)]
     parts += [f"-e {shlex.quote(f'{name}={text}')}" for name, text in launch.env.items()]
     parts += [f"-e {name}" for name in launch.secrets]
@@ -37,12 +48,18 @@ def _run(program: Program, launch: Launch, notes: Notes) -> str:
     parts += [f"-v {shlex.quote(f'{path}:{path}:ro')}" for path in _mounted(launch, notes)]
     first, *rest = launch.in_image
     parts.append(f"--entrypoint {quoted(first)} {shlex.quote(image)} {' '.join(map(quoted, rest))}")
-    lines = [*header(launch), "set -eu", *secret_checks(launch.secrets), "exec " + " \\\n  ".join(parts)]
+    lines = [
+        *header(launch),
+        "set -eu",
+        *secret_checks(launch.secrets),
+        "exec " + " \\\n  ".join(parts),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def compose(launch: Launch, notes: Notes) -> str:
-    """Return the text of a compose file. Dollar signs are doubled, because compose would take them for variables."""
+    """Return the text of a compose file. Dollar signs are doubled, because compose would take them
+    for variables."""
     check_image(launch, notes)
     first, *rest = launch.in_image
     volumes: list[Any] = [f"~/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"]
@@ -65,11 +82,17 @@ def compose(launch: Launch, notes: Notes) -> str:
         "command": [_word(word) for word in rest],
         "restart": "unless-stopped",
     }
-    return yaml_text.dump({"services": {launch.name: {key: value for key, value in service.items() if value}}})
+    return yaml_text.dump(
+        {"services": {launch.name: {key: value for key, value in service.items() if value}}}
+    )
 
 
 def _word(word: Word) -> str:
-    return f"{_dollars(word.prefix)}{_required(word.variable)}" if isinstance(word, Secret) else _dollars(word)
+    return (
+        f"{_dollars(word.prefix)}{_required(word.variable)}"
+        if isinstance(word, Secret)
+        else _dollars(word)
+    )
 
 
 def _required(name: str) -> str:
@@ -81,11 +104,14 @@ def _dollars(text: str) -> str:
 
 
 def check_image(launch: Launch, notes: Notes) -> None:
-    """Add to `notes` what the exported container changes: a warning if the image has no digest, and, if the plan has
-    a working directory or a program, that the container does not use it."""
+    """Add to `notes` what the exported container changes: a warning if the image has no digest,
+    and, if the plan has a working directory or a program, that the container does not use it."""
     if "@sha256:" not in launch.image:
         text = f"the image {launch.image} is not pinned: the same name can mean another image later"
-        fix = "set `image` in the table [engine] of the preset to NAME@sha256:…, as `docker image inspect` shows it"
+        fix = (
+            "set `image` in the table [engine] of the preset to NAME@sha256:…, as `docker "
+            "image inspect` shows it"
+        )
         notes.add(Level.WARN, "image-not-pinned", text, fix=fix)
     if launch.workdir:
         notes.left_out(f"the working directory {launch.workdir}", "the image has its own")
@@ -94,12 +120,15 @@ def check_image(launch: Launch, notes: Notes) -> None:
 
 
 def _mounted(launch: Launch, notes: Notes) -> list[str]:
-    """Return the paths of the host to mount in the container: [path of the model], or [] if the model is not an
-    absolute path. Also [] for a path that cannot be mounted, which adds a warning to `notes`."""
+    """Return the paths of the host to mount in the container: [path of the model], or [] if the
+    model is not an absolute path. Also [] for a path that cannot be mounted, which adds a warning
+    to `notes`."""
     model = launch.plan.model
     if not model.startswith("/"):
         return []
     if ":" in model:
-        notes.add(Level.WARN, "volume", f"{model} cannot be mounted, because its name contains a colon")
+        notes.add(
+            Level.WARN, "volume", f"{model} cannot be mounted, because its name contains a colon"
+        )
         return []
     return [model]

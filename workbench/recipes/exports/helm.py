@@ -27,10 +27,14 @@ _HUB_TOKEN = "HF_TOKEN"
 
 
 def values(launch: Launch, notes: Notes) -> str:
-    """Return the text of the values file. Raises InputError for an engine that the chart cannot start."""
+    """Return the text of the values file. Raises InputError for an engine that the chart cannot
+    start."""
     engine, plan = launch.engine, launch.plan
     if not engine.helm_chart:
-        raise InputError(f"the vLLM production stack cannot start {engine.title}", next_step="export in another format")
+        raise InputError(
+            f"the vLLM production stack cannot start {engine.title}",
+            next_step="export in another format",
+        )
     check_image(launch, notes)
     repository, tag = _image(launch.image)
     config: dict[str, Any] = {}
@@ -38,23 +42,39 @@ def values(launch: Launch, notes: Notes) -> str:
         if plan.flag(flag) is not None:
             config[field] = plan.flag(flag)
     if "enablePrefixCaching" not in config:
-        config["enablePrefixCaching"] = True  # the chart switches it off if it is absent; the engine's default is on
+        # the chart switches it off if it is absent; the engine's default is on
+        config["enablePrefixCaching"] = True
     config["extraArgs"] = [_word(word) for word in _other_words(launch)]
     name = re.sub(r"[^a-z0-9-]+", "-", launch.name.lower()).strip("-")
-    env: list[dict[str, Any]] = [{"name": key, "value": _escaped(text)} for key, text in launch.env.items()]
+    env: list[dict[str, Any]] = [
+        {"name": key, "value": _escaped(text)} for key, text in launch.env.items()
+    ]
     env += [
         {"name": key, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": key}}}
         for key in launch.secrets
         if key not in (_HUB_TOKEN, engine.api_key_env)
     ]
-    model: dict[str, Any] = {"name": name, "repository": repository, "tag": tag, "modelURL": plan.model}
-    model |= {"replicaCount": 1, "requestCPU": None, "requestMemory": None, "requestGPU": launch.gpus}
+    model: dict[str, Any] = {
+        "name": name,
+        "repository": repository,
+        "tag": tag,
+        "modelURL": plan.model,
+    }
+    model |= {
+        "replicaCount": 1,
+        "requestCPU": None,
+        "requestMemory": None,
+        "requestGPU": launch.gpus,
+    }
     model |= {"vllmConfig": config} | ({"env": env} if env else {})
     if _HUB_TOKEN in launch.secrets:
         model["hf_token"] = {"secretName": f"{name}-secrets", "secretKey": _HUB_TOKEN}
     engine_spec: dict[str, Any] = {"modelSpec": [model]}
     if engine.api_key_env in launch.secrets:
-        engine_spec["vllmApiKey"] = {"secretName": f"{name}-secrets", "secretKey": engine.api_key_env}
+        engine_spec["vllmApiKey"] = {
+            "secretName": f"{name}-secrets",
+            "secretKey": engine.api_key_env,
+        }
     _note(launch, name, notes)
     return yaml_text.dump({"servingEngineSpec": engine_spec})
 
@@ -62,20 +82,30 @@ def values(launch: Launch, notes: Notes) -> str:
 def _note(launch: Launch, name: str, notes: Notes) -> None:
     text = "the chart needs requestCPU and requestMemory, which no plan names"
     notes.add(
-        Level.WARN, "requests", text, fix="set requestCPU and requestMemory in the values file to what one node has"
+        Level.WARN,
+        "requests",
+        text,
+        fix="set requestCPU and requestMemory in the values file to what one node has",
     )
-    notes.left_out(f"the address {launch.host}:{launch.port}", "the chart gives the server an address of its own")
+    notes.left_out(
+        f"the address {launch.host}:{launch.port}",
+        "the chart gives the server an address of its own",
+    )
     if launch.secrets:
         secrets = " ".join(f"--from-literal={key}=…" for key in launch.secrets)
         fix = f"kubectl create secret generic {name}-secrets {secrets}"
         notes.add(Level.INFO, "secret", f"the values refer to the secret {name}-secrets", fix=fix)
     if launch.plan.model.startswith("/"):
-        notes.add(Level.WARN, "volume", f"{launch.plan.model} is a path: mount it with a volume of the cluster")
+        notes.add(
+            Level.WARN,
+            "volume",
+            f"{launch.plan.model} is a path: mount it with a volume of the cluster",
+        )
 
 
 def _image(image: str) -> tuple[str, str]:
-    """Return (repository, tag) of a container image, which the chart joins with a colon. For an image with a digest,
-    they are "NAME@sha256" and the hash."""
+    """Return (repository, tag) of a container image, which the chart joins with a colon. For an
+    image with a digest, they are "NAME@sha256" and the hash."""
     if "@sha256:" in image:
         repository, _, digest = image.partition("@sha256:")
         return f"{repository}@sha256", digest
@@ -86,16 +116,20 @@ def _image(image: str) -> tuple[str, str]:
 def _other_words(launch: Launch) -> list[Word]:
     """Return the command-line arguments for the flags that have no field in the chart."""
     engine = launch.engine
-    plan = replace(launch.plan, flags=tuple(f for f in launch.plan.flags if f.name not in _FIELDS.values()))
+    plan = replace(
+        launch.plan, flags=tuple(f for f in launch.plan.flags if f.name not in _FIELDS.values())
+    )
     least = replace(plan, flags=tuple(f for f in plan.flags if f.name in ("host", "port")))
     words = engine.command(plan).argv[len(engine.command(least).argv) :]
     return [word_of(word) for word in words]
 
 
 def _word(word: Word) -> str:
-    """Return `word`, one argument of a container's command, with "$" written as "$$". A secret becomes $(VARIABLE),
-    which Kubernetes replaces by the variable's value."""
-    return f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
+    """Return `word`, one argument of a container's command, with "$" written as "$$". A secret
+    becomes $(VARIABLE), which Kubernetes replaces by the variable's value."""
+    return (
+        f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
+    )
 
 
 def _escaped(text: str) -> str:

@@ -1,5 +1,5 @@
-"""An export in the format of llama-swap, a proxy that starts model servers on demand: a configuration with one
-model."""
+"""An export in the format of llama-swap, a proxy that starts model servers on demand: a
+configuration with one model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from workbench.recipes.recipe import Notes
 
 
 def entry(launch: Launch, notes: Notes) -> str:
-    """Return the text of a llama-swap configuration with one model. llama-swap chooses the port. Raises InputError for
-    an argument that contains "${" or a line break, because llama-swap would change the argument."""
+    """Return the text of a llama-swap configuration with one model. llama-swap chooses the port.
+    Raises InputError for an argument that contains "${" or a line break, because llama-swap would
+    change the argument."""
     words: list[Word] = list(launch.argv)
     for word in (*words, *launch.env.values()):
         text = word.prefix if isinstance(word, Secret) else word
         if "${" in text or "\n" in text:
             raise InputError(
-                f"llama-swap cannot pass {text!r} to the server: it replaces ${{…}} and splits text at line breaks"
+                f"llama-swap cannot pass {text!r} to the server: it replaces ${{…}} and splits "
+                "text at line breaks"
             )
     if launch.workdir:
         notes.add(
-            Level.WARN, "workdir", f"llama-swap must be started in {launch.workdir}: it sets no working directory"
+            Level.WARN,
+            "workdir",
+            f"llama-swap must be started in {launch.workdir}: it sets no working directory",
         )
     at = words.index("--port") + 1
     shown = [_shown(word) for word in words]
@@ -35,8 +39,14 @@ def entry(launch: Launch, notes: Notes) -> str:
         + [f"{name}=${{env.{name}}}" for name in launch.secrets],
         "checkEndpoint": launch.engine.health_path,
     }
-    return yaml_text.dump({"models": {launch.name: {key: value for key, value in model.items() if value}}})
+    return yaml_text.dump(
+        {"models": {launch.name: {key: value for key, value in model.items() if value}}}
+    )
 
 
 def _shown(word: Word) -> str:
-    return f"{quoted(word.prefix)}${{env.{word.variable}}}" if isinstance(word, Secret) else quoted(word)
+    return (
+        f"{quoted(word.prefix)}${{env.{word.variable}}}"
+        if isinstance(word, Secret)
+        else quoted(word)
+    )

@@ -6,21 +6,28 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from workbench.model.findings import Level
-from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest, job_name, pbs_words, slurm_words
+from workbench.model.job_request import (
+    VISIBLE_TO_CUDA,
+    JobRequest,
+    job_name,
+    pbs_words,
+    slurm_words,
+)
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes, short
 
 
 def quoted(word: Word) -> str:
-    """Return one argument, quoted for a POSIX shell. A secret becomes a reference to the environment variable that
-    contains the secret."""
+    """Return one argument, quoted for a POSIX shell. A secret becomes a reference to the
+    environment variable that contains the secret."""
     if isinstance(word, Secret):
         return f'{shlex.quote(word.prefix) if word.prefix else ""}"${word.variable}"'
     return shlex.quote(word)
 
 
 def flag_lines(words: Sequence[str]) -> str:
-    """Return the arguments of a command line as text, with each flag and its values on a line of its own."""
+    """Return the arguments of a command line as text, with each flag and its values on a line of
+    its own."""
     lines: list[str] = []
     for word in words:
         if lines and not word.startswith("--"):
@@ -31,9 +38,13 @@ def flag_lines(words: Sequence[str]) -> str:
 
 
 def secret_checks(names: Iterable[str]) -> list[str]:
-    """Return shell lines that end the script if one of the environment variables `names`, which contain secrets, is not
-    set."""
-    return [line for name in names for line in (f': "${{{name}:?set {name} to the secret}}"', f"export {name}")]
+    """Return shell lines that end the script if one of the environment variables `names`, which
+    contain secrets, is not set."""
+    return [
+        line
+        for name in names
+        for line in (f': "${{{name}:?set {name} to the secret}}"', f"export {name}")
+    ]
 
 
 def header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
@@ -41,9 +52,9 @@ def header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
 
 
 def script(launch: Launch, notes: Notes) -> str:
-    """Return a POSIX shell script that starts the server. The user must run the script in an empty directory, because
-    it writes the server's files there. For a plan with several nodes, the argument of the script is the node to
-    start."""
+    """Return a POSIX shell script that starts the server. The user must run the script in an empty
+    directory, because it writes the server's files there. For a plan with several nodes, the
+    argument of the script is the node to start."""
     lines = [*header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
     if launch.nodes:
         names = "|".join(node.key for node, _ in launch.nodes)
@@ -63,10 +74,17 @@ def _cases(subject: str, cases: Sequence[tuple[str, Launch]]) -> list[str]:
 
 
 def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
-    """Return the shell lines that write the server's files, set its environment except the variables `without`, and
-    start it."""
-    lines = [f"printf %s {shlex.quote(text)} > {shlex.quote(name)}" for name, text in launch.files.items()]
-    lines += [f"export {name}={shlex.quote(text)}" for name, text in launch.env.items() if name not in without]
+    """Return the shell lines that write the server's files, set its environment except the
+    variables `without`, and start it."""
+    lines = [
+        f"printf %s {shlex.quote(text)} > {shlex.quote(name)}"
+        for name, text in launch.files.items()
+    ]
+    lines += [
+        f"export {name}={shlex.quote(text)}"
+        for name, text in launch.env.items()
+        if name not in without
+    ]
     if launch.files:
         lines.append("run_dir=$PWD")
     if launch.workdir:
@@ -77,34 +95,53 @@ def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
 def _with_run_dir(word: Word) -> str:
     if isinstance(word, Secret):
         return quoted(word)
-    return '"$run_dir"'.join(shlex.quote(part) if part else "" for part in word.split("{run_dir}")) or "''"
+    return (
+        '"$run_dir"'.join(shlex.quote(part) if part else "" for part in word.split("{run_dir}"))
+        or "''"
+    )
 
 
 def slurm(launch: Launch, notes: Notes) -> str:
-    """Return a job script for sbatch. It contains the plan's options for Slurm if the plan runs as a Slurm job."""
+    """Return a job script for sbatch. It contains the plan's options for Slurm if the plan runs as
+    a Slurm job."""
     request = _request(launch, "slurm")
     directives = [*slurm_words(request), "--output=%x-%j.log"]
     lines = [*header(launch, "#!/bin/bash"), *(f"#SBATCH {shlex.quote(one)}" for one in directives)]
     lines += ["set -eu", "umask 077", *secret_checks(launch.secrets)]
     hidden = _scheduler_chooses_gpus(launch, notes)
     if launch.nodes:
-        notes.add(Level.WARN, "addresses", "the nodes' addresses are those of the plan, not those that Slurm assigns")
+        notes.add(
+            Level.WARN,
+            "addresses",
+            "the nodes' addresses are those of the plan, not those that Slurm assigns",
+        )
         cases = [(str(node.rank), its) for node, its in launch.nodes]
         inner = "\n".join(["set -eu", *_cases('"$SLURM_NODEID"', cases)])
         lines.append(f"exec srun --kill-on-bad-exit=1 sh -c {shlex.quote(inner)}")
     else:
         lines += start_lines(launch, without=hidden)
     if "walltime" not in request.options:
-        notes.add(Level.INFO, "time-limit", "the job has no time limit of its own", fix="add: #SBATCH --time=HH:MM:SS")
+        notes.add(
+            Level.INFO,
+            "time-limit",
+            "the job has no time limit of its own",
+            fix="add: #SBATCH --time=HH:MM:SS",
+        )
     return "\n".join(lines) + "\n"
 
 
 def pbs(launch: Launch, notes: Notes) -> str:
-    """Return a job script for qsub of PBS. It contains the plan's options for PBS if the plan runs as a PBS job."""
+    """Return a job script for qsub of PBS. It contains the plan's options for PBS if the plan runs
+    as a PBS job."""
     request = _request(launch, "pbs")
     words = pbs_words(request)
     directives = ["-l", words.chunk, *words.others, "-j", "oe", "-r", "n"]
-    lines = [*header(launch, "#!/bin/bash"), f"#PBS {shlex.join(directives)}", "set -eu", "umask 077"]
+    lines = [
+        *header(launch, "#!/bin/bash"),
+        f"#PBS {shlex.join(directives)}",
+        "set -eu",
+        "umask 077",
+    ]
     if launch.secrets:
         notes.add(
             Level.INFO,
@@ -115,7 +152,12 @@ def pbs(launch: Launch, notes: Notes) -> str:
     lines += [*secret_checks(launch.secrets), 'cd -- "$PBS_O_WORKDIR"']
     lines += start_lines(launch, without=_scheduler_chooses_gpus(launch, notes))
     if "walltime" not in request.options:
-        notes.add(Level.INFO, "time-limit", "the job has the queue's time limit", fix="add: #PBS -l walltime=HH:MM:SS")
+        notes.add(
+            Level.INFO,
+            "time-limit",
+            "the job has the queue's time limit",
+            fix="add: #PBS -l walltime=HH:MM:SS",
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,5 @@
-"""A recipe file for sparkrun, a tool that starts servers in containers on one or several DGX Sparks."""
+"""A recipe file for sparkrun, a tool that starts servers in containers on one or several DGX
+Sparks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def recipe(launch: Launch, notes: Notes) -> str:
     """Return the text of the recipe. Raises InputError if sparkrun cannot start the engine."""
     engine = launch.engine
     if not engine.sparkrun_runtime:
-        raise InputError(f"sparkrun cannot start {engine.title}", next_step="export the server in another format")
+        raise InputError(
+            f"sparkrun cannot start {engine.title}", next_step="export the server in another format"
+        )
     check_image(launch, notes)
     # sparkrun knows the engine by its usual program at the beginning of the command.
     arguments = launch.in_image[len(engine.image_program or engine.launch) :]
@@ -25,7 +28,10 @@ def recipe(launch: Launch, notes: Notes) -> str:
     known = {"model": launch.plan.model, "port": str(launch.port), "host": launch.host}
     for name in known:
         if any(f"{{{name}}}" in word for word in words):
-            text = f"sparkrun replaces {{{name}}} in the command, and the plan means the characters themselves"
+            text = (
+                f"sparkrun replaces {{{name}}} in the command, and the plan means the "
+                "characters themselves"
+            )
             notes.add(Level.ERROR, "replaced", text)
     for name, text in launch.env.items():
         if "$" in text:
@@ -35,7 +41,9 @@ def recipe(launch: Launch, notes: Notes) -> str:
         words[words.index(f"--{name}") + 1] = f"{{{name}}}"
     nodes = max(1, len(launch.nodes))
     if launch.nodes:
-        notes.left_out("the nodes' addresses, flags and variables", "sparkrun sets its own for each node")
+        notes.left_out(
+            "the nodes' addresses, flags and variables", "sparkrun sets its own for each node"
+        )
     document = {
         "recipe_version": "2",
         "name": launch.name,

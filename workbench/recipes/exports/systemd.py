@@ -10,14 +10,27 @@ from workbench.recipes.recipe import Notes, short
 
 
 def unit(launch: Launch, notes: Notes) -> str:
-    """Return the text of the unit file. Raises InputError if the working directory is not an absolute path."""
-    title = short(launch.title or launch.name).rstrip("\\")  # at the end of a line, it continues in the next one
+    """Return the text of the unit file. Raises InputError if the working directory is not an
+    absolute path."""
+    # at the end of a line, it continues in the next one
+    title = short(launch.title or launch.name).rstrip("\\")
     lines = ["[Unit]", f"Description={_plain(title)}"]
-    lines += ["Wants=network-online.target", "After=network-online.target", "", "[Service]", "Type=exec"]
+    lines += [
+        "Wants=network-online.target",
+        "After=network-online.target",
+        "",
+        "[Service]",
+        "Type=exec",
+    ]
     if launch.workdir:
-        if not launch.workdir.startswith("/") or "\n" in launch.workdir or launch.workdir.endswith("\\"):
+        if (
+            not launch.workdir.startswith("/")
+            or "\n" in launch.workdir
+            or launch.workdir.endswith("\\")
+        ):
             raise InputError(
-                f"systemd needs an absolute working directory; the plan has {launch.workdir!r}, a relative path"
+                f"systemd needs an absolute working directory; the plan has {launch.workdir!r}, a "
+                "relative path"
             )
         lines.append(f"WorkingDirectory={_plain(launch.workdir)}")
     lines += [f"Environment={quoted(f'{name}={text}')}" for name, text in launch.env.items()]
@@ -30,14 +43,22 @@ def unit(launch: Launch, notes: Notes) -> str:
     program = launch.argv[0]
     if isinstance(program, str) and not program.startswith("/"):
         text = f"systemd looks for {program} in its own directories, not in those of your shell"
-        notes.add(Level.WARN, "relative-program", text, fix="name the program with --executable /full/path")
+        notes.add(
+            Level.WARN,
+            "relative-program",
+            text,
+            fix="name the program with --executable /full/path",
+        )
     lines.append(f"ExecStart={' '.join(_word(word) for word in launch.argv)}")
-    return "\n".join([*lines, "Restart=on-failure", "", "[Install]", "WantedBy=multi-user.target"]) + "\n"
+    return (
+        "\n".join([*lines, "Restart=on-failure", "", "[Install]", "WantedBy=multi-user.target"])
+        + "\n"
+    )
 
 
 def _word(word: Word) -> str:
-    """Return `word`, one argument of a command line, quoted for ExecStart in a unit file. Dollar signs are doubled, and
-    a secret becomes ${VARIABLE}."""
+    """Return `word`, one argument of a command line, quoted for ExecStart in a unit file. Dollar
+    signs are doubled, and a secret becomes ${VARIABLE}."""
     if isinstance(word, Secret):
         return f'"{literal(escaped(word.prefix))}${{{word.variable}}}"'
     return quoted(literal(word))

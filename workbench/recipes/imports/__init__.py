@@ -1,2 +1,2 @@
-"""The file formats of recipes that Workbench reads. Each module for YAML or JSON has `recognizes(document)` and
-`read(document, notes, entry)`."""
+"""The file formats of recipes that Workbench reads. Each module for YAML or JSON has
+`recognizes(document)` and `read(document, notes, entry)`."""

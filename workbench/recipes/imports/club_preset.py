@@ -1,5 +1,5 @@
-"""Reads preset files (JSON) of GitHub repositories such as noonghunna/club-3090, in which users share server
-configurations: hardware, runtime, model, serving, caveats."""
+"""Reads preset files (JSON) of GitHub repositories such as noonghunna/club-3090, in which users
+share server configurations: hardware, runtime, model, serving, caveats."""
 
 from __future__ import annotations
 
@@ -9,20 +9,33 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.recipes.imports.containers import environment
-from workbench.recipes.imports.fields import count_in, flag_words, rest_of, table_of, text_of, words_of
+from workbench.recipes.imports.fields import (
+    count_in,
+    flag_words,
+    rest_of,
+    table_of,
+    text_of,
+    words_of,
+)
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
 from workbench.recipes.recipe import Notes, Recipe
 
 FORM = "club preset"
-_KNOWN = "schema_version id title status provenance purpose hardware runtime model serving profile context env caveats"
+_KNOWN = (
+    "schema_version id title status provenance purpose hardware runtime model serving "
+    "profile context env caveats"
+)
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return isinstance(document.get("runtime"), Mapping) and isinstance(document.get("serving"), Mapping)
+    return isinstance(document.get("runtime"), Mapping) and isinstance(
+        document.get("serving"), Mapping
+    )
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe in a preset file. Parts that are not understood are added to `notes`. `entry` is not used."""
+    """Return the recipe in a preset file. Parts that are not understood are added to `notes`.
+    `entry` is not used."""
     runtime, model = table_of(document, "runtime", notes), table_of(document, "model", notes)
     hardware, context = table_of(document, "hardware", notes), table_of(document, "context", notes)
     rest_of(document, f"{_KNOWN} known_evidence", notes)
@@ -34,7 +47,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
         return Recipe(None, FORM, name, title)
     rest_of(runtime, "engine image version", notes, "runtime: ")
     serving = dict(table_of(document, "serving", notes))
-    if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_in(context, "target_tokens"):
+    if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_in(
+        context, "target_tokens"
+    ):
         serving["max_model_len"] = context["target_tokens"]
     arguments = flag_words(engine, serving, notes, "serving: ")
     identity = text_of(model, "source", notes) or text_of(model, "id", notes)

@@ -1,5 +1,5 @@
-"""Reads compose files as recipes: the service that starts a server, with references such as `${NAME:-default}` replaced
-by their defaults."""
+"""Reads compose files as recipes: the service that starts a server, with references such as
+`${NAME:-default}` replaced by their defaults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from workbench.recipes.shell_text import Variable, interpolated, simple_commands
 FORM = "compose file"
 _KNOWN = "image entrypoint command environment volumes ports working_dir deploy gpus container_name"
 _OF_CONTAINER = (
-    "restart ipc shm_size network_mode networks ulimits cap_add security_opt privileged runtime devices healthcheck "
-    "logging labels depends_on hostname user tty stdin_open init stop_grace_period stop_signal extra_hosts expose "
+    "restart ipc shm_size network_mode networks ulimits cap_add security_opt privileged runtime "
+    "devices healthcheck "
+    "logging labels depends_on hostname user tty stdin_open init stop_grace_period stop_signal "
+    "extra_hosts expose "
     "mem_limit cpus pid profiles pull_policy platform"
 )
 _REFUSED = "build env_file extends secrets configs develop post_start pre_stop"
@@ -29,12 +31,14 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the service `entry`, or by default of the first service that starts a server. Parts that are
-    not understood are added to `notes`. Raises InputError if there is no service `entry`."""
+    """Return the recipe of the service `entry`, or by default of the first service that starts a
+    server. Parts that are not understood are added to `notes`. Raises InputError if there is no
+    service `entry`."""
     services = table_of(document, "services", notes)
     if entry is not None and entry not in services:
         raise InputError(
-            f"the compose file has no service {entry!r}", next_step=f"choose one of its services: {', '.join(services)}"
+            f"the compose file has no service {entry!r}",
+            next_step=f"choose one of its services: {', '.join(services)}",
         )
     rest_of(document, "services version name volumes networks", notes)
     found: dict[str, list[ServerCommand]] = {}
@@ -42,7 +46,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     for name, service in services.items():
         if isinstance(service, Mapping) and entry in (None, name):
             noted[name] = Notes()
-            if commands := server_commands(_container(service, noted[name]), noted[name], interpret):
+            if commands := server_commands(
+                _container(service, noted[name]), noted[name], interpret
+            ):
                 found[name] = commands
     if not found:
         for own in noted.values():
@@ -55,7 +61,8 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     for other in services:
         if other != first and entry is None:
             notes.left_out(
-                f"the service {other}", f"--entry {other} reads it" if other in found else "it starts no server"
+                f"the service {other}",
+                f"--entry {other} reads it" if other in found else "it starts no server",
             )
     recipe = recipe_of(found[first], notes, FORM)
     return Recipe(recipe.plan, FORM, name=first, title=first, gpus=recipe.gpus)
@@ -83,15 +90,21 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
 
 
 def _words(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
-    """Return the value of the field `name` ("entrypoint" or "command") as a list of arguments. A string is split like a
-    shell command, without replacing variables."""
+    """Return the value of the field `name` ("entrypoint" or "command") as a list of arguments. A
+    string is split like a shell command, without replacing variables."""
     value = service.get(name)
     if not isinstance(value, str):
         return words_of(service, name, notes)
     commands = simple_commands(value.replace("$", "\\$"))
     if len(commands) > 1:
-        notes.refused(f"the rest of the service's {name}", " ".join(one.source for one in commands[1:]))
-    return ["".join(part for part in word if isinstance(part, str)) for word in commands[0].words] if commands else []
+        notes.refused(
+            f"the rest of the service's {name}", " ".join(one.source for one in commands[1:])
+        )
+    return (
+        ["".join(part for part in word if isinstance(part, str)) for word in commands[0].words]
+        if commands
+        else []
+    )
 
 
 def _list(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
@@ -108,7 +121,9 @@ def _volume(volume: Any) -> str:
 
 
 def _port(port: Any) -> str:
-    return f"{port.get('published')}:{port.get('target')}" if isinstance(port, Mapping) else str(port)
+    return (
+        f"{port.get('published')}:{port.get('target')}" if isinstance(port, Mapping) else str(port)
+    )
 
 
 def _gpus(service: Mapping[str, Any]) -> str:
@@ -120,18 +135,27 @@ def _gpus(service: Mapping[str, Any]) -> str:
     for device in place if isinstance(place, list) else ():
         if isinstance(device, Mapping):
             ids = device.get("device_ids")
-            return f"device={','.join(map(str, ids))}" if isinstance(ids, list) else str(device.get("count", "all"))
+            return (
+                f"device={','.join(map(str, ids))}"
+                if isinstance(ids, list)
+                else str(device.get("count", "all"))
+            )
     return ""
 
 
 def _filled_in(value: Any, notes: Notes) -> Any:
-    """Return a copy of `value`, a value of a compose file, without references to variables: each is replaced by its
-    default, or by a variable of the preset if it has no default. "$$" becomes "$"."""
+    """Return a copy of `value`, a value of a compose file, without references to variables: each is
+    replaced by its default, or by a variable of the preset if it has no default. "$$" becomes "$".
+    """
     if isinstance(value, Mapping):
         return {k: _filled_in(v, notes) for k, v in value.items()}
     if isinstance(value, list):
         return [_filled_in(v, notes) for v in value]
-    return "".join(_part(part, notes) for part in interpolated(value)) if isinstance(value, str) else value
+    return (
+        "".join(_part(part, notes) for part in interpolated(value))
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _part(part: Any, notes: Notes) -> str:
@@ -139,6 +163,8 @@ def _part(part: Any, notes: Notes) -> str:
         return "$@"
     if isinstance(part, Variable):
         return (
-            notes.variable(part.name, FORM) if part.default is None else "".join(_part(p, notes) for p in part.default)
+            notes.variable(part.name, FORM)
+            if part.default is None
+            else "".join(_part(p, notes) for p in part.default)
         )
     return part if isinstance(part, str) else part.source

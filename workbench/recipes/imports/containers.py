@@ -1,5 +1,5 @@
-"""Reads `docker run` and `podman run` command lines, and the containers of compose files: the server that a container
-starts."""
+"""Reads `docker run` and `podman run` command lines, and the containers of compose files: the
+server that a container starts."""
 
 from __future__ import annotations
 
@@ -29,18 +29,27 @@ def word_set(text: str) -> frozenset[str]:
 
 # Options of `docker run` that take no value; every other option takes one.
 _SWITCHES = word_set(
-    "d detach i interactive t tty rm init privileged P publish-all q quiet read-only no-healthcheck oom-kill-disable "
+    "d detach i interactive t tty rm init privileged P publish-all q quiet read-only "
+    "no-healthcheck oom-kill-disable "
     "sig-proxy disable-content-trust replace no-hosts tls-verify"
 )
-_LONG = {"e": "env", "v": "volume", "p": "publish", "w": "workdir", "u": "user", "m": "memory", "h": "hostname"}
+_LONG = {
+    "e": "env",
+    "v": "volume",
+    "p": "publish",
+    "w": "workdir",
+    "u": "user",
+    "m": "memory",
+    "h": "hostname",
+}
 _HUB_CACHE = "/.cache/huggingface"
 _WITHOUT_EFFECT = "a preset starts the server on the host, not in a container"
 
 
 @dataclass(slots=True)
 class Container:
-    """A container that a recipe starts: its image, its command, and the paths, ports and GPUs of the host that it
-    uses."""
+    """A container that a recipe starts: its image, its command, and the paths, ports and GPUs of
+    the host that it uses."""
 
     image: str
     entrypoint: list[str] = field(default_factory=list)
@@ -53,8 +62,8 @@ class Container:
 
 
 def read_run(words: Sequence[str], notes: Notes) -> Container | None:
-    """Return the container that a `docker run` command line starts. None if the command line does not start a
-    container."""
+    """Return the container that a `docker run` command line starts. None if the command line does
+    not start a container."""
     rest = list(words[1:])
     while rest and rest[0].startswith("-"):
         rest.pop(0)
@@ -79,8 +88,9 @@ def read_run(words: Sequence[str], notes: Notes) -> Container | None:
 
 
 def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
-    """Return the options in the argument `word`, such as "-it" or "--gpus=all", as (name, value) pairs. `rest` are the
-    arguments after `word`. If the first of them is the option's value, it is removed from `rest`."""
+    """Return the options in the argument `word`, such as "-it" or "--gpus=all", as (name, value)
+    pairs. `rest` are the arguments after `word`. If the first of them is the option's value, it is
+    removed from `rest`."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:
@@ -105,15 +115,21 @@ def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
             if equals:
                 container.env[variable] = text
             else:
-                notes.left_out(f"the variable {variable}", "the container takes its value from the user's environment")
+                notes.left_out(
+                    f"the variable {variable}",
+                    "the container takes its value from the user's environment",
+                )
         case "volume":
             container.volumes.append(value)
         case "mount":
             parts = dict(part.partition("=")[::2] for part in value.split(","))
-            source, target = parts.get("source", parts.get("src")), parts.get("target", parts.get("dst"))
-            container.volumes.append(f"{source}:{target}") if source and target else notes.not_understood(
-                "--mount", value
+            source, target = (
+                parts.get("source", parts.get("src")),
+                parts.get("target", parts.get("dst")),
             )
+            container.volumes.append(
+                f"{source}:{target}"
+            ) if source and target else notes.not_understood("--mount", value)
         case "publish":
             container.ports.append(value)
         case "entrypoint":
@@ -127,40 +143,59 @@ def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
         case "name" | "d" | "detach" | "i" | "interactive" | "t" | "tty" | "rm" | "init":
             pass
         case _:
-            notes.left_out(f"--{name} {value}".strip() if len(name) > 1 else f"-{name}", _WITHOUT_EFFECT)
+            notes.left_out(
+                f"--{name} {value}".strip() if len(name) > 1 else f"-{name}", _WITHOUT_EFFECT
+            )
 
 
 class Interpreter(Protocol):
     """The type of a function that finds the server commands in the text of a shell script."""
 
     def __call__(
-        self, text: str, notes: Notes, *, env: Mapping[str, str], positional: Sequence[str], depth: int
+        self,
+        text: str,
+        notes: Notes,
+        *,
+        env: Mapping[str, str],
+        positional: Sequence[str],
+        depth: int,
     ) -> list[ServerCommand]: ...
 
 
-def server_commands(container: Container, notes: Notes, interpret: Interpreter, depth: int = 0) -> list[ServerCommand]:
-    """Return the commands of the servers that a container starts; [] if it starts no server of an engine that Workbench
-    supports. If the container starts a shell, `interpret` finds them in the shell's script."""
+def server_commands(
+    container: Container, notes: Notes, interpret: Interpreter, depth: int = 0
+) -> list[ServerCommand]:
+    """Return the commands of the servers that a container starts; [] if it starts no server of an
+    engine that Workbench supports. If the container starts a shell, `interpret` finds them in the
+    shell's script."""
     words = [*container.entrypoint, *container.command]
     if script := script_of(words):
-        found = interpret(script[0], notes, env=container.env, positional=script[1], depth=depth + 1)
+        found = interpret(
+            script[0], notes, env=container.env, positional=script[1], depth=depth + 1
+        )
         for each in found:
             each.image = each.image or container.image
     else:
         start = start_in_image(container.image, container.entrypoint, container.command)
-        found = [ServerCommand(start, dict(container.env), image=container.image)] if start is not None else []
+        found = (
+            [ServerCommand(start, dict(container.env), image=container.image)]
+            if start is not None
+            else []
+        )
     for each in found:
         each.paths = {**_paths(container.volumes, notes), **each.paths}
         each.ports = {**_ports(container.ports, notes), **each.ports}
         _see_gpus(each, container.gpus, notes)
         if container.workdir:
-            notes.left_out(f"the working directory {container.workdir}", "it is a directory of the image")
+            notes.left_out(
+                f"the working directory {container.workdir}", "it is a directory of the image"
+            )
     return found
 
 
 def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`; None for any other command
-    line."""
+    """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`; None for any
+    other command line."""
     if not words or words[0].rpartition("/")[2] not in _SHELLS:
         return None
     at = 1
@@ -172,11 +207,13 @@ def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
-    """Return {path in the container: path on the host} for `volumes`, each "HOST:CONTAINER[:MODE]". Volumes without an
-    absolute host path are left out and added to `notes`."""
+    """Return {path in the container: path on the host} for `volumes`, each "HOST:CONTAINER[:MODE]".
+    Volumes without an absolute host path are left out and added to `notes`."""
     found: dict[str, str] = {}
     for volume in volumes:
-        host, colon, inside = volume.partition(":") if not volume.startswith("${") else _after_variable(volume)
+        host, colon, inside = (
+            volume.partition(":") if not volume.startswith("${") else _after_variable(volume)
+        )
         inside = inside.partition(":")[0]
         if not colon or not inside.startswith("/"):
             notes.not_understood("the volume", volume)
@@ -190,8 +227,8 @@ def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
 
 
 def _after_variable(volume: str) -> tuple[str, str, str]:
-    """Split a volume such as "${models:-/m}/x:/models" into (path on the host, ":", path in the container). A colon
-    inside the braces is not the separator."""
+    """Split a volume such as "${models:-/m}/x:/models" into (path on the host, ":", path in the
+    container). A colon inside the braces is not the separator."""
     name, brace, rest = volume.partition("}")
     host, colon, inside = rest.partition(":")
     return f"{name}{brace}{host}", colon, inside
@@ -201,7 +238,9 @@ def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
     found: dict[int, int] = {}
     for port in ports:
         parts = port.partition("/")[0].split(":")
-        inside, outside = (whole_number(parts[-1]), whole_number(parts[-2])) if len(parts) >= 2 else (None, None)
+        inside, outside = (
+            (whole_number(parts[-1]), whole_number(parts[-2])) if len(parts) >= 2 else (None, None)
+        )
         if inside is not None and outside is not None:
             found[inside] = outside
         elif len(parts) != 1:
@@ -210,9 +249,9 @@ def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
 
 
 def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
-    """Set the GPUs of `command` from `gpus`, the container's GPU option. Indices such as "device=0,1" set
-    CUDA_VISIBLE_DEVICES and the number of GPUs. A plain number sets only the number of GPUs, and other values are added
-    to `notes`."""
+    """Set the GPUs of `command` from `gpus`, the container's GPU option. Indices such as
+    "device=0,1" set CUDA_VISIBLE_DEVICES and the number of GPUs. A plain number sets only the
+    number of GPUs, and other values are added to `notes`."""
     named = gpus.removeprefix("device=") if "=" in gpus else ""
     seen = named or command.env.get(VISIBLE_TO_CONTAINER, "")
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):
@@ -225,13 +264,16 @@ def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
 
 
 def environment(given: object, notes: Notes) -> dict[str, str]:
-    """Return the environment variables in `given`, which is a mapping or a list of "NAME=value". Variables without a
-    usable value are left out and added to `notes`."""
+    """Return the environment variables in `given`, which is a mapping or a list of "NAME=value".
+    Variables without a usable value are left out and added to `notes`."""
     found: dict[str, str] = {}
     if isinstance(given, Mapping):
         pairs = [(str(k), v) for k, v in given.items()]
     elif isinstance(given, list) and all(isinstance(one, str) for one in given):
-        pairs = [(name, value if equals else None) for name, equals, value in (one.partition("=") for one in given)]
+        pairs = [
+            (name, value if equals else None)
+            for name, equals, value in (one.partition("=") for one in given)
+        ]
     else:
         if given is not None:
             notes.not_understood("the environment", given)

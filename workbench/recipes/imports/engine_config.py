@@ -1,5 +1,5 @@
-"""Reads configuration files of an engine, such as that of `vllm serve --config`, as recipes. They contain flags by
-name, without dashes."""
+"""Reads configuration files of an engine, such as that of `vllm serve --config`, as recipes. They
+contain flags by name, without dashes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe in an engine's configuration file, which consists of flags. The recipe's engine is the one that
-    knows most of these flags. `entry` is not used."""
+    """Return the recipe in an engine's configuration file, which consists of flags. The recipe's
+    engine is the one that knows most of these flags. `entry` is not used."""
     engine = _engine(document)
     words = flag_words(engine, document, notes, "")
     return Recipe(plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM)
@@ -36,6 +36,7 @@ def _engine(document: Mapping[str, Any]) -> Engine:
 def _known(engine: Engine, document: Mapping[str, Any]) -> int:
     catalog = engine.catalog()
     return sum(
-        not isinstance(value, Mapping | list) and (name in engine.model_flags or lookup(catalog, name).spec is not None)
+        not isinstance(value, Mapping | list)
+        and (name in engine.model_flags or lookup(catalog, name).spec is not None)
         for name, value in document.items()
     )

@@ -1,5 +1,5 @@
-"""Functions that read values of a recipe document and check their types. A value of the wrong type is left out, and a
-note about it is added."""
+"""Functions that read values of a recipe document and check their types. A value of the wrong type
+is left out, and a note about it is added."""
 
 from __future__ import annotations
 
@@ -44,13 +44,17 @@ def table_of(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[st
 
 
 def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
-    """Return the texts and numbers in the list `document[name]`, as texts. Other values are left out and added to
-    `notes`."""
+    """Return the texts and numbers in the list `document[name]`, as texts. Other values are left
+    out and added to `notes`."""
     value = document.get(name)
     if isinstance(value, list):
-        found = [one for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)]
+        found = [
+            one for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)
+        ]
         if len(found) < len(value):
-            notes.not_understood(f"a part of {name}", next(one for one in value if one not in found))
+            notes.not_understood(
+                f"a part of {name}", next(one for one in value if one not in found)
+            )
         return [str(one) for one in found]
     if value is not None:
         notes.not_understood(name, value)
@@ -59,21 +63,28 @@ def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
 
 def count_in(document: Mapping[str, Any], name: str) -> int | None:
     value = document.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
+        else None
+    )
 
 
 def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = "") -> None:
-    """Add a note about each field of `document` whose name is not in `known`, a text of names separated by spaces. The
-    notes begin with the text `where`."""
+    """Add a note about each field of `document` whose name is not in `known`, a text of names
+    separated by spaces. The notes begin with the text `where`."""
     for name, value in document.items():
         if name not in known.split():
             notes.not_understood(f"{where}{name}", value)
 
 
-def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: str) -> Iterator[str]:
-    """Yield the command-line arguments for `values`, settings by name such as sparkrun's `max_model_len: 8192`. A name
-    is a flag of the engine, with dashes or underscores, or a name that recipes use for all engines (a key of
-    `shared_names`). Unknown names are added to `notes`, with the text `where` in front."""
+def flag_words(
+    engine: Engine, values: Mapping[str, Any], notes: Notes, where: str
+) -> Iterator[str]:
+    """Yield the command-line arguments for `values`, settings by name such as sparkrun's
+    `max_model_len: 8192`. A name is a flag of the engine, with dashes or underscores, or a name
+    that recipes use for all engines (a key of `shared_names`). Unknown names are added to `notes`,
+    with the text `where` in front."""
     catalog = engine.catalog()
     for name, value in values.items():
         dashed = name.replace("_", "-")
@@ -98,7 +109,11 @@ def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: s
             dash = str(value).startswith("-")  # argparse would take such a value for a flag
             yield from _with_value(match.name, value, joined=engine.argparse_values and dash)
         elif value is not None:
-            notes.add(Level.WARN, "not-understood", f"{where}{name} is not understood and left out: {value!r}")
+            notes.add(
+                Level.WARN,
+                "not-understood",
+                f"{where}{name} is not understood and left out: {value!r}",
+            )
 
 
 def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
@@ -106,13 +121,14 @@ def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
 
 
 def filled_in(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
-    """Return `text` with its placeholders replaced by `values`, also placeholders inside those values. `hole` matches a
-    placeholder, and its first group is the key in `values`; placeholders without a value stay. Raises InputError if the
-    text grows beyond _MOST_CHARS characters."""
+    """Return `text` with its placeholders replaced by `values`, also placeholders inside those
+    values. `hole` matches a placeholder, and its first group is the key in `values`; placeholders
+    without a value stay. Raises InputError if the text grows beyond _MOST_CHARS characters."""
     for _ in range(_PASSES):
         if len(text) + sum(len(values.get(name, "")) for name in hole.findall(text)) > _MOST_CHARS:
             raise InputError(
-                f"the recipe's command, with its values filled in, exceeds the limit of {_MOST_CHARS // 1024} KiB"
+                "the recipe's command, with its values filled in, exceeds the limit of "
+                f"{_MOST_CHARS // 1024} KiB"
             )
         filled = hole.sub(lambda found: values.get(found[1], found[0]), text)
         if filled == text:

@@ -1,4 +1,5 @@
-"""Reads configuration files of llama-swap as recipes: the command of one model, with the macros filled in."""
+"""Reads configuration files of llama-swap as recipes: the command of one model, with the macros
+filled in."""
 
 from __future__ import annotations
 
@@ -16,17 +17,22 @@ from workbench.recipes.recipe import Notes, Recipe
 
 FORM = "llama-swap configuration"
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
-_OF_PROXY = "name description aliases proxy ttl checkEndpoint unlisted useModelName filters metadata concurrencyLimit"
+_OF_PROXY = (
+    "name description aliases proxy ttl checkEndpoint unlisted useModelName filters "
+    "metadata concurrencyLimit"
+)
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
     models = document.get("models")
-    return isinstance(models, Mapping) and any(isinstance(m, Mapping) and "cmd" in m for m in models.values())
+    return isinstance(models, Mapping) and any(
+        isinstance(m, Mapping) and "cmd" in m for m in models.values()
+    )
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the model `entry`, or by default of the first model. Parts that are not understood are added
-    to `notes`. Raises InputError if there is no model `entry`."""
+    """Return the recipe of the model `entry`, or by default of the first model. Parts that are not
+    understood are added to `notes`. Raises InputError if there is no model `entry`."""
     models = table_of(document, "models", notes)
     if entry is not None and entry not in models:
         raise InputError(
@@ -41,16 +47,26 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     rest_of(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
     if model.get("cmdStop"):
         notes.refused("the stop command", model["cmdStop"])
-    macros = {**table_of(document, "macros", notes), **table_of(model, "macros", notes), "MODEL_ID": chosen}
+    macros = {
+        **table_of(document, "macros", notes),
+        **table_of(model, "macros", notes),
+        "MODEL_ID": chosen,
+    }
     given = environment(words_of(model, "env", notes), notes)
     env = {name: _filled(text, macros, notes) for name, text in given.items()}
-    lines = [line for line in text_of(model, "cmd", notes).split("\n") if not line.lstrip().startswith("#")]
+    lines = [
+        line
+        for line in text_of(model, "cmd", notes).split("\n")
+        if not line.lstrip().startswith("#")
+    ]
     text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
     commands = interpret(_filled(text, macros, notes), notes, env=env)
     if not commands:
         notes.findings.insert(0, no_server(FORM, [chosen]))
         return Recipe(None, FORM, chosen, chosen)
-    return replace(recipe_of(commands, notes, FORM), name=chosen, title=text_of(model, "name", notes) or chosen)
+    return replace(
+        recipe_of(commands, notes, FORM), name=chosen, title=text_of(model, "name", notes) or chosen
+    )
 
 
 def _filled(text: str, macros: Mapping[str, Any], notes: Notes) -> str:

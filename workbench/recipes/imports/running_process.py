@@ -1,4 +1,5 @@
-"""Reads the command of a running server as a recipe, including the environment variables that tune an engine."""
+"""Reads the command of a running server as a recipe, including the environment variables that tune
+an engine."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ FORM = "command of a running process"
 
 
 def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None) -> Recipe:
-    """Return the recipe of a process with this command line, environment and working directory. `env` is None if the
-    environment cannot be read."""
+    """Return the recipe of a process with this command line, environment and working directory.
+    `env` is None if the environment cannot be read."""
     notes = Notes()
     found = next(starts_in(argv), None)
     if found is None:

@@ -1,5 +1,5 @@
-"""The command that starts the server of a recipe, and its conversion to a plan. All import formats produce this
-command."""
+"""The command that starts the server of a recipe, and its conversion to a plan. All import formats
+produce this command."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ VISIBLE_TO_CONTAINER = "NVIDIA_VISIBLE_DEVICES"
 
 @dataclass(slots=True)
 class ServerCommand:
-    """A command that starts a server: engine, program and arguments in `start`, the environment, and if the server runs
-    in a container, the image, paths and ports of that container."""
+    """A command that starts a server: engine, program and arguments in `start`, the environment,
+    and if the server runs in a container, the image, paths and ports of that container."""
 
     start: StartOfEngine
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
     image: str | None = None
     gpus: int | None = None
-    paths: Mapping[str, str] = field(default_factory=dict)  # path in the container -> path on the host
-    ports: Mapping[int, int] = field(default_factory=dict)  # port in the container -> port of the host
+    # path in the container -> path on the host
+    paths: Mapping[str, str] = field(default_factory=dict)
+    # port in the container -> port of the host
+    ports: Mapping[int, int] = field(default_factory=dict)
 
 
 def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
-    """Return the plan that starts the same server on a host, without a container. Parts of the command that a plan
-    cannot contain are added to `notes`."""
+    """Return the plan that starts the same server on a host, without a container. Parts of the
+    command that a plan cannot contain are added to `notes`."""
     engine = command.start.engine
     tag = (command.image or "").partition("@")[0].rpartition(":")[2]
     version = tag.removeprefix("v") if version_key(tag) else None
@@ -50,8 +52,9 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
 
 
 def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments `words` without those that only a shell could compute and whose value is therefore unknown.
-    Such an argument stays if it is the value of a flag, which would otherwise get the next argument as its value."""
+    """Return the arguments `words` without those that only a shell could compute and whose value is
+    therefore unknown. Such an argument stays if it is the value of a flag, which would otherwise
+    get the next argument as its value."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
         spec = lookup(catalog, before).spec if before.startswith("-") else None
@@ -62,22 +65,26 @@ def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
 
 def _usable(name: str, notes: Notes) -> bool:
     if not VARIABLE_NAME.fullmatch(name):
-        notes.add(Level.ERROR, "env-name", f"{name!r} is not the name of an environment variable; it is left out")
+        notes.add(
+            Level.ERROR,
+            "env-name",
+            f"{name!r} is not the name of an environment variable; it is left out",
+        )
         return False
     return name != VISIBLE_TO_CONTAINER
 
 
 def _with_host_port(plan: LaunchPlan, engine: Engine, ports: Mapping[int, int]) -> LaunchPlan:
-    """Return the plan with the host's port in place of the container's port. `ports` has the host's port for each
-    published port of the container."""
+    """Return the plan with the host's port in place of the container's port. `ports` has the host's
+    port for each published port of the container."""
     inside = plan.flag("port") or engine.default_port
     outside = ports.get(inside) if isinstance(inside, int) else None
     return plan.with_flag("port", outside, Origin.PRESET) if outside not in (None, inside) else plan
 
 
 def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -> LaunchPlan:
-    """Return the plan with the host's paths in place of paths in the container. `paths` has the host's path for each
-    mounted path of the container."""
+    """Return the plan with the host's paths in place of paths in the container. `paths` has the
+    host's path for each mounted path of the container."""
 
     def outside(value: Any) -> Any:
         if isinstance(value, str):
@@ -90,13 +97,18 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
     env = tuple(replace(s, value=outside(s.value)) for s in plan.env)
     moved = replace(plan, model=outside(plan.model), flags=settings, env=env)
     if moved != plan:
-        notes.left_out("the container's directory layout", "paths in it became the host's paths of its volumes")
+        notes.left_out(
+            "the container's directory layout", "paths in it became the host's paths of its volumes"
+        )
     return moved
 
 
-def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]) -> StartOfEngine | None:
-    """Return the start of the engine that a container runs with this `entrypoint` and `command`. If they name no engine
-    and `entrypoint` is empty, the engine is taken from the image's name. None if that names no engine either."""
+def start_in_image(
+    image: str, entrypoint: Sequence[str], command: Sequence[str]
+) -> StartOfEngine | None:
+    """Return the start of the engine that a container runs with this `entrypoint` and `command`. If
+    they name no engine and `entrypoint` is empty, the engine is taken from the image's name. None
+    if that names no engine either."""
     words = [*entrypoint, *command]
     found = recognize(words)
     if found is None and not entrypoint and (engine := registry.named_in(image)):
@@ -105,9 +117,14 @@ def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]
 
 
 def no_server(form: str, found: Sequence[str] = ()) -> Finding:
-    """Return the finding that a recipe starts no server of an engine that Workbench supports. `form` is the format of
-    the recipe, and `found` are names of what it starts instead."""
+    """Return the finding that a recipe starts no server of an engine that Workbench supports.
+    `form` is the format of the recipe, and `found` are names of what it starts instead."""
     known = ", ".join(registry.get(name).title for name in registry.names())
     named = f"; it names {', '.join(found)}" if found else ""
     text = f"the {form} starts no server of {known}{named}"
-    return Finding(Level.ERROR, "recipe.no-server", text, fix="give the server's command line with --command LINE")
+    return Finding(
+        Level.ERROR,
+        "recipe.no-server",
+        text,
+        fix="give the server's command line with --command LINE",
+    )

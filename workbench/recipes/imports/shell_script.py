@@ -1,7 +1,8 @@
-"""Finds the server's command and its environment in a command line or a shell script. Nothing is run.
+"""Finds the server's command and its environment in a command line or a shell script. Nothing is
+run.
 
-The effects of assignments, `export` and `cd` are computed, and variables with known values are replaced. Every other
-command is only added to the notes.
+The effects of assignments, `export` and `cd` are computed, and variables with known values are
+replaced. Every other command is only added to the notes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _KEYWORDS = containers.word_set("if then elif else do while until ! { time exec 
 _NO_EFFECT = containers.word_set("set shopt umask true : fi done esac } ) shift return")
 # Programs that start another program, whose words follow their own.
 _WRAPPERS = containers.word_set(
-    "env sudo numactl taskset nice ionice chrt setsid stdbuf timeout uv uvx poetry conda mamba pixi srun mpirun "
+    "env sudo numactl taskset nice ionice chrt setsid stdbuf timeout uv uvx poetry conda mamba "
+    "pixi srun mpirun "
     "systemd-run screen tmux unbuffer nsys"
 )
 _VARIABLE = re.compile(r"\$\{\w+\}")  # a directory that the shell script's surroundings choose
@@ -37,8 +39,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?\+?=(.*)", re.DOT
 
 @dataclass(slots=True)
 class _State:
-    """The state of a shell script after the commands processed so far. `variables` are the shell's variables, `env` is
-    the environment of the programs that it starts, and `found` has the server commands."""
+    """The state of a shell script after the commands processed so far. `variables` are the shell's
+    variables, `env` is the environment of the programs that it starts, and `found` has the server
+    commands."""
 
     notes: Notes
     variables: dict[str, str]
@@ -51,8 +54,8 @@ class _State:
 
 
 def read(text: str, notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of a command line or a shell script. Parts that are not understood are added to `notes`.
-    `entry` is not used."""
+    """Return the recipe of a command line or a shell script. Parts that are not understood are
+    added to `notes`. `entry` is not used."""
     commands = interpret(text, notes)
     if not commands:
         notes.findings.insert(0, no_server(FORM))
@@ -61,8 +64,8 @@ def read(text: str, notes: Notes, entry: str | None = None) -> Recipe:
 
 
 def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
-    """Return the recipe of the first of `commands`. The other commands are added to `notes`, because a preset starts
-    one server. `form` is the format of the recipe."""
+    """Return the recipe of the first of `commands`. The other commands are added to `notes`,
+    because a preset starts one server. `form` is the format of the recipe."""
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
         about = f"a preset starts one server: {other.start.engine.title} {short(words)}"
@@ -78,9 +81,10 @@ def interpret(
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> list[ServerCommand]:
-    """Return the server commands in a shell script, which is not run. `variables`, `env` and `positional` are the
-    shell's variables, its environment and the script's arguments, and `depth` is the number of scripts around this one.
-    Raises InputError if the text cannot be split into words."""
+    """Return the server commands in a shell script, which is not run. `variables`, `env` and
+    `positional` are the shell's variables, its environment and the script's arguments, and `depth`
+    is the number of scripts around this one. Raises InputError if the text cannot be split into
+    words."""
     if depth > _DEEPEST:
         notes.refused("a script within scripts", text)
         return []
@@ -129,15 +133,17 @@ def _export(words: Sequence[str], state: _State) -> None:
 
 
 def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _State) -> None:
-    """Process a command that starts a program. `words` are the program and its arguments, and `own` are the variables
-    that are assigned in front of it. If it starts a server, add the server's command to `state.found`, otherwise add a
-    note that the command is not run."""
+    """Process a command that starts a program. `words` are the program and its arguments, and `own`
+    are the variables that are assigned in front of it. If it starts a server, add the server's
+    command to `state.found`, otherwise add a note that the command is not run."""
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
     script = containers.script_of(words)
     if name in containers.PROGRAMS:
         container = containers.read_run(words, state.notes)
         found = (
-            containers.server_commands(container, state.notes, interpret, state.depth) if container is not None else []
+            containers.server_commands(container, state.notes, interpret, state.depth)
+            if container is not None
+            else []
         )
     elif script is not None:
         found = interpret(script[0], state.notes, state.variables, env, script[1], state.depth + 1)
@@ -151,7 +157,8 @@ def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _
 
 
 def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[ServerCommand]:
-    """Return the server command that a program such as `env`, `sudo` or `numactl` starts; [] if it starts no server."""
+    """Return the server command that a program such as `env`, `sudo` or `numactl` starts; [] if it
+    starts no server."""
     for at, start in starts_in(words):
         before = words[:at]
         env |= {found[1]: found[2] for word in before if (found := _ASSIGNMENT.fullmatch(word))}
@@ -171,15 +178,16 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
 
 
 def _expanded(word: Word, state: _State) -> list[str]:
-    """Return the texts to which a word expands: all arguments of the script for "$@", otherwise one text."""
+    """Return the texts to which a word expands: all arguments of the script for "$@", otherwise one
+    text."""
     if word == (Variable("@"),) or word == ("", Variable("@"), "") or word == ("", Variable("@")):
         return list(state.positional)
     return [_text(word, state)]
 
 
 def _text(word: Word, state: _State) -> str:
-    """Return the text of a word with its variables replaced. Raises InputError if the texts of all words exceed
-    _MOST_CHARS."""
+    """Return the text of a word with its variables replaced. Raises InputError if the texts of all
+    words exceed _MOST_CHARS."""
     if len(word) == 1 and isinstance(word[0], str):
         return word[0]
     parts = []
@@ -187,7 +195,9 @@ def _text(word: Word, state: _State) -> str:
         parts.append(_part_text(part, state))
         state.chars += len(parts[-1])
         if state.chars > _MOST_CHARS:
-            raise InputError("the values of the script's variables grow beyond 1 MiB, the limit for a script")
+            raise InputError(
+                "the values of the script's variables grow beyond 1 MiB, the limit for a script"
+            )
     return "".join(parts)
 
 

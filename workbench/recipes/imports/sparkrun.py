@@ -1,5 +1,5 @@
-"""Reads recipes (YAML) of sparkrun, and of spark-vllm-docker with recipe version 1. They contain a command template, or
-settings by name."""
+"""Reads recipes (YAML) of sparkrun, and of spark-vllm-docker with recipe version 1. They contain a
+command template, or settings by name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,35 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.recipes.imports.containers import environment
-from workbench.recipes.imports.fields import count_in, filled_in, flag_words, rest_of, scalar_text, table_of, text_of
+from workbench.recipes.imports.fields import (
+    count_in,
+    filled_in,
+    flag_words,
+    rest_of,
+    scalar_text,
+    table_of,
+    text_of,
+)
 from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
 
 FORM = "sparkrun recipe"
 _KNOWN = (
-    "recipe_version sparkrun_version name description model model_revision runtime runtime_version container command "
-    "defaults env mode min_nodes max_nodes solo_only cluster_only metadata benchmark stop_after_post"
+    "recipe_version sparkrun_version name description model model_revision runtime runtime_version "
+    "container command "
+    "defaults env mode min_nodes max_nodes solo_only cluster_only metadata benchmark "
+    "stop_after_post"
 )
-_HOOKS = ("build_args", "mods", "pre_exec", "post_exec", "post_commands", "builder", "builder_config")
+_HOOKS = (
+    "build_args",
+    "mods",
+    "pre_exec",
+    "post_exec",
+    "post_commands",
+    "builder",
+    "builder_config",
+)
 _OF_CONTAINER = ("executor_config", "runtime_config", "distribution_config")
 _HOLE = re.compile(r"\{(\w+)\}")
 
@@ -34,15 +52,17 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe in a sparkrun document. Its installation hooks, which are programs, are added to `notes` and
-    never run. `entry` is not used."""
+    """Return the recipe in a sparkrun document. Its installation hooks, which are programs, are
+    added to `notes` and never run. `entry` is not used."""
     hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
     for name, value in hooks:
         for one in value if isinstance(value, list) else [value]:
             notes.refused(f"the recipe's {name}", one)
     for name in _OF_CONTAINER:
         if document.get(name):
-            notes.left_out(name, "it configures the container, and a preset starts the engine itself")
+            notes.left_out(
+                name, "it configures the container, and a preset starts the engine itself"
+            )
     rest_of(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
     defaults = table_of(document, "defaults", notes)
     env = environment(document.get("env"), notes)
@@ -58,7 +78,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     recipe = recipe_of(commands, notes, FORM)
     nodes = count_in(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:
-        notes.left_out(f"the placement on {nodes} nodes", "add the nodes with their addresses to the preset")
+        notes.left_out(
+            f"the placement on {nodes} nodes", "add the nodes with their addresses to the preset"
+        )
     metadata = table_of(document, "metadata", notes)
     about = text_of(document, "description", notes) or text_of(metadata, "description", notes)
     plan = recipe.plan
@@ -68,7 +90,12 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     if plan is not None and revision and plan.flag("revision") is None:
         plan = plan.with_flag("revision", revision)
     return replace(
-        recipe, plan=plan, name=title, title=title, about=about, gpus=recipe.gpus or (nodes if nodes > 1 else None)
+        recipe,
+        plan=plan,
+        name=title,
+        title=title,
+        about=about,
+        gpus=recipe.gpus or (nodes if nodes > 1 else None),
     )
 
 
@@ -85,7 +112,9 @@ def _commands(
         for name, value in defaults.items():
             if name not in used:
                 notes.left_out(f"defaults: {name} = {value}", "the command does not use it")
-        text = filled_in(template, _HOLE, {k: scalar_text(v) for k, v in values.items() if v is not None})
+        text = filled_in(
+            template, _HOLE, {k: scalar_text(v) for k, v in values.items() if v is not None}
+        )
         return interpret(text, notes, env=env)
     runtime = text_of(document, "runtime", notes) or "vllm"  # as sparkrun does
     engine = registry.named_in(runtime)

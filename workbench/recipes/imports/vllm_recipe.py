@@ -1,5 +1,5 @@
-"""Reads recipes of the vLLM project (vllm-project/recipes). A recipe has a model, optional features and variants, each
-with its arguments."""
+"""Reads recipes of the vLLM project (vllm-project/recipes). A recipe has a model, optional features
+and variants, each with its arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from workbench.recipes.recipe import Notes, Recipe, short
 FORM = "vLLM recipe"
 _KNOWN = (
     "hardware_opt_in_features strategy_hardware strategy_min_gpus default_hardware "
-    "meta model features opt_in_features variants compatible_strategies hardware_overrides strategy_overrides guide "
+    "meta model features opt_in_features variants compatible_strategies hardware_overrides "
+    "strategy_overrides guide "
     "kv_offload_support dependencies default_strategy omni"
 )
 _OVERRIDES = ("hardware_overrides", "strategy_overrides", "strategy_hardware", "strategy_min_gpus")
@@ -30,9 +31,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the variant `entry`, or by default of the variant "default", with all features that the
-    recipe switches on by default. Parts that are not understood are added to `notes`. Raises InputError if there is no
-    variant `entry`."""
+    """Return the recipe of the variant `entry`, or by default of the variant "default", with all
+    features that the recipe switches on by default. Parts that are not understood are added to
+    `notes`. Raises InputError if there is no variant `entry`."""
     model, meta = table_of(document, "model", notes), table_of(document, "meta", notes)
     variants = table_of(document, "variants", notes)
     chosen = entry or "default"
@@ -62,15 +63,25 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     image = model.get("docker_image")
     image = image.get("nvidia") if isinstance(image, Mapping) else image
     start = StartOfEngine(engine, (), (identity, *arguments) if identity else tuple(arguments))
-    plan = plan_of(ServerCommand(start, env, image=image if isinstance(image, str) else None), notes)
+    plan = plan_of(
+        ServerCommand(start, env, image=image if isinstance(image, str) else None), notes
+    )
     least = text_of(model, "min_vllm_version", notes)
     title = text_of(meta, "title", notes) or identity
     about = text_of(meta, "description", notes)
     versions = f">={least}" if least[:1].isdecimal() else None
-    return Recipe(replace(plan, engine_versions=versions), FORM, f"{title} {chosen}", f"{title}, {chosen}", about)
+    return Recipe(
+        replace(plan, engine_versions=versions),
+        FORM,
+        f"{title} {chosen}",
+        f"{title}, {chosen}",
+        about,
+    )
 
 
-def _note_the_rest(document: Mapping[str, Any], chosen: str, variants: Mapping[str, Any], notes: Notes) -> None:
+def _note_the_rest(
+    document: Mapping[str, Any], chosen: str, variants: Mapping[str, Any], notes: Notes
+) -> None:
     for name in variants:
         if name != chosen:
             notes.left_out(f"the variant {name}", f"--entry {name} reads it")
@@ -79,4 +90,6 @@ def _note_the_rest(document: Mapping[str, Any], chosen: str, variants: Mapping[s
             notes.left_out(f"{name} for {key}", f"Workbench does not choose them: {short(value)}")
     dependencies = document.get("dependencies")
     for one in dependencies if isinstance(dependencies, list) else ():
-        notes.refused("an installation step", one.get("command", one) if isinstance(one, Mapping) else one)
+        notes.refused(
+            "an installation step", one.get("command", one) if isinstance(one, Mapping) else one
+        )

@@ -1,4 +1,5 @@
-"""A report as CSV: one row for each result or request, or one row for each value of a single result."""
+"""A report as CSV: one row for each result or request, or one row for each value of a single
+result."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ _REQUEST_COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Return the report as a CSV table, arranged by its layout. A missing value is an empty cell, and its reason is in
-    the column summary.absent."""
+    """Return the report as a CSV table, arranged by its layout. A missing value is an empty cell,
+    and its reason is in the column summary.absent."""
     if report.layout is Layout.REQUESTS:
         return _table(("result", "simulated", *_REQUEST_COLUMNS, "gaps_us"), _request_rows(report))
     if report.layout is Layout.RESULT:
@@ -55,7 +56,12 @@ def _request_rows(report: Report) -> Iterable[Sequence[Any]]:
     for result in report.results:
         for request in report.samples.get(result.id, ()):
             gaps = " ".join(map(str, request.get("gaps_us", ())))
-            yield [result.id, _simulated(result), *(request.get(name) for name in _REQUEST_COLUMNS), gaps]
+            yield [
+                result.id,
+                _simulated(result),
+                *(request.get(name) for name in _REQUEST_COLUMNS),
+                gaps,
+            ]
 
 
 def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -73,13 +79,15 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([_safe_cell(name) for name in head])
-    writer.writerows([["" if value is None else _safe_cell(value) for value in row] for row in rows])
+    writer.writerows(
+        [["" if value is None else _safe_cell(value) for value in row] for row in rows]
+    )
     return out.getvalue()
 
 
 def _safe_cell(value: Any) -> Any:
-    """Return a cell without control characters. If a spreadsheet would run the text as a formula, an apostrophe is put
-    before it.
+    """Return a cell without control characters. If a spreadsheet would run the text as a formula,
+    an apostrophe is put before it.
     """
     if not isinstance(value, str):
         return value

@@ -1,6 +1,6 @@
-"""A report as one HTML file without scripts or external resources. It follows the light or dark setting of the reader
-and is black on white in print. The template is page.html. All values are escaped, because an imported result can
-contain any text."""
+"""A report as one HTML file without scripts or external resources. It follows the light or dark
+setting of the reader and is black on white in print. The template is page.html. All values are
+escaped, because an imported result can contain any text."""
 
 from __future__ import annotations
 
@@ -44,11 +44,18 @@ def _block(block: Block) -> str:
         case Heading():
             return f"<h{block.level}>{escape(block.text)}</h{block.level}>"
         case TextBlock():
-            return f'<p class="lead">{escape(block.text)}</p>' if block.lead else f"<p>{escape(block.text)}</p>"
+            return (
+                f'<p class="lead">{escape(block.text)}</p>'
+                if block.lead
+                else f"<p>{escape(block.text)}</p>"
+            )
         case Alert():
             lines = "".join(f"<li>{escape(line)}</li>" for line in block.lines)
             body = f"<ul>{lines}</ul>" if lines else ""
-            return f'<div class="alert {block.kind}"><strong>{escape(block.title)}</strong>{body}</div>'
+            return (
+                '<div class="alert '
+                f'{block.kind}"><strong>{escape(block.title)}</strong>{body}</div>'
+            )
         case KeyMetrics():
             items = "".join(
                 f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd><small>{escape(detail)}</small></div>"
@@ -58,7 +65,10 @@ def _block(block: Block) -> str:
         case Table():
             return _table(block)
         case Facts():
-            rows = "".join(f'<tr><th scope="row">{escape(n)}</th><td>{escape(v)}</td></tr>' for n, v in block.rows)
+            rows = "".join(
+                f'<tr><th scope="row">{escape(n)}</th><td>{escape(v)}</td></tr>'
+                for n, v in block.rows
+            )
             return f'<div class="wide"><table><tbody>{rows}</tbody></table></div>'
         case CodeBlock():
             return f"<pre><code>{escape(block.text)}</code></pre>"
@@ -74,7 +84,8 @@ def _block(block: Block) -> str:
 def _table(table: Table) -> str:
     def cells(row: tuple[str, ...], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if i in table.numeric else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
+            f"<{tag}{' class=n' if i in table.numeric else ''}>{escape(cell)}</{tag}>"
+            for i, cell in enumerate(row)
         )
 
     rows = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)

@@ -1,4 +1,5 @@
-"""A report as JSON. It contains every result with all its conditions and the records of its requests."""
+"""A report as JSON. It contains every result with all its conditions and the records of its
+requests."""
 
 from __future__ import annotations
 
@@ -15,14 +16,18 @@ FORMAT = 1
 
 
 def render(report: Report) -> str:
-    """Return the report as one JSON object. In Layout.RESULT, the object is the result itself. Otherwise, the results
-    are in a list under "results".
+    """Return the report as one JSON object. In Layout.RESULT, the object is the result itself.
+    Otherwise, the results are in a list under "results".
     """
     results = [_result(result, report.samples.get(result.id, ())) for result in report.results]
     if report.layout is Layout.RESULT:
         return _text(results[0])
     simulated = any(result["simulated"] for result in results)
-    document: dict[str, Any] = {"workbench_report": FORMAT, "simulated": simulated, "results": results}
+    document: dict[str, Any] = {
+        "workbench_report": FORMAT,
+        "simulated": simulated,
+        "results": results,
+    }
     for name in ("comparison", "experiment", "sweep"):
         record = getattr(report, name)
         if record is not None:

@@ -1,4 +1,5 @@
-"""A report as GitHub Markdown. Markup in values is escaped, because an imported result can contain any text."""
+"""A report as GitHub Markdown. Markup in values is escaped, because an imported result can contain
+any text."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def render(report: Report) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` on one line, with all characters escaped that have a meaning in Markdown or HTML."""
+    """Return `text` on one line, with all characters escaped that have a meaning in Markdown or
+    HTML."""
     one = " ".join(clean(text, len(text)).split())
     one = _MARKUP.sub(r"\\\1", one).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # At the beginning, "# 5", "- x" and "1. x" would become a heading or a list.
@@ -65,7 +67,12 @@ def _block(block: Block) -> Iterable[str]:
         case Items():
             return [f"- {plain(line)}" for line in block.lines]
         case Fold():
-            inner = [line for one in block.blocks if not isinstance(one, PlotBlock) for line in (*_block(one), "")]
+            inner = [
+                line
+                for one in block.blocks
+                if not isinstance(one, PlotBlock)
+                for line in (*_block(one), "")
+            ]
             return [f"<details><summary>{plain(block.title)}</summary>", "", *inner, "</details>"]
 
 

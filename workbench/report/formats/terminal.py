@@ -1,4 +1,5 @@
-"""A report as plain text for a terminal, without colours, escape sequences, plots and folded details."""
+"""A report as plain text for a terminal, without colours, escape sequences, plots and folded
+details."""
 
 from __future__ import annotations
 
@@ -58,16 +59,21 @@ def _lines(block: Block) -> Iterable[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], numeric: frozenset[int] = frozenset()) -> list[str]:
-    """Return the rows as lines with aligned columns; the columns in `numeric` are aligned right. A row that has text
-    only in its first cell does not widen the first column.
+    """Return the rows as lines with aligned columns; the columns in `numeric` are aligned right. A
+    row that has text only in its first cell does not widen the first column.
     """
     full = [row for row in rows if any(row[1:])]
-    widths = [max(len(cell) for cell in column) for column in zip(*full, strict=True)] if full else []
+    widths = (
+        [max(len(cell) for cell in column) for column in zip(*full, strict=True)] if full else []
+    )
     lines = []
     for row in rows:
         if not any(row[1:]):
             lines.append(_INDENT + row[0])
             continue
-        cells = [c.rjust(w) if i in numeric else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            c.rjust(w) if i in numeric else c.ljust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append((_INDENT + "  ".join(cells)).rstrip())
     return lines

@@ -1,9 +1,10 @@
-"""Import of result files of other tools, for comparison with results of Workbench. The list of tools is in
-report/registry.py.
+"""Import of result files of other tools, for comparison with results of Workbench. The list of
+tools is in report/registry.py.
 
-Each metric gets the name that Workbench uses for it, and a note says how the definitions differ. If the file does not
-contain a metric, the metric is absent and the reason says so. A comparison of an imported result with a result that
-Workbench measured always warns that the conditions differ (`Conditions.imported`).
+Each metric gets the name that Workbench uses for it, and a note says how the definitions differ. If
+the file does not contain a metric, the metric is absent and the reason says so. A comparison of an
+imported result with a result that Workbench measured always warns that the conditions differ
+(`Conditions.imported`).
 """
 
 from __future__ import annotations
@@ -27,30 +28,36 @@ _NEXT_STEP = f"Workbench imports JSON results of {imported_tools()}"
 
 
 def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ...]:
-    """Return the results in the file at `path`, which may contain several. `options` has what the user states about
-    them.
+    """Return the results in the file at `path`, which may contain several. `options` has what the
+    user states about them.
 
-    Raises InputError that names the file, the field and the problem. In that case, the caller must store no result of
-    the file.
+    Raises InputError that names the file, the field and the problem. In that case, the caller must
+    store no result of the file.
     """
     found: list[Imported] = []
     for number, document in enumerate(list(_documents(path)), start=1):
         at = "" if number == 1 else f"document {number}"
         if not isinstance(document, dict):
-            raise InputError(f"{path}: {at or 'the file'} is not a JSON object", next_step=_NEXT_STEP)
+            raise InputError(
+                f"{path}: {at or 'the file'} is not a JSON object", next_step=_NEXT_STEP
+            )
         tool = next((each for each in IMPORT_FORMATS if each.recognizes(document)), None)
         if tool is None:
             raise InputError(f"{path}: {_why_unknown(document)}", next_step=_NEXT_STEP)
-        results = tool.read(Fields(path, clean_data(document, _MOST_BYTES), at), options or ImportOptions())
+        results = tool.read(
+            Fields(path, clean_data(document, _MOST_BYTES), at), options or ImportOptions()
+        )
         # The id comes from the content, so that a file that is imported twice is stored once.
         digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
-        found += [replace(one, uid=one.uid or f"{digest}-{place}") for place, one in enumerate(results)]
+        found += [
+            replace(one, uid=one.uid or f"{digest}-{place}") for place, one in enumerate(results)
+        ]
     return tuple(found)
 
 
 def _documents(path: Path) -> Iterator[Any]:
-    """Yield the JSON documents in a file: one, or several one after the other, as vllm's --append-result writes
-    them.
+    """Yield the JSON documents in a file: one, or several one after the other, as vllm's
+    --append-result writes them.
     """
     text = _text(path)
     decoder, place = json.JSONDecoder(), 0
@@ -66,7 +73,9 @@ def _documents(path: Path) -> Iterator[Any]:
                 next_step="the file is truncated or not JSON: save it again",
             ) from None
         except RecursionError:
-            raise InputError(f"{path}: the JSON document is nested too deeply", next_step=_NEXT_STEP) from None
+            raise InputError(
+                f"{path}: the JSON document is nested too deeply", next_step=_NEXT_STEP
+            ) from None
         yield document
 
 
@@ -74,11 +83,14 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(
-                f"{path} is larger than 1 GiB", next_step="save the results again without the generated texts"
+                f"{path} is larger than 1 GiB",
+                next_step="save the results again without the generated texts",
             )
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InputError(f"{path} could not be read: {error.strerror}", next_step="check the path") from None
+        raise InputError(
+            f"{path} could not be read: {error.strerror}", next_step="check the path"
+        ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8", next_step=_NEXT_STEP) from None
     if not text.strip():

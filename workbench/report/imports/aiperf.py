@@ -1,10 +1,11 @@
-"""AIPerf's result file profile_export_aiperf.json (schemas 1.0 to 1.4), and the result file of its predecessor
-GenAI-Perf. GenAI-Perf's file has the same metrics and a flat configuration, in which "endpoint" is a path and "model" a
-list.
+"""AIPerf's result file profile_export_aiperf.json (schemas 1.0 to 1.4), and the result file of its
+predecessor GenAI-Perf. GenAI-Perf's file has the same metrics and a flat configuration, in which
+"endpoint" is a path and "model" a list.
 
-The source code of aiperf 0.13 computes inter-token latency for each request as (latency - TTFT) / (tokens - tokens of
-the first chunk), which Workbench calls TPOT. AIPerf's inter-chunk latency is Workbench's ITL. The client's tokenizer
-counts the tokens, unless AIPerf was set to use the server's counts.
+The source code of aiperf 0.13 computes inter-token latency for each request as (latency - TTFT) /
+(tokens - tokens of the first chunk), which Workbench calls TPOT. AIPerf's inter-chunk latency is
+Workbench's ITL. The client's tokenizer counts the tokens, unless AIPerf was set to use the server's
+counts.
 """
 
 from __future__ import annotations
@@ -13,20 +14,46 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
-from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions, conditions, model_of, summary
+from workbench.report.imports.checked_fields import (
+    Fields,
+    Imported,
+    ImportOptions,
+    conditions,
+    model_of,
+    summary,
+)
 
 TOOL = "AIPerf"
-_MS = {"ms": 1.0, "milliseconds": 1.0, "sec": 1000.0, "s": 1000.0, "seconds": 1000.0, "us": 1e-3, "ns": 1e-6}
+_MS = {
+    "ms": 1.0,
+    "milliseconds": 1.0,
+    "sec": 1000.0,
+    "s": 1000.0,
+    "seconds": 1000.0,
+    "us": 1e-3,
+    "ns": 1e-6,
+}
 _LATENCIES = {
     "ttft_ms": "time_to_first_token",
     "itl_ms": "inter_chunk_latency",
     "tpot_ms": "inter_token_latency",
     "e2e_ms": "request_latency",
 }
-_DISTRIBUTION = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
-_ITL = "AIPerf's inter-token latency (one value per request) is listed as TPOT, its inter-chunk latency as ITL"
+_DISTRIBUTION = {
+    "mean": "avg",
+    "p50": "p50",
+    "p90": "p90",
+    "p99": "p99",
+    "min": "min",
+    "max": "max",
+}
+_ITL = (
+    "AIPerf's inter-token latency (one value per request) is listed as TPOT, its inter-chunk "
+    "latency as ITL"
+)
 _COUNTED_HERE = (
-    "the client's tokenizer counted the tokens: such counts, and the rates based on them, were 9 to 12 % above the"
+    "the client's tokenizer counted the tokens: such counts, and the rates based on them, were 9 "
+    "to 12 % above the"
     " server's usage, and far more with unusual text"
 )
 
@@ -43,8 +70,12 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     config = fields.object("input_config")
     by_server = _by_server(config)
     tokens = {
-        "prompt_tokens": _total(fields, "total_usage_prompt_tokens", "total_isl" if by_server else None),
-        "output_tokens": _total(fields, "total_usage_completion_tokens", "total_osl" if by_server else None),
+        "prompt_tokens": _total(
+            fields, "total_usage_prompt_tokens", "total_isl" if by_server else None
+        ),
+        "output_tokens": _total(
+            fields, "total_usage_completion_tokens", "total_osl" if by_server else None
+        ),
         "cached_tokens": _total(fields, "total_usage_prompt_cache_read_tokens"),
     }
     ok = _total(fields, "request_count") or 0
@@ -64,7 +95,11 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         tok_per_joule=_scalar(fields, "nvidia_output_tokens_per_joule", "tokens/J"),
         energy_per_request_j=_scalar(fields, "nvidia_energy_per_request", "joules/request"),
         partial=partial,
-        notes=tuple(filter(None, (_ITL, "" if by_server else _COUNTED_HERE, zone_note, _client_command(fields)))),
+        notes=tuple(
+            filter(
+                None, (_ITL, "" if by_server else _COUNTED_HERE, zone_note, _client_command(fields))
+            )
+        ),
         refused=_refused(fields),
         **tokens,
         **whole,
@@ -74,10 +109,19 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
     name = "GenAI-Perf" if config is not None and _is_genai_perf(config) else TOOL
     tool = f"{name} {version}" if version else name
-    return [Imported(spec, conditions(tool, options, model, list(workload), gpus=_gpus(fields)), metrics, unix_s)]
+    return [
+        Imported(
+            spec,
+            conditions(tool, options, model, list(workload), gpus=_gpus(fields)),
+            metrics,
+            unix_s,
+        )
+    ]
 
 
-def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
+def _distributions(
+    fields: Fields,
+) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
     whole: dict[str, Distribution | None] = {}
     partial: dict[str, dict[str, float]] = {}
     for name, aiperf_name in _LATENCIES.items():
@@ -88,7 +132,9 @@ def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict
         if factor is None:
             raise metric.wrong("unit", "the field must be a unit of time")
         parts = {
-            part: value * factor for part, tag in _DISTRIBUTION.items() if (value := metric.number(tag)) is not None
+            part: value * factor
+            for part, tag in _DISTRIBUTION.items()
+            if (value := metric.number(tag)) is not None
         }
         if len(parts) == len(_DISTRIBUTION):
             whole[name] = Distribution(**parts, count=metric.count("count") or 0)
@@ -98,8 +144,8 @@ def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict
 
 
 def _scalar(fields: Fields, name: str, unit: str) -> float | None:
-    """Return the value of a metric that has only one value, or None if the file does not have the metric. Raises
-    InputError if its unit is not `unit`.
+    """Return the value of a metric that has only one value, or None if the file does not have the
+    metric. Raises InputError if its unit is not `unit`.
     """
     metric = fields.object(name)
     if metric is None:
@@ -110,8 +156,8 @@ def _scalar(fields: Fields, name: str, unit: str) -> float | None:
 
 
 def _total(fields: Fields, *names: str | None) -> int | None:
-    """Return the total of the first metric in `names` that the file has, or None if the file has none of these
-    metrics."""
+    """Return the total of the first metric in `names` that the file has, or None if the file has
+    none of these metrics."""
     for name in names:
         metric = fields.object(name) if name else None
         if metric is not None:
@@ -140,7 +186,10 @@ def _refused(fields: Fields) -> tuple[str, ...]:
     if fields.flag("was_cancelled"):
         return ("AIPerf was cancelled before its end",)
     if fields.flag("is_complete") is False:
-        return (f"AIPerf reports an incomplete run: {fields.text('incomplete_reason') or 'no reason given'}",)
+        return (
+            "AIPerf reports an incomplete run: "
+            f"{fields.text('incomplete_reason') or 'no reason given'}",
+        )
     return ()
 
 
@@ -164,8 +213,8 @@ def _endpoint(config: Fields | None) -> Fields | None:
 
 
 def _model_name(config: Fields | None) -> str | None:
-    """Return the name of the first model in `models.items`, or in older schemas in `endpoint.model_names`. None if
-    there is none.
+    """Return the name of the first model in `models.items`, or in older schemas in
+    `endpoint.model_names`. None if there is none.
     """
     models = config.object("models") if config else None
     for item in models.objects("items") if models else ():
@@ -179,13 +228,20 @@ def _model_name(config: Fields | None) -> str | None:
 
 
 def _load(config: Fields | None) -> dict[str, Any]:
-    """Return the concurrency, rate, endpoint and streaming of the measured phase, as a dict of fields of BenchSpec."""
+    """Return the concurrency, rate, endpoint and streaming of the measured phase, as a dict of
+    fields of BenchSpec."""
     if config is None:
         return {}
     found: dict[str, Any] = {}
     phases = config.objects("phases") if isinstance(config.data.get("phases"), list) else []
-    measured = [p for p in phases if not p.data.get("exclude_from_results") and p.data.get("name") != "warmup"]
-    load = measured[-1] if measured else config if _is_genai_perf(config) else config.object("loadgen")
+    measured = [
+        p
+        for p in phases
+        if not p.data.get("exclude_from_results") and p.data.get("name") != "warmup"
+    ]
+    load = (
+        measured[-1] if measured else config if _is_genai_perf(config) else config.object("loadgen")
+    )
     if load is not None:
         if load.count("concurrency"):
             found["concurrency"] = load.count("concurrency")
@@ -204,7 +260,10 @@ def _load(config: Fields | None) -> dict[str, Any]:
 
 def _lengths(fields: Fields) -> dict[str, int]:
     found = {}
-    for name, aiperf_name in (("input_tokens", "input_sequence_length"), ("max_tokens", "output_sequence_length")):
+    for name, aiperf_name in (
+        ("input_tokens", "input_sequence_length"),
+        ("max_tokens", "output_sequence_length"),
+    ):
         metric = fields.object(aiperf_name)
         if metric is not None and metric.number("avg"):
             found[name] = round(metric.number("avg") or 0)
@@ -222,5 +281,9 @@ def _gpus(fields: Fields) -> tuple[dict[str, Any], ...]:
             gpu = gpus.object(key) if gpus else None
             if gpu is not None:
                 uuid = gpu.text("gpu_uuid") or key
-                found[uuid] = {"index": gpu.count("gpu_index"), "name": gpu.text("gpu_name"), "uuid": uuid}
+                found[uuid] = {
+                    "index": gpu.count("gpu_index"),
+                    "name": gpu.text("gpu_name"),
+                    "uuid": uuid,
+                }
     return tuple(found.values())

@@ -1,5 +1,5 @@
-"""Access to the fields of a JSON document from another tool. Each field is checked, and each error names the file and
-the field.
+"""Access to the fields of a JSON document from another tool. Each field is checked, and each error
+names the file and the field.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from workbench.model.metrics import METRICS
 from workbench.report.format_values import NOT_IN_FILE
 
 # duration_s has no "unknown": a summary without it says 0.
-_METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional and name != "duration_s")
+_METRICS = tuple(
+    name for name, metric in METRICS.items() if not metric.optional and name != "duration_s"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """Properties of the imported results that the user states, such as the model, because result files may lack
-    them."""
+    """Properties of the imported results that the user states, such as the model, because result
+    files may lack them."""
 
     model: str | None = None
     engine: str | None = None
@@ -33,8 +35,8 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """An imported result that is not stored yet. `samples` has one record per request, with the fields of
-    bench.records.RequestRecord. It is empty if the file has no single requests."""
+    """An imported result that is not stored yet. `samples` has one record per request, with the
+    fields of bench.records.RequestRecord. It is empty if the file has no single requests."""
 
     spec: BenchSpec
     conditions: Conditions
@@ -47,25 +49,27 @@ class Imported:
 
 
 class Fields:
-    """A JSON object of the imported file. `at` is its place in the document, "" for the outermost object. The methods
-    return a field with its type checked, or None if it is absent or null. They raise InputError for a wrong type."""
+    """A JSON object of the imported file. `at` is its place in the document, "" for the outermost
+    object. The methods return a field with its type checked, or None if it is absent or null. They
+    raise InputError for a wrong type."""
 
     def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
         self.file, self.data, self.at = file, data, at
 
     def wrong(self, name: str, problem: str) -> InputError:
-        """Return the error for a field whose value is invalid. `name` is the field, and `problem` a text such as "the
-        field must be a number"."""
+        """Return the error for a field whose value is invalid. `name` is the field, and `problem` a
+        text such as "the field must be a number"."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
         place = f"{self.at}.{name}" if self.at else name
         return InputError(
-            f"{self.file}: {place}: {problem}, found {found}", next_step="no result of this file was imported"
+            f"{self.file}: {place}: {problem}, found {found}",
+            next_step="no result of this file was imported",
         )
 
     def number(self, name: str) -> float | None:
-        """Return the field `name`, which must be a finite number that is not negative; None if it is absent. Raises
-        InputError for any other value."""
+        """Return the field `name`, which must be a finite number that is not negative; None if it
+        is absent. Raises InputError for any other value."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -126,9 +130,11 @@ class Fields:
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Return (time in Unix seconds, note) from the field `name`, in the strptime format `form` or by default in ISO
-        8601. A time without a time zone is read in this machine's zone. If the field is absent, the time is the
-        modification time of the file. In these two cases the note says so, otherwise it is empty."""
+        """Return (time in Unix seconds, note) from the field `name`, in the strptime format `form`
+        or by default in ISO
+        8601. A time without a time zone is read in this machine's zone. If the field is absent, the
+              time is the modification time of the file. In these two cases the note says so,
+              otherwise it is empty."""
         text = self.text(name)
         if text is None:
             return self.file.stat().st_mtime, "the file has no time: its modification time is shown"
@@ -136,7 +142,11 @@ class Fields:
             found = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
         except ValueError:
             raise self.wrong(name, "the field must be a date and time") from None
-        note = "" if found.tzinfo else "the time in the file has no time zone: this machine's is assumed"
+        note = (
+            ""
+            if found.tzinfo
+            else ("the time in the file has no time zone: this machine's is assumed")
+        )
         return found.timestamp(), note
 
 
@@ -151,9 +161,12 @@ def _usable(value: float) -> bool:
         return False
 
 
-def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any) -> Conditions:
-    """Return the conditions of a run that `tool` measured. `model` is the model's name unless `options` has one, and
-    `known` are further conditions. `workload` names the fields of BenchSpec that are known for this run."""
+def conditions(
+    tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any
+) -> Conditions:
+    """Return the conditions of a run that `tool` measured. `model` is the model's name unless
+    `options` has one, and `known` are further conditions. `workload` names the fields of BenchSpec
+    that are known for this run."""
     return Conditions(
         host=options.host or "imported",
         engine=options.engine,
@@ -169,8 +182,8 @@ def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence
 
 
 def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
-    """Return a summary with the metrics in `known`. Every other metric is absent, for the reason that `reasons` has for
-    it, or else because the file does not contain the metric."""
+    """Return a summary with the metrics in `known`. Every other metric is absent, for the reason
+    that `reasons` has for it, or else because the file does not contain the metric."""
     metrics = {**dict.fromkeys(_METRICS), **known}
     absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
     tpot = metrics["tpot_ms"]
@@ -183,9 +196,11 @@ def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
 
 
 def model_of(fields: Fields, options: ImportOptions, name: str | None) -> str:
-    """Return the name of the model that was served. It is the name that the user gave in `options`, or else `name`,
-    which comes from the file. Raises InputError if neither is known."""
+    """Return the name of the model that was served. It is the name that the user gave in `options`,
+    or else `name`, which comes from the file. Raises InputError if neither is known."""
     model = options.model or name
     if not model:
-        raise InputError(f"{fields.file}: the file does not name the model", next_step="add --model NAME")
+        raise InputError(
+            f"{fields.file}: the file does not name the model", next_step="add --model NAME"
+        )
     return model

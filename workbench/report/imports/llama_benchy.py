@@ -1,9 +1,10 @@
-"""llama-benchy's JSON result file (version 0.4). It has one result for each combination of prompt, depth and
-concurrency.
+"""llama-benchy's JSON result file (version 0.4). It has one result for each combination of prompt,
+depth and concurrency.
 
-llama-benchy computes `tg_throughput` over the decode window only, without the time to the first token, so the value is
-not Workbench's throughput. `e2e_ttft` ends at the first token, `ttfr` at the first chunk of any kind. The file has the
-single values, and percentiles are computed here. The file does not mention failed requests.
+llama-benchy computes `tg_throughput` over the decode window only, without the time to the first
+token, so the value is not Workbench's throughput. `e2e_ttft` ends at the first token, `ttfr` at the
+first chunk of any kind. The file has the single values, and percentiles are computed here. The file
+does not mention failed requests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from workbench.report.imports.checked_fields import (
 
 TOOL = "llama-benchy"
 _ABSENT = {
-    "output_tok_s": "llama-benchy reports tok/s of the decode window only, without the time to the first token",
+    "output_tok_s": "llama-benchy reports tok/s of the decode window only, without the time to the "
+    "first token",
     "itl_ms": "llama-benchy does not record the gaps between chunks",
     "tpot_ms": "llama-benchy reports a rate per request instead (per stream)",
     "requests_failed": "llama-benchy omits failed requests from its file",
@@ -56,7 +58,13 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
 
 
 def _one(
-    run: Fields, tool: str, options: ImportOptions, model: str, unix_s: float, zone: str, cached: bool | None
+    run: Fields,
+    tool: str,
+    options: ImportOptions,
+    model: str,
+    unix_s: float,
+    zone: str,
+    cached: bool | None,
 ) -> Imported:
     concurrency, depth = run.required_count("concurrency"), run.count("context_size") or 0
     workload: dict[str, Any] = {
@@ -71,7 +79,10 @@ def _one(
     per_stream = _values(run, "tg_req_throughput")
     notes = [zone] if zone else []
     if run.flag("is_context_prefill_phase"):
-        notes.append(f"the phase that fills a context of {depth} tokens, not the phase that generates the answer")
+        notes.append(
+            f"the phase that fills a context of {depth} tokens, not the phase that "
+            "generates the answer"
+        )
     elif depth:
         notes.append(f"the prompt includes {depth} tokens of context")
     for name, title in _RATES.items():
@@ -87,13 +98,15 @@ def _one(
         per_stream_tok_s=per_stream.mean if per_stream else None,
         notes=tuple(notes),
     )
-    spec = BenchSpec(url="", model=model, profile="imported", requests=metrics.requests_ok, **workload)
+    spec = BenchSpec(
+        url="", model=model, profile="imported", requests=metrics.requests_ok, **workload
+    )
     made = conditions(tool, options, model, [*workload, "requests"])
     return Imported(spec, made, metrics, unix_s)
 
 
 def _values(run: Fields, name: str) -> Distribution | None:
-    """Return the distribution of the metric `name`, computed from the list of its values in the file. None if the file
-    does not have them."""
+    """Return the distribution of the metric `name`, computed from the list of its values in the
+    file. None if the file does not have them."""
     metric = run.object(name)
     return distribution(metric.numbers("values") or []) if metric else None

@@ -1,9 +1,9 @@
 """The result file of `vllm bench serve --save-result`, with or without --save-detailed.
 
-vllm/benchmarks/serve.py of 0.32 computes throughput over the whole run, TPOT as (E2E - TTFT) / (tokens - 1), and ITL as
-the gap between chunks of all requests. On the chat endpoint, it counts the chunk that contains only the role as the
-first token, which adds a gap of about 0. Token counts are the server's usage, or else those of the client's own
-tokenizer.
+vllm/benchmarks/serve.py of 0.32 computes throughput over the whole run, TPOT as (E2E - TTFT) /
+(tokens - 1), and ITL as the gap between chunks of all requests. On the chat endpoint, it counts the
+chunk that contains only the role as the first token, which adds a gap of about 0. Token counts are
+the server's usage, or else those of the client's own tokenizer.
 """
 
 from __future__ import annotations
@@ -26,17 +26,26 @@ TOOL = "vllm bench serve"
 _PARTS = {"mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p99": "p99"}
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
 _ROLE = (
-    "vllm bench counts the chunk that has only the role as the first token: its TTFT may be shorter, and its ITL has a"
+    "vllm bench counts the chunk that has only the role as the first token: its TTFT may be "
+    "shorter, and its ITL has a"
     " gap of about 0 for each request"
 )
-_TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first chunk has one token"
-_TOKENS = "tokens are the server's usage or counts of the client's tokenizer: the file does not say which"
+_TPOT = (
+    "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first "
+    "chunk has one token"
+)
+_TOKENS = (
+    "tokens are the server's usage or counts of the client's tokenizer: the file does not say which"
+)
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return {"completed", "duration", "output_throughput", "request_throughput"} <= document.keys() and (
-        "total_output_tokens_retokenized" not in document
-    )
+    return {
+        "completed",
+        "duration",
+        "output_throughput",
+        "request_throughput",
+    } <= document.keys() and ("total_output_tokens_retokenized" not in document)
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
@@ -48,12 +57,17 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     samples = _samples(fields)
     whole, partial = _distributions(fields, samples, completed)
     spec, workload = _spec(fields, options, completed, prompts or completed + failed, chat)
-    why = "no request was answered" if not completed else "the file has only some of its percentiles"
+    why = (
+        "no request was answered"
+        if not completed
+        else ("the file has only some of its percentiles")
+    )
     metrics = summary(
         {name: why for name in _LATENCIES.values() if not completed or name in partial},
         requests_ok=completed,
         requests_failed=failed,
-        errors={"failed": failed} if failed else {},  # the kinds are free text, which stays in the samples
+        # the kinds are free text, which stays in the samples
+        errors={"failed": failed} if failed else {},
         duration_s=fields.number("duration") or 0.0,
         prompt_tokens=fields.count("total_input_tokens"),
         output_tokens=fields.count("total_output_tokens"),
@@ -72,9 +86,10 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
 def _spec(
     fields: Fields, options: ImportOptions, completed: int, prompts: int, chat: bool
 ) -> tuple[BenchSpec, list[str]]:
-    """Return (workload, names of its known fields), as far as the file describes the workload. `prompts` requests were
-    sent and `completed` of them succeeded, and `chat` says whether they went to the chat endpoint. The token counts of
-    the workload are means over the completed requests."""
+    """Return (workload, names of its known fields), as far as the file describes the workload.
+    `prompts` requests were sent and `completed` of them succeeded, and `chat` says whether they
+    went to the chat endpoint. The token counts of the workload are means over the completed
+    requests."""
     workload: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
     cap = fields.count("max_concurrency")
     rate = None if fields.data.get("request_rate") == "inf" else fields.number("request_rate")
@@ -86,7 +101,10 @@ def _spec(
         burstiness = fields.number("burstiness")
         workload["rate"] = rate
         workload["arrival"] = "poisson" if burstiness in (None, 1.0) else f"gamma {burstiness:g}"
-    for name, total in (("input_tokens", "total_input_tokens"), ("max_tokens", "total_output_tokens")):
+    for name, total in (
+        ("input_tokens", "total_input_tokens"),
+        ("max_tokens", "total_output_tokens"),
+    ):
         tokens = fields.count(total)
         if tokens and completed:
             workload[name] = round(tokens / completed)
@@ -100,9 +118,13 @@ def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not isinstance(itls, list) or len(itls) != len(ttfts):
         raise fields.wrong("itls", f"the field must be a list of {len(ttfts)} lists of numbers")
-    gaps = [Fields(fields.file, {"itls": g}).numbers("itls") if isinstance(g, list) else None for g in itls]
+    gaps = [
+        Fields(fields.file, {"itls": g}).numbers("itls") if isinstance(g, list) else None
+        for g in itls
+    ]
     columns = {
-        name: _column(fields, name, len(ttfts)) for name in ("input_lens", "output_lens", "start_times", "latencies")
+        name: _column(fields, name, len(ttfts))
+        for name in ("input_lens", "output_lens", "start_times", "latencies")
     }
     errors = fields.data.get("errors")
     if not isinstance(errors, list) or len(errors) != len(ttfts):
@@ -141,8 +163,8 @@ def _us(seconds: float) -> int:
 def _distributions(
     fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
-    """Return (distributions by metric, percentiles by metric). A metric has a distribution if the file has its values
-    for every request, otherwise only the percentiles that the file states.
+    """Return (distributions by metric, percentiles by metric). A metric has a distribution if the
+    file has its values for every request, otherwise only the percentiles that the file states.
     """
     whole: dict[str, Distribution | None] = {}
     partial: dict[str, dict[str, float]] = {}
@@ -161,7 +183,9 @@ def _distributions(
             ),
         }
     for short, name in _LATENCIES.items():
-        parts = ((part, fields.number(f"{vllm_part}_{short}_ms")) for vllm_part, part in _PARTS.items())
+        parts = (
+            (part, fields.number(f"{vllm_part}_{short}_ms")) for vllm_part, part in _PARTS.items()
+        )
         known = {part: value for part, value in parts if value is not None}
         # Without streaming these are zeros.
         if whole.get(name) is None and any(known.values()):

@@ -1,5 +1,5 @@
-"""Workbench's own JSON files: the output of `results export --format json` and `results show --json`, reports, and the
-files with results that could not be written to the database.
+"""Workbench's own JSON files: the output of `results export --format json` and `results show
+--json`, reports, and the files with results that could not be written to the database.
 """
 
 from __future__ import annotations
@@ -26,23 +26,28 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
 
 
 def _one(fields: Fields, options: ImportOptions) -> Imported:
-    # `show --json` has the metrics at the top, `export` under "summary". A file that keeps an unsaved result calls the
-    # samples "requests".
+    # `show --json` has the metrics at the top, `export` under "summary". A file that keeps an
+    # unsaved result calls the samples "requests".
     summary = fields.object("summary") or fields
     spec, conditions = fields.object("spec"), fields.object("conditions")
     unix_s = fields.number("unix_s")
     samples = fields.objects("samples") or fields.objects("requests")
     if spec is None or conditions is None or unix_s is None:
-        raise fields.wrong("unix_s" if unix_s is None else "spec", "a Workbench result must have this field")
+        raise fields.wrong(
+            "unix_s" if unix_s is None else "spec", "a Workbench result must have this field"
+        )
     try:
         made = from_json(Conditions, conditions.data)
         read_spec, metrics = from_json(BenchSpec, spec.data), from_json(BenchSummary, summary.data)
     except ValueError as error:
-        raise fields.wrong("conditions", f"the field is not valid in a Workbench result ({error})") from None
+        raise fields.wrong(
+            "conditions", f"the field is not valid in a Workbench result ({error})"
+        ) from None
     uid = fields.text("uid") or ""
     if uid and not _UID.fullmatch(uid):  # files are named after it
         raise fields.wrong("uid", "the field must be an id of letters, digits and hyphens")
-    if not uid:  # only unsaved results have one: these are the user's own, an export may be anyone's
+    # only unsaved results have one: these are the user's own, an export may be anyone's
+    if not uid:
         version = f" {made.workbench_version}" if made.workbench_version else ""
         made = replace(made, imported=made.imported or f"Workbench{version}")
     made = replace(
@@ -55,5 +60,12 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     if not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
         raise fields.wrong("tags", "the field must be a list of strings")
     return Imported(
-        read_spec, made, metrics, unix_s, tuple(s.data for s in samples), fields.text("note") or "", tuple(tags), uid
+        read_spec,
+        made,
+        metrics,
+        unix_s,
+        tuple(s.data for s in samples),
+        fields.text("note") or "",
+        tuple(tags),
+        uid,
     )

@@ -1,4 +1,5 @@
-"""Launchers run a server on its host in place of Workbench itself. Examples are systemd, podman and Slurm.
+"""Launchers run a server on its host in place of Workbench itself. Examples are systemd, podman and
+Slurm.
 
 launcher      the Launcher protocol, its inputs and results, and the file in which a keeper reports
 systemd       servers as units of systemd; systemd_scripts has their shell scripts
@@ -8,10 +9,11 @@ endings       the reasons for which a launcher ends a server
 jobs          the common part of all schedulers; job_scripts has the shell code of a job and of its keeper
 slurm, pbs    a server as a job of Slurm, or of PBS Pro, OpenPBS or Torque
 
-A launcher provides the command of a *keeper*, which Workbench runs as a detached process in place of the server. The
-keeper starts the server through the launcher's program, copies the server's log to its own output, reports in the file
-`launched` of the run directory, and ends with the server's exit code. The run directory, the log, the exit code and the
-adoption by another Workbench process are therefore the same for all launchers.
+A launcher provides the command of a *keeper*, which Workbench runs as a detached process in place
+of the server. The keeper starts the server through the launcher's program, copies the server's log
+to its own output, reports in the file `launched` of the run directory, and ends with the server's
+exit code. The run directory, the log, the exit code and the adoption by another Workbench process
+are therefore the same for all launchers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from workbench.model.run_options import PROCESS, check_word
 if TYPE_CHECKING:
     from workbench.server.launchers.launcher import Launcher
 
-# Word of `--as`: the module in this package that has `launcher(word)`. Its options: model/run_options.
+# Word of `--as`: the module in this package that has `launcher(word)`. Its options:
+# model/run_options.
 MODULES: dict[str, str] = {
     "systemd": "systemd",
     "docker": "containers",
@@ -35,8 +38,8 @@ MODULES: dict[str, str] = {
 
 
 def launcher_of(name: str) -> Launcher | None:
-    """Return the launcher called `name`; None for "process", the name for a server that Workbench starts itself. Raises
-    InputError for an unknown name."""
+    """Return the launcher called `name`; None for "process", the name for a server that Workbench
+    starts itself. Raises InputError for an unknown name."""
     if name == PROCESS:
         return None
     module = importlib.import_module(f"workbench.server.launchers.{MODULES[check_word(name)]}")

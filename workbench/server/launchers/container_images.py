@@ -1,9 +1,10 @@
-"""The POSIX shell code that finds the image of a container on its host, and pulls it with progress. It is a part of the
-scripts in container_scripts.py."""
+"""The POSIX shell code that finds the image of a container on its host, and pulls it with progress.
+It is a part of the scripts in container_scripts.py."""
 
 from __future__ import annotations
 
-# An answer of docker or podman which says that an image is not here, as an extended regular expression.
+# An answer of docker or podman which says that an image is not here, as an extended regular
+# expression.
 NO_IMAGE = "no such (image|object)|image not known|unable to find|failed to find image"
 
 # Where podman keeps what it pulls until the layers are unpacked; $1 of a script is the run id.
@@ -11,8 +12,9 @@ PULL_DIR = r"""
 wb_tmp=${TMPDIR:-/var/tmp}/workbench-pull-$1
 """
 
-# Prints how much of an image is here. $1 KiB in the directory of a pull, then the files `layers` ("BYTES DIGEST" lines)
-# and `pull` (the output of docker or podman, which without a terminal name layers, but no bytes).
+# Prints how much of an image is here. $1 KiB in the directory of a pull, then the files `layers`
+# ("BYTES DIGEST" lines) and `pull` (the output of docker or podman, which without a terminal name
+# layers, but no bytes).
 PROGRESS = r"""
 function unit(bytes) { return sprintf(total >= 1e9 || bytes >= 1e9 ? "%.1f" : "%.0f", bytes / scale()) }
 function scale() { return total >= 1e9 || done >= 1e9 ? 1e9 : 1e6 }

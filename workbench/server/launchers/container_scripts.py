@@ -1,18 +1,19 @@
-"""The POSIX shell code of the keeper, which starts a server in a container of docker or podman and follows it. The code
-works with dash, bash and busybox.
+"""The POSIX shell code of the keeper, which starts a server in a container of docker or podman and
+follows it. The code works with dash, bash and busybox.
 
-Inputs are arguments or environment variables. The code's own variables begin with wb_, to differ from the environment
-variables of the server.
+Inputs are arguments or environment variables. The code's own variables begin with wb_, to differ
+from the environment variables of the server.
 """
 
 from __future__ import annotations
 
 from workbench.server.launchers.container_images import IMAGE, NO_IMAGE, PULL, PULL_DIR
 
-# `own_container`: prints the id of the container of run $2; $1 program, $3 run directory. The file `container` there
-# has the id, because others can make a container with the same name and label: a clone, or one that replaces it.
-# Without the file, only a container that has never run counts: docker and podman write it before they start one.
-# `foreign_container`: prints the id of another container that has the name of the run's.
+# `own_container`: prints the id of the container of run $2; $1 program, $3 run directory. The file
+# `container` there has the id, because others can make a container with the same name and label: a
+# clone, or one that replaces it. Without the file, only a container that has never run counts:
+# docker and podman write it before they start one. `foreign_container`: prints the id of another
+# container that has the name of the run's.
 _OWN = r"""
 noted() {
     wb_noted=
@@ -38,10 +39,10 @@ foreign_container() {
 }
 """
 
-# `end_monitor`: ends the monitor (conmon) of the run in directory $1, whose container podman has removed, and what the
-# monitor holds. If `podman run` is killed between creating and starting, podman knows of neither, and both would wait
-# for ever. `monitors` prints "PROCESS RUNTIME" for each monitor of container $1; `below` prints process $1 and all that
-# it has started.
+# `end_monitor`: ends the monitor (conmon) of the run in directory $1, whose container podman has
+# removed, and what the monitor holds. If `podman run` is killed between creating and starting,
+# podman knows of neither, and both would wait for ever. `monitors` prints "PROCESS RUNTIME" for
+# each monitor of container $1; `below` prints process $1 and all that it has started.
 _MONITOR = r"""
 monitors() {
     for wb_place in /proc/[0-9]*; do
@@ -75,10 +76,10 @@ end_monitor() {
 }
 """
 
-# Copies the log of a container into the run's log, which is stdout. A program that was killed, or a daemon that was
-# restarted, may have cut a line and left a message: `resume` finds out how much of the copy is the container's, by
-# leaving out last lines until the bytes agree. The next copy begins there. wb_from counts bytes of the container's
-# log, wb_base bytes of the run's.
+# Copies the log of a container into the run's log, which is stdout. A program that was killed, or a
+# daemon that was restarted, may have cut a line and left a message: `resume` finds out how much of
+# the copy is the container's, by leaving out last lines until the bytes agree. The next copy begins
+# there. wb_from counts bytes of the container's log, wb_base bytes of the run's.
 _COPY = r"""
 size() { wc -c <"$wb_log" || echo 0; }
 
@@ -130,10 +131,10 @@ follow() {
 }
 """
 
-# $1 run id, $2 container, $3 program, $4 mode (start; keep: a container of this run, whose keeper was lost; follow: one
-# that others started), $5 run directory, $6 GPUs. For a start also: image as named, image to pull, when to pull, its
-# platform or "", hub cache in the container or "", number of paths, paths that the server reads, number of words, words
-# of `run`, words of the server.
+# $1 run id, $2 container, $3 program, $4 mode (start; keep: a container of this run, whose keeper
+# was lost; follow: one that others started), $5 run directory, $6 GPUs. For a start also: image as
+# named, image to pull, when to pull, its platform or "", hub cache in the container or "", number
+# of paths, paths that the server reads, number of words, words of `run`, words of the server.
 KEEPER = (
     PULL_DIR
     + _OWN
@@ -408,8 +409,9 @@ keep
 """
 )
 
-# $1 run id, $2 container or "", $3 program, $4 run directory. Prints "own" if the container of the run is there,
-# "foreign ID" if another one has its name, for a container $2 that others started "other STATUS EXITCODE", or nothing.
+# $1 run id, $2 container or "", $3 program, $4 run directory. Prints "own" if the container of the
+# run is there, "foreign ID" if another one has its name, for a container $2 that others started
+# "other STATUS EXITCODE", or nothing.
 ASK = (
     _OWN
     + _MONITOR
@@ -433,8 +435,9 @@ exit 0
 """
 )
 
-# $1 run id, $2 program, $3 seconds from TERM to KILL, $4 run directory. Stops the container of the run, and waits until
-# its keeper has taken the log and the exit code. Without a keeper, takes the log, and removes the container.
+# $1 run id, $2 program, $3 seconds from TERM to KILL, $4 run directory. Stops the container of the
+# run, and waits until its keeper has taken the log and the exit code. Without a keeper, takes the
+# log, and removes the container.
 STOP = (
     PULL_DIR
     + _OWN
@@ -471,8 +474,8 @@ rm -rf "$wb_tmp"
 """
 )
 
-# $1 program, $2 image, $3 image to pull, $4 GPUs (cdi, gpus, none), $5 path of the model or "". Prints lines of a key
-# and a value.
+# $1 program, $2 image, $3 image to pull, $4 GPUs (cdi, gpus, none), $5 path of the model or "".
+# Prints lines of a key and a value.
 CHECK = (
     f"no_image='{NO_IMAGE}'\n"
     + r"""

@@ -1,9 +1,9 @@
 """Servers as containers of docker and podman.
 
-The keeper pulls the image if it is missing, pins it by its digest, starts the container detached with the label
-`workbench.run`, and copies its whole log. It removes the container once it has the log and the exit code. The container
-is identified by its id, which docker or podman writes into the run directory: another container could have the same
-name or label.
+The keeper pulls the image if it is missing, pins it by its digest, starts the container detached
+with the label `workbench.run`, and copies its whole log. It removes the container once it has the
+log and the exit code. The container is identified by its id, which docker or podman writes into the
+run directory: another container could have the same name or label.
 """
 
 from __future__ import annotations
@@ -40,19 +40,34 @@ from workbench.server.launchers import container_scripts as scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 
 LABEL = "workbench.run"
-_LIVING = frozenset({"created", "configured", "initialized", "running", "paused", "restarting", "stopping"})
+_LIVING = frozenset(
+    {"created", "configured", "initialized", "running", "paused", "restarting", "stopping"}
+)
 # Run options that docker and podman have under the same name.
 _SAME = (
-    *("network", "ipc", "shm-size", "ulimit", "memory", "cpus", "cpuset-cpus", "user", "group-add", "workdir"),
+    *(
+        "network",
+        "ipc",
+        "shm-size",
+        "ulimit",
+        "memory",
+        "cpus",
+        "cpuset-cpus",
+        "user",
+        "group-add",
+        "workdir",
+    ),
     *("platform", "device", "cap-add", "security-opt", "pid", "userns"),
 )
 _SWITCHES = ("init", "privileged")
-# The whole log is kept until the keeper has copied it: podman's default, the journal, drops lines of a busy server.
+# The whole log is kept until the keeper has copied it: podman's default, the journal, drops lines
+# of a busy server.
 _LOG_WORDS = {
     "docker": ("--log-driver", "json-file", "--log-opt", "max-size=1t"),
     "podman": ("--log-driver", "k8s-file"),
 }
-# Variables that docker, podman or the keeper's shell would take for their own: they are passed with their values.
+# Variables that docker, podman or the keeper's shell would take for their own: they are passed with
+# their values.
 _NOT_BY_NAME = re.compile(
     r"PATH|HOME|SHELL|ENV|BASH_ENV|IFS|CDPATH|PS4|TMPDIR|GODEBUG|GOMAXPROCS|GOGC|GOMEMLIMIT|GOTRACEBACK|"
     r"(?:LD|XDG|DOCKER|CONTAINER|CONTAINERS|PODMAN|BUILDAH|STORAGE|REGISTRY|wb)_\w*|_\w*|\d.*|.*[^A-Za-z0-9_].*|",
@@ -81,8 +96,20 @@ class Containers:
         found = [*self._option_findings(launch), *self._secret_findings(launch)]
         model = launch.plan.model if is_path(launch.plan.model) else ""
         cdi = is_on(self._option(launch, "cdi"), self.program.cdi)
-        gpus = NONE if self._option(launch, "gpus") == NONE or host.simulated else "cdi" if cdi else "gpus"
-        words = (self.name, image, self.program.full_name(image), gpus, "" if host.simulated else model)
+        gpus = (
+            NONE
+            if self._option(launch, "gpus") == NONE or host.simulated
+            else "cdi"
+            if cdi
+            else "gpus"
+        )
+        words = (
+            self.name,
+            image,
+            self.program.full_name(image),
+            gpus,
+            "" if host.simulated else model,
+        )
         done = await host.run(sh(scripts.CHECK, *words), check=True)
         facts: dict[str, str] = {}
         for line in clean(done.stdout, lines=True).splitlines():
@@ -90,15 +117,21 @@ class Containers:
             facts[key] = f"{facts[key]}\n{value}" if key in facts else value
         return [*self._host_findings(facts, image, model, launch), *found]
 
-    def _host_findings(self, facts: Mapping[str, str], image: str, model: str, launch: Launch) -> Iterator[Finding]:
+    def _host_findings(
+        self, facts: Mapping[str, str], image: str, model: str, launch: Launch
+    ) -> Iterator[Finding]:
         if "missing" in facts:
             yield _error(
-                "program", f"{self.name} is not installed", f"install {self.name}, or start it with --as process"
+                "program",
+                f"{self.name} is not installed",
+                f"install {self.name}, or start it with --as process",
             )
         if problem := facts.get("problem"):
             known = log_patterns.match(problem.splitlines())
             text = f"{self.name} does not work: {problem.splitlines()[-1]}"
-            yield _error("program", text, (known[0].fix if known else None) or f"try: {self.name} ps")
+            yield _error(
+                "program", text, (known[0].fix if known else None) or f"try: {self.name} ps"
+            )
         if "no-model" in facts:
             fix = "correct the model path, or give a Hugging Face id"
             yield _error("model", f"model path {model} does not exist", fix)
@@ -109,39 +142,66 @@ class Containers:
             fix = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
             if self.program.cdi is False:
                 fix = f"{fix}; or leave out the option cdi"
-            yield _error("no-cdi", "no CDI file names the host's GPUs, so a container cannot get them", fix)
+            yield _error(
+                "no-cdi", "no CDI file names the host's GPUs, so a container cannot get them", fix
+            )
         if why := facts.get("unsure"):
             text = f"{self.name} image inspect does not say whether {image} is on this host: {why}"
-            yield Finding(Level.WARN, "container.image-unsure", text, fix=f"try: {self.name} image inspect {image}")
+            yield Finding(
+                Level.WARN,
+                "container.image-unsure",
+                text,
+                fix=f"try: {self.name} image inspect {image}",
+            )
         elif not problem and "missing" not in facts and "image" not in facts:
             if self._option(launch, "pull") == "never":
-                fix = f"{self.name} pull {self.program.full_name(image)}, or leave out the option pull"
+                fix = (
+                    f"{self.name} pull {self.program.full_name(image)}, or leave out the "
+                    "option pull"
+                )
                 yield _error("image", f"the image {image} is not on this host", fix)
             else:
                 yield Finding(
                     Level.INFO,
                     "container.pull",
-                    f"the image {image} is not on this host, so it is pulled before the server starts",
+                    f"the image {image} is not on this host, so it is pulled before the server "
+                    "starts",
                 )
         if "@sha256:" not in image:
             text = f"the image {image} is not pinned: the same name can mean another image later"
-            digest = next((word for word in facts.get("image", "").split() if "@sha256:" in word), "NAME@sha256:…")
+            digest = next(
+                (word for word in facts.get("image", "").split() if "@sha256:" in word),
+                "NAME@sha256:…",
+            )
             yield Finding(Level.HINT, "container.not-pinned", text, fix=f"set image={digest}")
         if self.name == "podman" and facts.get("uid", "0") != "0" and facts.get("linger") == "no":
             text = "the container ends when this user's last session on the host ends"
             yield Finding(
-                Level.WARN, "container.linger", text, fix="run this command once on the host: loginctl enable-linger"
+                Level.WARN,
+                "container.linger",
+                text,
+                fix="run this command once on the host: loginctl enable-linger",
             )
 
     def _option_findings(self, launch: Launch) -> Iterator[Finding]:
         plan, network = launch.plan, self._option(launch, "network")
         if network != "host" and launch.address not in ("0.0.0.0", "::"):
-            text = f"in the network {network!r} a server that binds to {launch.address} cannot be reached"
-            yield _error("network", text, "set host=0.0.0.0; the port is published on this host's 127.0.0.1 only")
+            text = (
+                f"in the network {network!r} a server that binds to {launch.address} cannot "
+                "be reached"
+            )
+            yield _error(
+                "network",
+                text,
+                "set host=0.0.0.0; the port is published on this host's 127.0.0.1 only",
+            )
         gpus = self._option(launch, "gpus")
         visible = launch.env.get("CUDA_VISIBLE_DEVICES")
         if visible is not None and gpus not in ("all", NONE):
-            text = f"the container gets only the GPUs {gpus}; CUDA_VISIBLE_DEVICES={visible} numbers these GPUs from 0"
+            text = (
+                f"the container gets only the GPUs {gpus}; CUDA_VISIBLE_DEVICES={visible} "
+                "numbers these GPUs from 0"
+            )
             yield Finding(
                 Level.WARN,
                 "container.gpus",
@@ -150,11 +210,21 @@ class Containers:
             )
         if is_path(plan.model) and not plan.model.startswith("/"):
             fix = "give the model as an absolute path, or as a Hugging Face id"
-            yield _error("model", f"the model {plan.model} is a relative path, which a container does not see", fix)
+            yield _error(
+                "model",
+                f"the model {plan.model} is a relative path, which a container does not see",
+                fix,
+            )
         for path in paths_of(plan):
             if ":" in path and ("," in path or '"' in path):
-                text = f"{path} cannot be mounted, because its name has a colon and a comma or quote"
-                yield _error("mount", text, "rename the file or directory, or use a link to it with a plain name")
+                text = (
+                    f"{path} cannot be mounted, because its name has a colon and a comma or quote"
+                )
+                yield _error(
+                    "mount",
+                    text,
+                    "rename the file or directory, or use a link to it with a plain name",
+                )
         if plan.executable and plan.executable_from != "given":
             text = f"the program {' '.join(plan.executable)} is not used: the image has its own"
             yield Finding(
@@ -167,13 +237,22 @@ class Containers:
     def _secret_findings(self, launch: Launch) -> Iterator[Finding]:
         argv, env = self._server(launch)
         if mask_argv(argv) != tuple(argv):
-            text = f"a secret is on the command line: `ps` and `{self.name} inspect` show it to other users"
+            text = (
+                f"a secret is on the command line: `ps` and `{self.name} inspect` show it to "
+                "other users"
+            )
             yield Finding(
-                Level.WARN, "container.secret", text, fix="pass the secret as an environment variable or in a file"
+                Level.WARN,
+                "container.secret",
+                text,
+                fix="pass the secret as an environment variable or in a file",
             )
         names = [name for name, value in env.items() if is_secret_name(name) and value]
         if shown := [name for name in names if _NOT_BY_NAME.fullmatch(name)]:
-            text = f"{', '.join(shown)}: the value is on the command line, where `ps` shows it to other users, because "
+            text = (
+                f"{', '.join(shown)}: the value is on the command line, where `ps` shows it "
+                "to other users, because "
+            )
             text += f"{self.name} or a shell would take a variable of that name for its own"
             yield Finding(
                 Level.WARN,
@@ -183,7 +262,8 @@ class Containers:
             )
         if names:
             text = (
-                f"{', '.join(names)}: whoever may use {self.name} on this host can read it with `{self.name} inspect`"
+                f"{', '.join(names)}: whoever may use {self.name} on this host can read it with "
+                f"`{self.name} inspect`"
             )
             yield Finding(Level.INFO, "container.secret", text, fix=_SECRET_FIX)
 
@@ -199,23 +279,31 @@ class Containers:
         return image_of(launch.plan, _engine(launch))
 
     def _server(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return (command line, environment) of the server in the container. An API key is moved to an environment
-        variable if the engine reads one."""
+        """Return (command line, environment) of the server in the container. An API key is moved to
+        an environment variable if the engine reads one."""
         engine, plan = _engine(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
         argv = launch.argv if own else words_in_image(plan, engine, launch.argv)
         return _key_as_variable(engine, argv, launch.env)
 
     def _words(self, launch: Launch) -> list[str]:
-        """Return the arguments of `docker run` or `podman run` that precede the image. The mounts of the model and of
-        the hub cache are not among them."""
+        """Return the arguments of `docker run` or `podman run` that precede the image. The mounts
+        of the model and of the hub cache are not among them."""
         argv, env = self._server(launch)
-        words = ["--detach", "--name", container_name(launch.run_id), "--label", f"{LABEL}={launch.run_id}"]
+        words = [
+            "--detach",
+            "--name",
+            container_name(launch.run_id),
+            "--label",
+            f"{LABEL}={launch.run_id}",
+        ]
         words += [*_LOG_WORDS[self.name], *self.program.limits]
         cdi = self._option(launch, "cdi")
         words += self.program.gpu_words(self._option(launch, "gpus"), is_on(cdi) if cdi else None)
         for name in _SAME:
-            words += (word for value in self._options(launch, name) for word in (f"--{name}", value))
+            words += (
+                word for value in self._options(launch, name) for word in (f"--{name}", value)
+            )
         words += (f"--{name}" for name in _SWITCHES if is_on(self._option(launch, name)))
         if self._option(launch, "ipc") != "host" and not self._option(launch, "shm-size"):
             words += ("--shm-size", SHM_SIZE)
@@ -231,8 +319,8 @@ class Containers:
         return [*words, "--entrypoint", argv[0]]
 
     def _hub_cache(self, launch: Launch) -> str:
-        """Return the path in the container at which the host's Hugging Face cache is mounted; "" if the server does not
-        need that cache."""
+        """Return the path in the container at which the host's Hugging Face cache is mounted; "" if
+        the server does not need that cache."""
         given = self._option(launch, "hub-cache")
         if given == NONE or (not given and is_path(launch.plan.model)):
             return ""
@@ -243,7 +331,9 @@ class Containers:
         argv, env = self._server(launch)
         cache = self._hub_cache(launch)
         words = [self.name, "run", *self._words(launch)]
-        words += (word for path in paths_of(launch.plan) for word in ("--volume", f"{path}:{path}:ro"))
+        words += (
+            word for path in paths_of(launch.plan) for word in ("--volume", f"{path}:{path}:ro")
+        )
         words += ("--volume", f"$HOME/{HUB_CACHE}:{cache}") if cache else ()
         words += (self.program.full_name(self._image(launch)), *argv[1:])
         by_name = {name: value for name, value in env.items() if not _NOT_BY_NAME.fullmatch(name)}
@@ -271,26 +361,40 @@ class Containers:
         return sh(scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given)
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        """Ask docker or podman for the state of the run's container. In the answer, `lives` is True for every container
-        of Workbench that still exists, even if it has exited: a keeper, the process that follows the server, must then
-        copy its log and its exit code."""
+        """Ask docker or podman for the state of the run's container. In the answer, `lives` is True
+        for every container of Workbench that still exists, even if it has exited: a keeper, the
+        process that follows the server, must then copy its log and its exit code."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
-        argv = sh(scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir)
+        argv = sh(
+            scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir
+        )
         done = await host.run(argv, check=True)
         kind, *words = done.out.split() or ("",)
         if kind == "own":
             return Fate(True, handle=own)
         if kind == "foreign":
-            text = f"the container {own} is gone; another container has its name now, which this run did not start"
+            text = (
+                f"the container {own} is gone; another container has its name now, which this "
+                "run did not start"
+            )
             return Fate(False, handle=own, ended=f"{text}: {words[0][:12]}")
         if kind == "other" and words[0] in _LIVING:
             return Fate(True, handle=handle)
         if kind == "other":
             code = whole_number(words[1])
-            return Fate(False, handle=handle, ended=f"the container exited with code {words[1]}", exit_code=code)
+            return Fate(
+                False,
+                handle=handle,
+                ended=f"the container exited with code {words[1]}",
+                exit_code=code,
+            )
         began = launched.began_unix_s is not None
-        missing = f"the container {handle or own} is gone" if began else "its keeper was lost before the server started"
+        missing = (
+            f"the container {handle or own} is gone"
+            if began
+            else ("its keeper was lost before the server started")
+        )
         return Fate(False, handle=handle or None, ended=missing)
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
@@ -307,12 +411,14 @@ class Containers:
             )
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        """Return (), because containers are never restarted: Workbench removes a container that has ended."""
+        """Return (), because containers are never restarted: Workbench removes a container that has
+        ended."""
         return ()
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
         raise ServerError(
-            f"the server of run {launch.run_id} cannot be restarted: Workbench does not restart containers",
+            f"the server of run {launch.run_id} cannot be restarted: Workbench does not restart "
+            "containers",
             host=host.name,
             next_step="stop the run, then start the server again from its preset",
         )
@@ -335,7 +441,9 @@ class Containers:
 
 
 SHM_SIZE = "16g"
-_SECRET_FIX = "only root and members of its group can use docker; a rootless podman is its user's own"
+_SECRET_FIX = (
+    "only root and members of its group can use docker; a rootless podman is its user's own"
+)
 
 
 def container_name(run_id: str) -> str:
@@ -353,19 +461,29 @@ def _error(code: str, text: str, fix: str) -> Finding:
 def _key_as_variable(
     engine: Engine, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return (command line, environment) with the value of --api-key moved from the command line to the environment
-    variable that the engine reads. Return both unchanged if there is no such flag or variable."""
+    """Return (command line, environment) with the value of --api-key moved from the command line to
+    the environment variable that the engine reads. Return both unchanged if there is no such flag
+    or variable."""
     for at, word in enumerate(argv):
         flag, equals, value = word.partition("=")
-        if flag != "--api-key" or engine.api_key_env is None or (not equals and at + 1 == len(argv)):
+        if (
+            flag != "--api-key"
+            or engine.api_key_env is None
+            or (not equals and at + 1 == len(argv))
+        ):
             continue
         rest = at + (1 if equals else 2)
         if rest == len(argv) or argv[rest].startswith("--"):  # one key, not several
-            return (*argv[:at], *argv[rest:]), {**env, engine.api_key_env: value if equals else argv[at + 1]}
+            return (*argv[:at], *argv[rest:]), {
+                **env,
+                engine.api_key_env: value if equals else argv[at + 1],
+            }
     return tuple(argv), dict(env)
 
 
-def _no_container(handle: str, program: str, host: Host, problem: str = "no such container") -> ServerError:
+def _no_container(
+    handle: str, program: str, host: Host, problem: str = "no such container"
+) -> ServerError:
     return ServerError(
         f"{program} has no container {handle!r}: {problem}",
         host=host.name,
@@ -375,8 +493,9 @@ def _no_container(handle: str, program: str, host: Host, problem: str = "no such
 
 
 def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptable:
-    """Return the running server in the container `handle`. `answer` is the JSON that `container inspect` printed.
-    Raises ServerError if the container does not run, and HostError if the JSON is not as expected."""
+    """Return the running server in the container `handle`. `answer` is the JSON that `container
+    inspect` printed. Raises ServerError if the container does not run, and HostError if the JSON is
+    not as expected."""
     try:
         it = clean_json(answer)[0]
         if not it["State"]["Running"]:
@@ -396,7 +515,8 @@ def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptabl
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise HostError(
-            f"`{program} container inspect {handle}` printed JSON that Workbench does not understand: {error}",
+            f"`{program} container inspect {handle}` printed JSON that Workbench does not "
+            f"understand: {error}",
             host=host.name,
         ) from None
 
@@ -406,7 +526,7 @@ def _text(value: Any) -> str | None:
 
 
 def _published(ports: Mapping[str, Any]) -> int | None:
-    """Return the host's port that leads to the container. None if there is no such port or more than one. `ports` is
-    from `container inspect`."""
+    """Return the host's port that leads to the container. None if there is no such port or more
+    than one. `ports` is from `container inspect`."""
     found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
     return whole_number(str(found[0]), 5) if len(set(found)) == 1 else None

@@ -1,4 +1,5 @@
-"""Reasons for which a launcher ends a server, such as a time limit, with what the user can do about each."""
+"""Reasons for which a launcher ends a server, such as a time limit, with what the user can do about
+each."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import re
 
 from workbench.model.findings import Finding, Level
 
-# A pattern of what the keeper says, the code of the finding, and the next step: words of Slurm (squeue(1), "JOB STATE
-# CODES"), of PBS (launchers/pbs.py) and of systemd (systemd.exec(5), SERVICE_RESULT).
+# A pattern of what the keeper says, the code of the finding, and the next step: words of Slurm
+# (squeue(1), "JOB STATE CODES"), of PBS (launchers/pbs.py) and of systemd (systemd.exec(5),
+# SERVICE_RESULT).
 _ENDINGS = (
     (
         re.compile(r"ended: OUT_OF_ME|PBS killed it: .*mem|failed: oom-kill"),
@@ -22,25 +24,28 @@ _ENDINGS = (
     (
         re.compile(r"ended: (?:NODE_FAIL|BOOT_FAIL)"),
         "launcher.node",
-        "start the server again: the scheduler uses another node; `sinfo -R` says why the node failed",
+        "start the server again: the scheduler uses another node; `sinfo -R` says why the node "
+        "failed",
     ),
     (
         re.compile(r"ended: (?:PREEMPTED|REVOKED)"),
         "launcher.preempted",
-        "start the server again: it waits in the queue; a job with another --run-option partition=NAME or qos=NAME may "
+        "start the server again: it waits in the queue; a job with another --run-option "
+        "partition=NAME or qos=NAME may "
         "not be preempted",
     ),
     (
         re.compile(r"ended: CANCELLED"),
         "launcher.cancelled",
-        "you or an administrator cancelled the job outside of Workbench: find out why before you start again",
+        "you or an administrator cancelled the job outside of Workbench: find out why before you "
+        "start again",
     ),
 )
 
 
 def finding_of(ended: str | None) -> Finding | None:
-    """Return the finding about `ended`, the launcher's reason for the end of a server. None if the launcher did not end
-    the server, or `ended` is None."""
+    """Return the finding about `ended`, the launcher's reason for the end of a server. None if the
+    launcher did not end the server, or `ended` is None."""
     for pattern, code, fix in _ENDINGS:
         if ended and pattern.search(ended):
             return Finding(Level.ERROR, code, ended, fix=fix)

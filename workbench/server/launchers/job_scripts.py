@@ -1,15 +1,16 @@
-"""Shell code for jobs: the script that a scheduler runs on a node, and the keeper that follows the job from the login
-host.
+"""Shell code for jobs: the script that a scheduler runs on a node, and the keeper that follows the
+job from the login host.
 
-All of it is constant POSIX sh, for dash, bash and busybox. Inputs are arguments; the command line and the environment
-of the server are in the file `server` of the run directory. The module of each scheduler defines these shell functions:
+All of it is constant POSIX sh, for dash, bash and busybox. Inputs are arguments; the command line
+and the environment of the server are in the file `server` of the run directory. The module of each
+scheduler defines these shell functions:
 
 submit WORDS    submit job.sh with the options WORDS and set `job` to its id, or print an error to stderr and return 1
 find            set `job` to the id of the newest job called $name; leave it empty if there is none; set `why` if the
                 scheduler does not answer
 look            set `phase` (queued, running, ended, gone, unknown), `state`, `host` (the node), `left` (seconds) or
-                `limit` (seconds from the start), `code` (exit code that the scheduler reports), and `why` if `phase` is
-                unknown
+                `limit` (seconds from the start), `code` (exit code that the scheduler reports), and
+                `why` if `phase` is unknown
 place           for a job that another keeper or user has submitted: set `log` and `out` to the paths of the server's
                 and of the scheduler's output, and `of` to their directory
 cancel          ask the scheduler to end `job`
@@ -25,8 +26,9 @@ job.exit        exit code of the server
 
 from __future__ import annotations
 
-# The job. $1: run directory; PBS passes no arguments, but the directory of qsub. The body is a function, because PBS
-# gives the script to a shell on stdin. TERM goes to all processes of a job: the shell waits for the server's end.
+# The job. $1: run directory; PBS passes no arguments, but the directory of qsub. The body is a
+# function, because PBS gives the script to a shell on stdin. TERM goes to all processes of a job:
+# the shell waits for the server's end.
 JOB = r"""#!/bin/sh
 main() {
     dir=${1:-${PBS_O_WORKDIR-}}
@@ -68,7 +70,8 @@ main() {
 main "$@"
 """
 
-# The parts of the keeper that all schedulers share. `say` replaces the file `launched` if its text has changed.
+# The parts of the keeper that all schedulers share. `say` replaces the file `launched` if its text
+# has changed.
 _SHARED = r"""
 job= phase= state= host= left= limit= code= why= shown=
 node= gpus= restarts= pid= began_unix_s= ends_unix_s= exit_code= ended=
@@ -157,9 +160,10 @@ copy() {
 }
 """
 
-# $1 run directory, $2 job name, $3 "submit", then the options of the job; or $2 job id, $3 "follow". A job that is put
-# back into the queue may look ended for a moment, and what a node writes may appear seconds later. A job that waits
-# is looked at every 5 s; the end of a server that runs is seen at once, because its exit code appears.
+# $1 run directory, $2 job name, $3 "submit", then the options of the job; or $2 job id, $3
+# "follow". A job that is put back into the queue may look ended for a moment, and what a node
+# writes may appear seconds later. A job that waits is looked at every 5 s; the end of a server that
+# runs is seen at once, because its exit code appears.
 _KEEP = r"""
 unset WORKBENCH_RUN
 dir=$1 name=$2 how=$3 at=0 tries=0 silent=0 wait=0
@@ -228,8 +232,8 @@ rm -f server environment
 exit "${code:-1}"
 """
 
-# $1 job name, $2 job id or "", $3 run directory, $4 seconds. Cancels the job, waits for its end, and removes the words
-# of its server. Prints why not.
+# $1 job name, $2 job id or "", $3 run directory, $4 seconds. Cancels the job, waits for its end,
+# and removes the words of its server. Prints why not.
 _STOP = r"""
 name=$1 job=$2 dir=$3 seconds=$4
 over() {
@@ -251,7 +255,8 @@ echo "job $job is still ${state:-in an unknown state}${refused:+: $refused}${why
 exit 1
 """
 
-# $1 job name, $2 job id or "", $3 run directory. Prints "job ID", "phase PHASE", "state TEXT", "code N" and "why TEXT".
+# $1 job name, $2 job id or "", $3 run directory. Prints "job ID", "phase PHASE", "state TEXT",
+# "code N" and "why TEXT".
 _ASK = r"""
 name=$1 job=$2 dir=$3
 [ -n "$job" ] || find
@@ -268,8 +273,9 @@ done
 """
 
 
-# $1 job id, $2 a pattern of command lines for grep -E, $3 process_command.LOOK, $4 INSIDE. Prints "phase PHASE",
-# "state TEXT", "host NODE" and "why TEXT"; of a job that runs, also what INSIDE prints, or "refused WHY".
+# $1 job id, $2 a pattern of command lines for grep -E, $3 process_command.LOOK, $4 INSIDE. Prints
+# "phase PHASE", "state TEXT", "host NODE" and "why TEXT"; of a job that runs, also what INSIDE
+# prints, or "refused WHY".
 _FIND = r"""
 job=$1 pattern=$2 read=$3 inside=$4
 phase=unknown
@@ -283,8 +289,8 @@ answer=$(enter sh -c "$inside" sh "$pattern" "$read" 2>&1) ||
 printf '%s\n' "$answer"
 """
 
-# Runs in the job. $1 the pattern, $2 LOOK. Prints "proc PID PARENT" and the command of each process of this job whose
-# command line has the pattern.
+# Runs in the job. $1 the pattern, $2 LOOK. Prints "proc PID PARENT" and the command of each process
+# of this job whose command line has the pattern.
 INSIDE = r"""
 for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n 64); do
     dir=${file%/cmdline} pid=${file%/cmdline} pid=${pid#/proc/}
@@ -298,24 +304,24 @@ exit 0
 
 
 def find(scheduler: str) -> str:
-    """Return the shell script that prints the commands of the processes of a job. `scheduler` is the shell code that
-    defines the scheduler's functions."""
+    """Return the shell script that prints the commands of the processes of a job. `scheduler` is
+    the shell code that defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_FIND}"
 
 
 def keep(scheduler: str) -> str:
-    """Return the shell script of the keeper, the process that submits a job and follows it. `scheduler` is the shell
-    code that defines the scheduler's functions."""
+    """Return the shell script of the keeper, the process that submits a job and follows it.
+    `scheduler` is the shell code that defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_KEEP}"
 
 
 def stop(scheduler: str) -> str:
-    """Return the shell script that cancels a job and waits for its end. `scheduler` is the shell code that defines the
-    scheduler's functions."""
+    """Return the shell script that cancels a job and waits for its end. `scheduler` is the shell
+    code that defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_STOP}"
 
 
 def ask(scheduler: str) -> str:
-    """Return the shell script that prints the state of a job. `scheduler` is the shell code that defines the
-    scheduler's functions."""
+    """Return the shell script that prints the state of a job. `scheduler` is the shell code that
+    defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_ASK}"

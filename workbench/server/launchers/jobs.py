@@ -1,8 +1,9 @@
-"""The common part of the launchers of all schedulers: the server is a batch job on a node of a cluster, which may be
-another machine than the login host.
+"""The common part of the launchers of all schedulers: the server is a batch job on a node of a
+cluster, which may be another machine than the login host.
 
-The job's script and the keeper are constant shell code (job_scripts.py). The command line of the server is written into
-the file `server` of the run directory. The nodes and the login host must see that directory under the same path.
+The job's script and the keeper are constant shell code (job_scripts.py). The command line of the
+server is written into the file `server` of the run directory. The nodes and the login host must see
+that directory under the same path.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ _JOB_ID = re.compile(
 _LISTS = "`workbench jobs` lists your jobs"
 _LOCAL_FILE_SYSTEMS = frozenset({"ext2/ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
 
-# $1 directory, which may be missing, $2 number of programs, the programs, then the command that prints the names of the
-# nodes. Prints "missing PROGRAM", "host NAME", "files TYPE OF FILE SYSTEM", "node NAME" and "refused WHY".
+# $1 directory, which may be missing, $2 number of programs, the programs, then the command that
+# prints the names of the nodes. Prints "missing PROGRAM", "host NAME", "files TYPE OF FILE SYSTEM",
+# "node NAME" and "refused WHY".
 _CHECK = r"""
 dir=$1 count=$2
 shift 2
@@ -62,9 +64,10 @@ fi"""
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler of cluster jobs, such as Slurm. `name` is its value for the option --as, `functions` the shell
-    functions that job_scripts.py describes, and `nodes` the command that prints the names of its nodes. `enters` says
-    whether a command can be run inside one of its running jobs."""
+    """A scheduler of cluster jobs, such as Slurm. `name` is its value for the option --as,
+    `functions` the shell functions that job_scripts.py describes, and `nodes` the command that
+    prints the names of its nodes. `enters` says whether a command can be run inside one of its
+    running jobs."""
 
     name: str
     title: str
@@ -75,8 +78,8 @@ class Scheduler:
 
 
 class JobLauncher(ABC):
-    """Starts servers as jobs of a scheduler. The program, the model and the port of such a server are those of a
-    compute node, so the login host cannot check them."""
+    """Starts servers as jobs of a scheduler. The program, the model and the port of such a server
+    are those of a compute node, so the login host cannot check them."""
 
     scheduler: Scheduler
     stop_s = STOP_S
@@ -100,17 +103,23 @@ class JobLauncher(ABC):
 
     @abstractmethod
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        """Return the command that puts the job back into the scheduler's queue; () if the job has not been submitted
-        yet."""
+        """Return the command that puts the job back into the scheduler's queue; () if the job has
+        not been submitted yet."""
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        """Return findings about a job that cannot run as planned: missing programs, a scheduler that does not answer, a
-        server that would listen only on its node, or a run directory that nodes may not see."""
+        """Return findings about a job that cannot run as planned: missing programs, a scheduler
+        that does not answer, a server that would listen only on its node, or a run directory that
+        nodes may not see."""
         try:
             _server_file(launch)
         except InputError as error:
             return (Finding(Level.ERROR, "job.words", error.message, fix=error.next_step),)
-        words = (launch.run_dir, str(len(self.scheduler.programs)), *self.scheduler.programs, *self.scheduler.nodes)
+        words = (
+            launch.run_dir,
+            str(len(self.scheduler.programs)),
+            *self.scheduler.programs,
+            *self.scheduler.nodes,
+        )
         done = await host.run(sh(_CHECK, *words), timeout_s=_ASK_S)
         facts: dict[str, list[str]] = {}
         for line in done.out.splitlines():
@@ -127,7 +136,12 @@ class JobLauncher(ABC):
         if refused := facts.get("refused"):
             fix = f"run `{shlex.join(self.scheduler.nodes)}` on the login host: it shows the error"
             return [
-                Finding(Level.ERROR, "job.scheduler", f"{self.scheduler.title} does not answer: {refused[0]}", fix=fix)
+                Finding(
+                    Level.ERROR,
+                    "job.scheduler",
+                    f"{self.scheduler.title} does not answer: {refused[0]}",
+                    fix=fix,
+                )
             ]
         found: list[Finding] = []
         own = {name.split(".")[0] for name in (*facts.get("host", ()), "localhost", "")}
@@ -137,17 +151,29 @@ class JobLauncher(ABC):
         request, needed = _request(launch), launch.plan.gpu_count
         asked = request.gpus_text.rpartition(":")[2]
         if 0 < int(asked) < needed:
-            text = f"the job asks for {asked} GPUs, but the parallel sizes of the plan need {needed}"
-            found.append(Finding(Level.WARN, "job.too-few-gpus", text, fix=f"use --run-option gpus={needed}"))
+            text = (
+                f"the job asks for {asked} GPUs, but the parallel sizes of the plan need {needed}"
+            )
+            found.append(
+                Finding(Level.WARN, "job.too-few-gpus", text, fix=f"use --run-option gpus={needed}")
+            )
         if VISIBLE_TO_CUDA in launch.env:
-            text = f"{VISIBLE_TO_CUDA} of the plan is left out: {title} sets it for the GPUs that it assigns"
-            found.append(Finding(Level.WARN, "job.gpus", text, VISIBLE_TO_CUDA, "use --run-option gpus=N"))
+            text = (
+                f"{VISIBLE_TO_CUDA} of the plan is left out: {title} sets it for the GPUs "
+                "that it assigns"
+            )
+            found.append(
+                Finding(Level.WARN, "job.gpus", text, VISIBLE_TO_CUDA, "use --run-option gpus=N")
+            )
         return found
 
     def command(self, launch: Launch) -> Command:
         files = self._files(launch)
         return Command(
-            self.submit(_request(launch), launch.run_dir), files=files, host=launch.address, port=launch.port
+            self.submit(_request(launch), launch.run_dir),
+            files=files,
+            host=launch.address,
+            port=launch.port,
         )
 
     def _files(self, launch: Launch) -> Mapping[str, str]:
@@ -161,7 +187,8 @@ class JobLauncher(ABC):
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         script = job_scripts.keep(self.scheduler.functions)
-        files = {"server": _server_file(launch)}  # for other Workbenches, which cannot read the process of another node
+        # for other Workbenches, which cannot read the process of another node
+        files = {"server": _server_file(launch)}
         return Keeper(sh(script, launch.run_dir, handle, "follow"), files=files)
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
@@ -169,20 +196,29 @@ class JobLauncher(ABC):
         words = (job_name_of(launch.run_id), launched.handle or "", launch.run_dir)
         done = await host.run(sh(script, *words), timeout_s=_ASK_S, check=True)
         seen = dict(line.partition(" ")[::2] for line in done.out.splitlines())
-        phase, job, code = seen.get("phase", "unknown"), seen.get("job") or None, seen.get("code", "")
+        phase, job, code = (
+            seen.get("phase", "unknown"),
+            seen.get("job") or None,
+            seen.get("code", ""),
+        )
         if phase == "unknown":
             why = seen.get("why") or done.problem
             raise HostError(
                 f"{self.scheduler.title} does not answer: {why}",
                 host=host.name,
-                next_step="wait: the job and its log are kept, and Workbench asks the scheduler again",
+                next_step="wait: the job and its log are kept, and Workbench asks the scheduler "
+                "again",
             )
         if phase in ("queued", "running"):
             return Fate(True, job)
         secrets = (f"{launch.run_dir}/{name}" for name in ("server", "environment"))
         await host.run(["rm", "-f", "--", *secrets])  # a keeper that was killed has left them
         state = seen.get("state") if phase == "ended" else "the scheduler no longer knows it"
-        ended = f"job {job} ended: {state}" if job else "the job was not submitted before its keeper was lost"
+        ended = (
+            f"job {job} ended: {state}"
+            if job
+            else ("the job was not submitted before its keeper was lost")
+        )
         return Fate(False, job, ended, whole_number(code))
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
@@ -192,7 +228,8 @@ class JobLauncher(ABC):
         done = await host.run(sh(script, *words), timeout_s=self.stop_s + _ASK_S)
         if done.returncode != 0:
             raise ServerError(
-                f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem} (run {launch.run_id})",
+                f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem} "
+                f"(run {launch.run_id})",
                 host=host.name,
                 command=shlex.join((self.scheduler.programs[-1], job or name)),
                 next_step="stop the run again; the job and its log are kept",
@@ -207,14 +244,18 @@ class JobLauncher(ABC):
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         if not _JOB_ID.fullmatch(handle):
             raise ServerError(
-                f"{handle!r} is not the id of a {self.scheduler.title} job", host=host.name, next_step=_LISTS
+                f"{handle!r} is not the id of a {self.scheduler.title} job",
+                host=host.name,
+                next_step=_LISTS,
             )
         if not self.scheduler.enters:
             raise ServerError(
-                f"Workbench cannot follow the server in the job {handle}: {self.scheduler.title} has no command "
+                f"Workbench cannot follow the server in the job {handle}: {self.scheduler.title} "
+                "has no command "
                 "that runs a program inside a running job",
                 host=host.name,
-                next_step="`workbench jobs` shows the job's NODE; benchmark with `workbench bench --url http://NODE:PORT`",
+                next_step="`workbench jobs` shows the job's NODE; benchmark with `workbench bench "
+                "--url http://NODE:PORT`",
             )
         script = job_scripts.find(self.scheduler.functions)
         words = (handle, server_patterns(), process_command.LOOK, job_scripts.INSIDE)
@@ -223,22 +264,27 @@ class JobLauncher(ABC):
         seen = dict(line.partition(" ")[::2] for line in about.splitlines())
         if seen.get("phase") != "running":
             state = seen.get("state") or seen.get("why") or "not known to the scheduler"
-            raise ServerError(f"the job {handle} does not run: {clean(state)}", host=host.name, next_step=_LISTS)
+            raise ServerError(
+                f"the job {handle} does not run: {clean(state)}", host=host.name, next_step=_LISTS
+            )
         found = _outermost(processes)
         if found is None:
             why = f": {clean(seen['refused'])}" if seen.get("refused") else ""
             raise ServerError(
-                f"no server of a known engine was found in the job {handle} on {clean(seen.get('host', ''))}{why}",
+                f"no server of a known engine was found in the job {handle} on "
+                f"{clean(seen.get('host', ''))}{why}",
                 host=host.name,
-                next_step="if the server is still starting, try again later; `workbench jobs` lists your jobs",
+                next_step="if the server is still starting, try again later; `workbench jobs` "
+                "lists your jobs",
             )
-        return Adoptable(handle, found.argv, found.env or {}, found.workdir)  # its keeper reports the node
+        # its keeper reports the node
+        return Adoptable(handle, found.argv, found.env or {}, found.workdir)
 
 
 def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
-    """Return the command of the first process that starts an engine and whose parent does not; None if there is none.
-    `processes` has one text for each process: a line with its id and its parent's id, then its command as
-    process_command.LOOK prints it."""
+    """Return the command of the first process that starts an engine and whose parent does not; None
+    if there is none. `processes` has one text for each process: a line with its id and its parent's
+    id, then its command as process_command.LOOK prints it."""
     found: dict[str, tuple[str, ProcessCommand]] = {}
     for text in processes:
         ids, _, rest = text.partition("\n")
@@ -250,7 +296,8 @@ def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
 
 
 def job_name_of(run_id: str) -> str:
-    """Return the name of the scheduler's job for a run: at most 15 characters, which all versions of PBS accept."""
+    """Return the name of the scheduler's job for a run: at most 15 characters, which all versions
+    of PBS accept."""
     words = run_id.split("-")
     return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "workbench"
 
@@ -260,26 +307,32 @@ def _request(launch: Launch) -> JobRequest:
 
 
 def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
-    """Return findings about problems of a server that runs on `node`, another machine than this host. `files` is the
-    type of the file system that contains the run directory."""
+    """Return findings about problems of a server that runs on `node`, another machine than this
+    host. `files` is the type of the file system that contains the run directory."""
     found: list[Finding] = []
     if launch.address in ("localhost", "::1") or launch.address.startswith("127."):
-        text = f"the server would listen on {launch.address} of its node only, where this host does not reach it"
+        text = (
+            f"the server would listen on {launch.address} of its node only, where this host "
+            "does not reach it"
+        )
         fix = "set host=0.0.0.0, and an API key, because users of the cluster then reach the port"
         change = (PlanChange("host", "0.0.0.0"),)
         found.append(Finding(Level.ERROR, "job.loopback", text, "host", fix, changes=change))
     if files in _LOCAL_FILE_SYSTEMS:
         place = posixpath.dirname(launch.run_dir)
-        text = f"{place} is on a local file system ({files}): nodes such as {node} may not see the run directory"
+        text = (
+            f"{place} is on a local file system ({files}): nodes such as {node} may not see "
+            "the run directory"
+        )
         fix = "set XDG_STATE_HOME on the login host to a directory that all nodes see"
         found.append(Finding(Level.WARN, "job.files", text, fix=fix))
     return found
 
 
 def _server_file(launch: Launch) -> str:
-    """Return the content of the file `server`: shell code that sets the server's environment and working directory, and
-    its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out, because the scheduler sets it. Raises InputError for
-    an invalid variable name or a NUL byte."""
+    """Return the content of the file `server`: shell code that sets the server's environment and
+    working directory, and its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out, because
+    the scheduler sets it. Raises InputError for an invalid variable name or a NUL byte."""
     lines = []
     for name, value in launch.env.items():
         if not VARIABLE_NAME.fullmatch(name):
@@ -291,5 +344,8 @@ def _server_file(launch: Launch) -> str:
     lines.append(f"cd -- {shlex.quote(launch.workdir)} || exit 1" if launch.workdir else "cd")
     lines.append(f"set -- {shlex.join(launch.argv)}")
     if any("\0" in line for line in lines):
-        raise InputError("the server's command line or environment contains a NUL byte, which a shell cannot pass on")
+        raise InputError(
+            "the server's command line or environment contains a NUL byte, which a "
+            "shell cannot pass on"
+        )
     return "\n".join(lines) + "\n"

@@ -1,9 +1,10 @@
 """The Launcher protocol, its inputs and results, and the file in which a keeper reports.
 
-A keeper is the process that follows a server for Workbench. It reports `handle` (unit, container or job id) as soon as
-the server has one, `began_unix_s` once the server's process runs, `pid` if that process is on the host, and `ended`
-when the server has ended. If a keeper has exited without reporting `ended`, the server may still live, and Workbench
-asks the launcher (server/launched_runs.py). SIGTERM ends a keeper, but not its server.
+A keeper is the process that follows a server for Workbench. It reports `handle` (unit, container or
+job id) as soon as the server has one, `began_unix_s` once the server's process runs, `pid` if that
+process is on the host, and `ended` when the server has ended. If a keeper has exited without
+reporting `ended`, the server may still live, and Workbench asks the launcher
+(server/launched_runs.py). SIGTERM ends a keeper, but not its server.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_text import clean, whole_number
 
 _DIGITS = 11  # of the numbers in it: times until the year 5138, and process ids
-FILE = "launched"  # in the run directory; the keeper replaces it as a whole (write to a new file, then `mv`)
+# in the run directory; the keeper replaces it as a whole (write to a new file, then `mv`)
+FILE = "launched"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher must know about a server that is to be started or was started. `argv` and `env` are those of the
-    engine. Their secrets are present at the start and masked later. `run_dir` is the run's directory on the host."""
+    """What a launcher must know about a server that is to be started or was started. `argv` and
+    `env` are those of the engine. Their secrets are present at the start and masked later.
+    `run_dir` is the run's directory on the host."""
 
     run_id: str
     run_dir: str
-    plan: LaunchPlan  # `plan.run_options` are the launcher's own options, `plan.image` is the container image
+    # `plan.run_options` are the launcher's own options, `plan.image` is the container image
+    plan: LaunchPlan
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
@@ -41,13 +45,16 @@ class Launch:
 def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
     """Return the input for a launcher: the run with its plan and the engine's command."""
     files, host, port = command.open_files, command.host, command.port
-    return Launch(run_id, run_dir, plan, command.argv, command.env, command.workdir, files, host, port)
+    return Launch(
+        run_id, run_dir, plan, command.argv, command.env, command.workdir, files, host, port
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """The command of a keeper, the process that starts and follows a server. `env` is its environment, with the
-    server's secrets. `files` has the texts to write into the run directory before the start, by relative path."""
+    """The command of a keeper, the process that starts and follows a server. `env` is its
+    environment, with the server's secrets. `files` has the texts to write into the run directory
+    before the start, by relative path."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -56,26 +63,33 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What a keeper, the process that follows a server for Workbench, has reported in the file `launched`. Each line of
-    the file has a key, a space and a value. None means that the keeper has not reported the value."""
+    """What a keeper, the process that follows a server for Workbench, has reported in the file
+    `launched`. Each line of the file has a key, a space and a value. None means that the keeper has
+    not reported the value."""
 
     handle: str | None = None  # the unit, the container or the job id
-    state: str | None = None  # in the launcher's words, such as "PENDING (Resources)" or "pulling the image, 40 %"
-    node: str | None = None  # the address at which the server's port is reached from the host; None: the host's own
+    # in the launcher's words, such as "PENDING (Resources)" or "pulling the image, 40 %"
+    state: str | None = None
+    # the address at which the server's port is reached from the host; None: the host's own
+    node: str | None = None
     pid: int | None = None  # of the server's first process on the host
     restarts: int | None = None  # by the launcher, since the run began
     ends_unix_s: float | None = None  # when the launcher ends the server (walltime)
     image: str | None = None  # with its digest
     gpus: tuple[str, ...] = ()  # indices or UUIDs of the GPUs that the launcher gave to the server
-    began_unix_s: float | None = None  # when the server's present process was started; None: it waits (queue, pull)
-    ended: str | None = None  # why the server has ended, in the launcher's words, such as "oom-kill" or "TIMEOUT"
-    exit_code: int | None = None  # of the server, once it has ended; 128 + n for signal n; None: not known
+    # when the server's present process was started; None: it waits (queue, pull)
+    began_unix_s: float | None = None
+    # why the server has ended, in the launcher's words, such as "oom-kill" or "TIMEOUT"
+    ended: str | None = None
+    # of the server, once it has ended; 128 + n for signal n; None: not known
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What a launcher such as Slurm reports about a server after the process that followed it for Workbench has ended.
-    `lives` is also true for a server that is still waiting to start. `ended` is the reason for the server's end."""
+    """What a launcher such as Slurm reports about a server after the process that followed it for
+    Workbench has ended. `lives` is also true for a server that is still waiting to start. `ended`
+    is the reason for the server's end."""
 
     lives: bool
     handle: str | None = None
@@ -85,87 +99,94 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Adoptable:
-    """A server that was started through a launcher, but not by Workbench. `argv` is the command line of its process,
-    `env` its environment. Both contain its secrets."""
+    """A server that was started through a launcher, but not by Workbench. `argv` is the command
+    line of its process, `env` its environment. Both contain its secrets."""
 
     handle: str  # in its full form
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)  # as far as this user may read it
     workdir: str | None = None
-    address: str | None = None  # where its port is reached from the host; None: what the server binds to
+    # where its port is reached from the host; None: what the server binds to
+    address: str | None = None
     port: int | None = None  # None: the one on its command line, or the engine's usual one
     image: str | None = None
 
 
 class Launcher(Protocol):
-    """A program that runs servers on a host in place of Workbench itself. `name` is its value for the option --as."""
+    """A program that runs servers on a host in place of Workbench itself. `name` is its value for
+    the option --as."""
 
     name: str
     start_program: str  # the program on the host that starts a server, such as "sbatch"
     stop_s: float  # `stop` may take this long
-    looks_at: frozenset[str]  # of {"files", "port"}: those of the host that the server uses, checked before its start
+    # of {"files", "port"}: those of the host that the server uses, checked before its start
+    looks_at: frozenset[str]
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        """Return findings about problems of this start, such as a missing program or image, or a lack of permission. A
-        finding of the level ERROR prevents the start."""
+        """Return findings about problems of this start, such as a missing program or image, or a
+        lack of permission. A finding of the level ERROR prevents the start."""
         ...
 
     def command(self, launch: Launch) -> Command:
-        """Return the command that starts the server through the launcher's program. It is shown to the user before the
-        start, and the user could run it. Its `files` has the files that the command needs, such as a job script."""
+        """Return the command that starts the server through the launcher's program. It is shown to
+        the user before the start, and the user could run it. Its `files` has the files that the
+        command needs, such as a job script."""
         ...
 
     def keeper(self, launch: Launch) -> Keeper:
-        """Return the command of the keeper, the process that starts the server and follows it until the server ends."""
+        """Return the command of the keeper, the process that starts the server and follows it until
+        the server ends."""
         ...
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        """Return the command of a keeper, a process that follows a server, for a server that already runs as the unit,
-        container or job `handle`. This keeper does not start the server."""
+        """Return the command of a keeper, a process that follows a server, for a server that
+        already runs as the unit, container or job `handle`. This keeper does not start the server.
+        """
         ...
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        """Ask the launcher's program whether the server of a run lives. The server is found by its handle (unit,
-        container or job id), or by the run id if no handle was reported. Raises HostError if the program cannot
-        tell."""
+        """Ask the launcher's program whether the server of a run lives. The server is found by its
+        handle (unit, container or job id), or by the run id if no handle was reported. Raises
+        HostError if the program cannot tell."""
         ...
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
-        """Stop the server through the launcher's program, and wait up to the attribute `stop_s` (seconds) for its end.
-        Also works for a server that is still queued, has ended or was never started. Raises HostError or ServerError if
-        the program refuses."""
+        """Stop the server through the launcher's program, and wait up to the attribute `stop_s`
+        (seconds) for its end. Also works for a server that is still queued, has ended or was never
+        started. Raises HostError or ServerError if the program refuses."""
         ...
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        """Return the command that restarts the server in the same unit, container or job; () if the launcher has no
-        such command."""
+        """Return the command that restarts the server in the same unit, container or job; () if the
+        launcher has no such command."""
         ...
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
-        """Run the command that `restart_command` returns. Raises HostError or ServerError if the launcher's program
-        refuses."""
+        """Run the command that `restart_command` returns. Raises HostError or ServerError if the
+        launcher's program refuses."""
         ...
 
     def installed(self, launch: Launch) -> str | None:
-        """Return the name of the systemd unit that a start of the server installs and that stays after a stop; None if
-        there is none."""
+        """Return the name of the systemd unit that a start of the server installs and that stays
+        after a stop; None if there is none."""
         ...
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
-        """Remove what the start of an ended server has installed on the host, such as a systemd unit. Return the paths
-        that were removed. Raises ServerError for files that Workbench did not write."""
+        """Remove what the start of an ended server has installed on the host, such as a systemd
+        unit. Return the paths that were removed. Raises ServerError for files that Workbench did
+        not write."""
         ...
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
-        """Return the server that runs as the unit, container or job `handle`. `options` are the launcher's options that
-        the user gave with --run-option. Raises ServerError if that unit, container or job does not exist or does not
-        run."""
+        """Return the server that runs as the unit, container or job `handle`. `options` are the
+        launcher's options that the user gave with --run-option. Raises ServerError if that unit,
+        container or job does not exist or does not run."""
         ...
 
 
 def parse_launched(data: bytes | None) -> Launched | None:
-    """Return the content of the file `launched`; None for an empty or missing file. Unknown keys and damaged values are
-    left out."""
+    """Return the content of the file `launched`; None for an empty or missing file. Unknown keys
+    and damaged values are left out."""
     if not data:
         return None
     values = dict(line.partition(" ")[::2] for line in clean(data, lines=True).splitlines())
@@ -193,7 +214,8 @@ def parse_launched(data: bytes | None) -> Launched | None:
 
 
 def encode_launched(launched: Launched) -> bytes:
-    """Return the bytes to write into the file `launched`, in the format that `parse_launched` reads."""
+    """Return the bytes to write into the file `launched`, in the format that `parse_launched`
+    reads."""
     lines = []
     for each in fields(launched):
         value = getattr(launched, each.name)

@@ -1,8 +1,9 @@
 """The launcher `pbs`: a server as a batch job of PBS Pro, OpenPBS or Torque.
 
-A job that signal n ended has the Exit_status 256 + n. The status is negative if PBS itself ended the job: -29 for the
-walltime, -27 for the memory (JOB_EXEC_KILL_* in job.h of OpenPBS). `qstat -x` includes ended jobs in PBS Pro, but
-selects XML output in Torque. A preempted job is suspended, or put back into the queue; run_count counts its starts.
+A job that signal n ended has the Exit_status 256 + n. The status is negative if PBS itself ended
+the job: -29 for the walltime, -27 for the memory (JOB_EXEC_KILL_* in job.h of OpenPBS). `qstat -x`
+includes ended jobs in PBS Pro, but selects XML output in Torque. A preempted job is suspended, or
+put back into the queue; run_count counts its starts.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from workbench.model.job_request import JobRequest, pbs_words
 from workbench.server.launchers.jobs import JobLauncher, Scheduler
 from workbench.server.launchers.launcher import Launch, Launched
 
-# The first two options of `submit` are the resources of the node, for PBS Pro and for Torque. qsub takes the directory
-# from which it runs. qstat continues a long value on lines that begin with a tab.
+# The first two options of `submit` are the resources of the node, for PBS Pro and for Torque. qsub
+# takes the directory from which it runs. qstat continues a long value on lines that begin with a
+# tab.
 _FUNCTIONS = r"""
 pro() {
     [ -n "${kind-}" ] || case $(qstat --version 2>&1) in *pbs_version*) kind=pro ;; *) kind=torque ;; esac

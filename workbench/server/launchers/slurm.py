@@ -6,8 +6,8 @@ from workbench.model.job_request import JobRequest, slurm_words
 from workbench.server.launchers.jobs import JobLauncher, Scheduler
 from workbench.server.launchers.launcher import Launch, Launched
 
-# squeue shows a job for some minutes after its end (MinJobAge). The output path of sbatch has "%" for patterns.
-# A job that is gone is looked up in the accounting, which small clusters lack.
+# squeue shows a job for some minutes after its end (MinJobAge). The output path of sbatch has "%"
+# for patterns. A job that is gone is looked up in the accounting, which small clusters lack.
 _FUNCTIONS = r"""
 submit() {
     output=$(printf %s "$dir/job.out" | sed 's/%/%%/g')

@@ -1,10 +1,11 @@
-"""Servers as units of the user's or the system's systemd. By default a unit is transient: no unit file
-is installed.
+"""Servers as units of the user's or the system's systemd. By default a unit is transient: no unit
+file is installed.
 
-The unit runs the engine's own command with the environment that a process of Workbench would have. The environment is
-in the file `environment` of the run directory, which only the user can read. Every user of the host may call `systemctl
-show`: it shows the run directory, the command line and the limits, but no environment variable. The keeper polls the
-unit, and copies its journal. A unit whose main process ends stays loaded until the keeper has read how it ended.
+The unit runs the engine's own command with the environment that a process of Workbench would have.
+The environment is in the file `environment` of the run directory, which only the user can read.
+Every user of the host may call `systemctl show`: it shows the run directory, the command line and
+the limits, but no environment variable. The keeper polls the unit, and copies its journal. A unit
+whose main process ends stays loaded until the keeper has read how it ended.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch,
 from workbench.server.process_command import read_command
 
 WORD = "systemd"
-OLDEST = 236  # the first version whose `systemctl show` tells of a unit that is gone instead of failing
+# the first version whose `systemctl show` tells of a unit that is gone instead of failing
+OLDEST = 236
 STOP_S = 15  # from SIGTERM to SIGKILL
 _LIVING = frozenset({"active", "activating", "reloading", "deactivating", "refreshing"})
 
@@ -46,7 +48,9 @@ class Systemd:
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         scope, unit = _scope(launch.plan.run_options), _new_unit(launch)
-        done = await host.run(sh(script.CHECK, _manager(launch.plan.run_options, launch.may_sudo), unit))
+        done = await host.run(
+            sh(script.CHECK, _manager(launch.plan.run_options, launch.may_sudo), unit)
+        )
         seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
         return tuple(_problems(scope, unit, seen))
 
@@ -57,7 +61,12 @@ class Systemd:
             files = {_new_unit(launch): unit_text(launch)}
             argv = ["systemctl", f"--{scope}", *start, _new_unit(launch)]
             return Command(tuple(argv), launch.env, files, host=launch.address, port=launch.port)
-        argv = ["systemd-run", f"--{scope}", f"--unit={unit_of(launch.run_id)}", *_properties(launch)]
+        argv = [
+            "systemd-run",
+            f"--{scope}",
+            f"--unit={unit_of(launch.run_id)}",
+            *_properties(launch),
+        ]
         argv += [f"--setenv={name}" for name in launch.env]
         argv += [f"--working-directory={launch.workdir}"] if launch.workdir else []
         words = (*argv, "--", *map(literal, launch.argv))
@@ -73,7 +82,8 @@ class Systemd:
         return Keeper(argv, launch.env)
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        # The journal of a unit of the run is followed from its beginning, that of another unit from its present start.
+        # The journal of a unit of the run is followed from its beginning, that of another unit from
+        # its present start.
         since = "all" if handle == unit_of(launch.run_id) else "start"
         scope = _manager(launch.plan.run_options, launch.may_sudo)
         return Keeper(sh(script.KEEPER, "follow", launch.run_dir, handle, scope, since))
@@ -82,28 +92,46 @@ class Systemd:
         unit = _unit(launch, launched)
         seen = await self._show(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
-        if (state in _LIVING and sub != "exited") or seen.get("Job", "0") not in ("", "0"):  # a job is due at boot
+        # a job is due at boot
+        if (state in _LIVING and sub != "exited") or seen.get("Job", "0") not in ("", "0"):
             return Fate(True, unit)
         # What a keeper that was killed has left: the environment, and the failed unit.
         await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])
         if unit == unit_of(launch.run_id) and state == "failed":
             await self._systemctl(host, launch.plan.run_options, "reset-failed", "--", unit)
         if seen.get("LoadState") == "not-found":
-            return Fate(False, unit, f"{unit} is gone: it was stopped from outside, or the host was restarted")
+            return Fate(
+                False,
+                unit,
+                f"{unit} is gone: it was stopped from outside, or the host was restarted",
+            )
         if seen.get("ExecMainCode") in (None, "", "0"):
-            return Fate(False, unit, f"{unit} is {state}: it was not started again after the host was restarted")
+            return Fate(
+                False,
+                unit,
+                f"{unit} is {state}: it was not started again after the host was restarted",
+            )
         code = int(seen.get("ExecMainStatus") or 0)
         killed = seen.get("ExecMainCode") in ("2", "3")
-        return Fate(False, unit, f"{unit} ended: {seen.get('Result') or state}", 128 + code if killed else code)
+        return Fate(
+            False,
+            unit,
+            f"{unit} ended: {seen.get('Result') or state}",
+            128 + code if killed else code,
+        )
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         unit = _unit(launch, launched)
-        done = await self._systemctl(host, launch.plan.run_options, "stop", "--", unit, timeout_s=self.stop_s)
+        done = await self._systemctl(
+            host, launch.plan.run_options, "stop", "--", unit, timeout_s=self.stop_s
+        )
         if done.returncode not in (0, 5):  # 5: not loaded
             raise ServerError(
                 f"systemd did not stop the unit {unit}: {done.problem}",
                 host=host.name,
-                command=shlex.join(("systemctl", f"--{_scope(launch.plan.run_options)}", "stop", unit)),
+                command=shlex.join(
+                    ("systemctl", f"--{_scope(launch.plan.run_options)}", "stop", unit)
+                ),
                 next_step="run the command `systemctl stop` on the host; it may need root",
             )
 
@@ -137,7 +165,8 @@ class Systemd:
                 f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
                 host=host.name,
                 command=f"systemctl --{_scope(options)} cat {_new_unit(launch)}",
-                next_step="read the unit file with `systemctl cat`, and delete it if the unit is not needed",
+                next_step="read the unit file with `systemctl cat`, and delete it if the unit is "
+                "not needed",
             )
         return done.out.splitlines()
 
@@ -145,18 +174,26 @@ class Systemd:
         unit = handle if "." in handle else f"{handle}.service"
         if set("*?[") & set(unit):  # systemctl would restart every unit that it matches
             raise ServerError(
-                f"{unit} is a pattern, not a unit name", host=host.name, next_step="name one unit, without *, ? and ["
+                f"{unit} is a pattern, not a unit name",
+                host=host.name,
+                next_step="name one unit, without *, ? and [",
             )
         seen = await self._show(host, options, unit)
         pid = int(seen.get("MainPID") or 0)
         if not pid:
-            state = "not found" if seen.get("LoadState") == "not-found" else seen.get("ActiveState") or "unknown"
+            state = (
+                "not found"
+                if seen.get("LoadState") == "not-found"
+                else seen.get("ActiveState") or "unknown"
+            )
             other = "system" if _scope(options) == "user" else "user"
             raise ServerError(
-                f"the unit {unit} is not running: it is {state} in the {_scope(options)}'s service manager",
+                f"the unit {unit} is not running: it is {state} in the {_scope(options)}'s service "
+                "manager",
                 host=host.name,
                 command=shlex.join(("systemctl", f"--{_scope(options)}", "status", unit)),
-                next_step=f"start the unit, or use --run-option scope={other} if the {other}'s manager runs it",
+                next_step=f"start the unit, or use --run-option scope={other} if the {other}'s "
+                "manager runs it",
             )
         command = (await read_command(host, pid)).cleaned()
         return Adoptable(unit, command.argv, command.env or {}, command.workdir)
@@ -165,41 +202,52 @@ class Systemd:
         names = "LoadState,ActiveState,SubState,Job,MainPID,Result,ExecMainCode,ExecMainStatus"
         done = await self._systemctl(host, options, "show", f"--property={names}", "--", unit)
         if done.returncode:
-            raise HostError(f"`systemctl show` failed for the unit {unit}: {done.problem}", host=host.name)
+            raise HostError(
+                f"`systemctl show` failed for the unit {unit}: {done.problem}", host=host.name
+            )
         return dict(line.partition("=")[::2] for line in done.out.splitlines())
 
     async def _systemctl(
         self, host: Host, options: Mapping[str, str], *words: str, timeout_s: float = 30.0
     ) -> Completed:
         try:
-            return await host.run(sh(script.SYSTEMCTL, _manager(options, host.may_sudo), *words), timeout_s=timeout_s)
+            return await host.run(
+                sh(script.SYSTEMCTL, _manager(options, host.may_sudo), *words), timeout_s=timeout_s
+            )
         except CommandTimeout as error:
             raise ServerError(
                 error.message,
                 host=host.name,
-                next_step="run `systemctl status` for the unit on the host: it shows what the unit is doing",
+                next_step="run `systemctl status` for the unit on the host: it shows what the unit "
+                "is doing",
             ) from None
 
 
 def unit_text(launch: Launch) -> str:
-    """Return the text of the unit file for an installed unit. The environment is not part of the text: it is in another
-    file, which only the user can read."""
+    """Return the text of the unit file for an installed unit. The environment is not part of the
+    text: it is in another file, which only the user can read."""
     command = " ".join(quoted(literal(word)) for word in _program(launch, _home_of(launch)))
     target = "default.target" if _scope(launch.plan.run_options) == "user" else "multi-user.target"
     lines = [script.WRITTEN_BY, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
-    lines += ["After=network-online.target", "", "[Service]", *_settings(launch), f"ExecStart={command}"]
+    lines += [
+        "After=network-online.target",
+        "",
+        "[Service]",
+        *_settings(launch),
+        f"ExecStart={command}",
+    ]
     return "\n".join([*lines, "", "[Install]", f"WantedBy={target}", ""])
 
 
 def _program(launch: Launch, home: str) -> tuple[str, ...]:
-    """Return the command line of the unit: a shell that reads the server's environment from a file in the directory
-    `home`, and then runs the server."""
+    """Return the command line of the unit: a shell that reads the server's environment from a file
+    in the directory `home`, and then runs the server."""
     return ("/bin/sh", "-c", script.SERVER, "sh", home, launch.workdir or "", *launch.argv)
 
 
 def _installed(launch: Launch) -> str:
-    """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also started at boot), or ""
-    for a transient unit."""
+    """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also
+    started at boot), or "" for a transient unit."""
     kind = value_of(WORD, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 
@@ -208,13 +256,16 @@ def _new_unit(launch: Launch) -> str:
     """Return the name of the unit that a start of `launch` creates."""
     if not _installed(launch):
         return unit_of(launch.run_id)
-    name = value_of(WORD, launch.plan.run_options, "unit") or f"workbench-{launch.plan.preset_id or launch.plan.engine}"
+    name = (
+        value_of(WORD, launch.plan.run_options, "unit")
+        or f"workbench-{launch.plan.preset_id or launch.plan.engine}"
+    )
     return f"{name.removesuffix('.service')}.service"
 
 
 def _home_of(launch: Launch) -> str:
-    """Return the directory that contains the environment file of an installed unit. It is not the run directory,
-    because the unit must work after that is removed."""
+    """Return the directory that contains the environment file of an installed unit. It is not the
+    run directory, because the unit must work after that is removed."""
     state = posixpath.dirname(posixpath.dirname(launch.run_dir))
     return posixpath.join(state, "units", _new_unit(launch))
 
@@ -233,8 +284,8 @@ def _scope(options: Mapping[str, str]) -> str:
 
 
 def _manager(options: Mapping[str, str], may_sudo: bool) -> str:
-    """Return the word by which the scripts know the service manager of the unit: "user" for the user's, "system" for
-    the system's through sudo, "own" for the system's without sudo."""
+    """Return the word by which the scripts know the service manager of the unit: "user" for the
+    user's, "system" for the system's through sudo, "own" for the system's without sudo."""
     scope = _scope(options)
     return scope if scope == "user" or may_sudo else "own"
 
@@ -250,15 +301,16 @@ def _settings(launch: Launch) -> list[str]:
     restart = value_of(WORD, options, "restart")
     given = [f"TimeoutStopSec={STOP_S}"]
     given += [f"Restart={restart}"] if restart != "no" else []
-    forgets = restart != "always" and not _installed(launch)  # systemd forgets a unit that has succeeded
+    # systemd forgets a unit that has succeeded
+    forgets = restart != "always" and not _installed(launch)
     given += ["RemainAfterExit=yes"] if forgets else []
     given += [f"LimitNOFILE={launch.open_files}"] if launch.open_files else []
     return [*given, *values_of(WORD, options, "property")]
 
 
 def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
-    """Return findings about problems that prevent or endanger a start. `seen` has the values that the script CHECK
-    printed."""
+    """Return findings about problems that prevent or endanger a start. `seen` has the values that
+    the script CHECK printed."""
     version = int(seen.get("version") or 0)
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""
@@ -270,20 +322,39 @@ def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
         fix = "start the server without --as systemd"
     elif problem and scope == "user":
         text = f"the service manager of {user} cannot be reached: {problem}"
-        fix = f"log in as {user}, or run `loginctl enable-linger {user}`, or use --run-option scope=system"
+        fix = (
+            f"log in as {user}, or run `loginctl enable-linger {user}`, or use --run-option "
+            "scope=system"
+        )
     elif problem:
         text = f"{user} may not manage units of the system: {problem}"
-        fix = "allow it in sudoers without a password (systemctl, systemd-run, journalctl), or use scope=user"
-        fix = "use --run-option scope=user, or remove sudo = false" if "hosts.toml" in problem else fix
+        fix = (
+            "allow it in sudoers without a password (systemctl, systemd-run, journalctl), or "
+            "use scope=user"
+        )
+        fix = (
+            ("use --run-option scope=user, or remove sudo = false")
+            if "hosts.toml" in problem
+            else fix
+        )
     elif seen.get("journal"):
         text = f"{user} may not read the journal of the unit: {seen['journal']}"
-        fix = f"add {user} to the group systemd-journal, or make the journal persistent: mkdir /var/log/journal"
+        fix = (
+            f"add {user} to the group systemd-journal, or make the journal persistent: mkdir "
+            "/var/log/journal"
+        )
     elif seen.get("active"):
         text = f"{unit} runs already"
-        fix = f"stop {unit}, follow its server with `workbench adopt systemd:{unit}`, or use --run-option unit=NAME"
+        fix = (
+            f"stop {unit}, follow its server with `workbench adopt systemd:{unit}`, or use "
+            "--run-option unit=NAME"
+        )
     else:
         linger = scope == "user" and seen.get("linger") == "no"
-        text = f"lingering is off for {user}: systemd ends the server when {user}'s last session on the host ends"
+        text = (
+            f"lingering is off for {user}: systemd ends the server when {user}'s last session "
+            "on the host ends"
+        )
         fix = f"run `loginctl enable-linger {user}` on the host"
         return [Finding(Level.WARN, "systemd.linger", text, fix=fix)] if linger else []
     return [Finding(Level.ERROR, "systemd.unusable", text, fix=fix)]

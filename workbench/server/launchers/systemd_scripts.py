@@ -1,11 +1,12 @@
-"""The shell scripts of the launcher `systemd`. Each script is a constant string; inputs are passed as arguments."""
+"""The shell scripts of the launcher `systemd`. Each script is a constant string; inputs are passed
+as arguments."""
 
 from __future__ import annotations
 
 WRITTEN_BY = "# Written by Workbench"  # the first line of an installed unit
 
-# Sets $run, the words before systemctl and its relatives, and $mine, their option. $scope is "user", "system", or
-# "own" for the system without sudo.
+# Sets $run, the words before systemctl and its relatives, and $mine, their option. $scope is
+# "user", "system", or "own" for the system without sudo.
 _MANAGER = r"""
 case $scope in
     user)
@@ -20,8 +21,8 @@ case $scope in
 esac
 """
 
-# Sets $place, the directory of installed units, $user, whom the unit runs as if it is not the caller, and $other, whom
-# the present unit names.
+# Sets $place, the directory of installed units, $user, whom the unit runs as if it is not the
+# caller, and $other, whom the present unit names.
 _PLACE = r"""
 place_of_unit() {
     case $scope in
@@ -34,8 +35,8 @@ place_of_unit() {
 }
 """
 
-# $1 scope, $2 unit, $3 directory with its environment. Removes an installed unit that Workbench has written, and prints
-# the paths that it has removed; or prints why not, and ends with 1.
+# $1 scope, $2 unit, $3 directory with its environment. Removes an installed unit that Workbench has
+# written, and prints the paths that it has removed; or prints why not, and ends with 1.
 UNINSTALL = (
     f"scope=$1 unit=$2 home=$3 written='{WRITTEN_BY}'\n"
     + _MANAGER
@@ -64,8 +65,8 @@ exec $run systemctl "$mine" --no-pager "$@"
 """
 )
 
-# $1 scope, $2 unit. Prints user=NAME, version=N, problem=TEXT, active=yes if the unit runs, journal=TEXT and
-# linger=yes|no, as far as they are known.
+# $1 scope, $2 unit. Prints user=NAME, version=N, problem=TEXT, active=yes if the unit runs,
+# journal=TEXT and linger=yes|no, as far as they are known.
 CHECK = (
     "scope=$1 unit=$2\n"
     + _MANAGER
@@ -92,13 +93,13 @@ shift 2
 exec "$@"
 """
 
-# $1 "start", "install" or "follow", $2 run directory, $3 unit, $4 scope.
-# To start: then the words of systemd-run after the unit.
-# To install: $5 the directory for the environment, $6 "yes" or "boot"; the file `unit` is in the run directory.
-# To follow: $5 "all" (the journal of the unit from its beginning) or "start" (from the present start of the unit).
+# $1 "start", "install" or "follow", $2 run directory, $3 unit, $4 scope. To start: then the words
+# of systemd-run after the unit. To install: $5 the directory for the environment, $6 "yes" or
+# "boot"; the file `unit` is in the run directory. To follow: $5 "all" (the journal of the unit from
+# its beginning) or "start" (from the present start of the unit).
 #
-# `systemctl show` is called when the main process has changed, and else every tenth second. A unit without a job that
-# is neither active nor on its way there has ended.
+# `systemctl show` is called when the main process has changed, and else every tenth second. A unit
+# without a job that is neither active nor on its way there has ended.
 KEEPER = (
     f"what=$1 dir=$2 unit=$3 scope=$4 written='{WRITTEN_BY}'\nshift 4\n"
     + _MANAGER

@@ -3,7 +3,8 @@
 base.py   the interface, with the behaviour that most engines share
 others    one module per engine, each with its instance `ENGINE`
 
-A new engine needs one module here. If users start it with a program of its own, it also needs a script in bin/.
+A new engine needs one module here. If users start it with a program of its own, it also needs a
+script in bin/.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workbench.sim.engines.base import SimulatedEngine
 
-SOURCE_CHECKOUTS = ("tabbyapi",)  # engines that are started as `python main.py` in their source directory
+# engines that are started as `python main.py` in their source directory
+SOURCE_CHECKOUTS = ("tabbyapi",)
 
 
 def load(name: str) -> SimulatedEngine:

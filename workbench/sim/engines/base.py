@@ -26,44 +26,51 @@ if TYPE_CHECKING:
 
 
 class SimulatedEngine:
-    """A simulated engine: its log texts, error messages and limits, and the parts of its behaviour that differ between
-    engines. Instances have no state."""
+    """A simulated engine: its log texts, error messages and limits, and the parts of its behaviour
+    that differ between engines. Instances have no state."""
 
     name: str
     program: str  # as the usage text of the real parser names it
     default_port: int
     default_config: str | None = None  # configuration file of the working directory
-    bandwidth_share = 1.0  # reached share of the streamed memory bandwidth, relative to the best engine
+    # reached share of the streamed memory bandwidth, relative to the best engine
+    bandwidth_share = 1.0
     graphs_gib = 0.0  # GPU memory of captured graphs
-    worker_name: str | None = None  # process title of the worker; None: the server itself uses the GPU
-    worker_manner = "follow"  # "follow": the worker ends with the server; "orphan": it outlives a killed server
+    # process title of the worker; None: the server itself uses the GPU
+    worker_name: str | None = None
+    # "follow": the worker ends with the server; "orphan": it outlives a killed server
+    worker_manner = "follow"
     port_attempts = 1  # ports to try, counting upwards from the requested one
     binds_first = False  # binds its port before the model is loaded, without listening
     listens_while_loading = False  # answers 503 until it is ready
-    connection_limits: tuple[int | None, float | None] = (None, None)  # requests per connection, idle seconds
+    # requests per connection, idle seconds
+    connection_limits: tuple[int | None, float | None] = (None, None)
     checks_model = False  # rejects requests for a model that is not served
-    rejects_long_requests = False  # rejects more output tokens than there is room for, instead of generating fewer
+    # rejects more output tokens than there is room for, instead of generating fewer
+    rejects_long_requests = False
     tokenizes_messages = True
     tokenize_path, tokenize_field = "/tokenize", "prompt"
-    finish_on_content = False  # finish_reason comes with the last content instead of in a chunk of its own
+    # finish_reason comes with the last content instead of in a chunk of its own
+    finish_on_content = False
 
-    # -- command line --------------------------------------------------------------------------------------------
+    # -- command line ------------------------------------------------------------------------------
 
     def answer(self, words: Sequence[str], version: str) -> str | None:
-        """Return the text that the program prints if the arguments `words` only ask for its version. None for any other
-        arguments."""
+        """Return the text that the program prints if the arguments `words` only ask for its
+        version. None for any other arguments."""
         return None
 
     def arguments(self, words: list[str]) -> list[str]:
-        """Return the flags among `words`, the arguments of the program. Raises ArgumentsRejected if the program would
-        reject them, for example because of an unknown subcommand."""
+        """Return the flags among `words`, the arguments of the program. Raises ArgumentsRejected if
+        the program would reject them, for example because of an unknown subcommand."""
         return words
 
     def normalized(self, option: str) -> str:
         """Return a command-line option in the spelling that the flag catalog uses."""
         return option
 
-    accepts_prefixes = False  # any unambiguous beginning of an option is valid, as in plain argparse
+    # any unambiguous beginning of an option is valid, as in plain argparse
+    accepts_prefixes = False
     dotted_fields = False  # "--config.key value" sets a key of a JSON flag
 
     def negations(self, flag: Mapping[str, Any]) -> set[str]:
@@ -71,39 +78,45 @@ class SimulatedEngine:
         return {flag["negation"]} if flag.get("negation") else set()
 
     def unlisted_flag(self, option: str) -> dict[str, Any] | None:
-        """Return the definition of an option that the engine accepts although its flag catalog lacks it. None for other
-        options.
+        """Return the definition of an option that the engine accepts although its flag catalog
+        lacks it. None for other options.
         """
         return None
 
     def check_unknown(self, argument: str) -> None:
-        """Raise ArgumentsRejected if this engine's parser stops at the first unknown argument. Otherwise do nothing,
-        because the parser then reports all unknown arguments together."""
+        """Raise ArgumentsRejected if this engine's parser stops at the first unknown argument.
+        Otherwise do nothing, because the parser then reports all unknown arguments together."""
 
     def reject(self, why: str) -> ArgumentsRejected:
         """Return the error for a command line that the engine's parser rejects because of `why`."""
-        return ArgumentsRejected(f"usage: {self.program} [-h] [options]\n{self.program}: error: {why}", 2)
+        return ArgumentsRejected(
+            f"usage: {self.program} [-h] [options]\n{self.program}: error: {why}", 2
+        )
 
     def missing_value(self, option: str, title: str, many: bool) -> ArgumentsRejected:
-        """Return the error for an option without a value. `title` has all spellings of the option's flag. `many` says
-        whether the flag takes several values."""
-        return self.reject(f"argument {title}: expected {'at least one' if many else 'one'} argument")
+        """Return the error for an option without a value. `title` has all spellings of the option's
+        flag. `many` says whether the flag takes several values."""
+        return self.reject(
+            f"argument {title}: expected {'at least one' if many else 'one'} argument"
+        )
 
     def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
-        """Return the error for an option whose value `text` is not of the type `kind`. `title` has all spellings of the
-        option's flag."""
+        """Return the error for an option whose value `text` is not of the type `kind`. `title` has
+        all spellings of the option's flag."""
         return self.reject(f"argument {title}: invalid {kind} value: {text!r}")
 
     @abstractmethod
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
-        """Return the launch options that the parsed `flags` and the arguments that are no flags (`positional`)
-        describe. Raises ArgumentsRejected if a flag is invalid."""
+    def launch(
+        self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
+    ) -> LaunchOptions:
+        """Return the launch options that the parsed `flags` and the arguments that are no flags
+        (`positional`) describe. Raises ArgumentsRejected if a flag is invalid."""
 
-    # -- memory --------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def model_path(self, launch: LaunchOptions) -> str | None:
-        """Return the path of the directory from which the model is loaded. None if the flags name the model by its
-        id."""
+        """Return the path of the directory from which the model is loaded. None if the flags name
+        the model by its id."""
         name = launch.model.id
         return name if name.startswith(("/", "./", "../", "~")) else None
 
@@ -111,7 +124,9 @@ class SimulatedEngine:
         """Return the failure for a model path that does not exist."""
         return Failure(f"FileNotFoundError: Model path {path} does not exist.")
 
-    def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
+    def gpus_per_replica(
+        self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]
+    ) -> int:
         """Return the number of GPUs of this host over which one replica of the model is split."""
         return -(-launch.tp * launch.pp // launch.nodes)
 
@@ -120,12 +135,15 @@ class SimulatedEngine:
         return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
 
     def cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
-        """Return the size of the KV cache in bytes per GPU. Raises Failure if weights and cache do not fit."""
+        """Return the size of the KV cache in bytes per GPU. Raises Failure if weights and cache do
+        not fit."""
         if memory.weights > memory.free:
             raise self.out_of_memory(memory.weights, memory)
         cache = self.wanted_cache(launch, memory)
         if cache <= 0:
-            raise Failure("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.")
+            raise Failure(
+                "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+            )
         if memory.weights + cache > memory.free:
             raise self.out_of_memory(memory.weights + cache, memory)
         return cache
@@ -135,48 +153,59 @@ class SimulatedEngine:
         return (launch.kv_tokens or 0) * memory.per_token
 
     def check_length(self, max_len: int, cache: float, memory: GpuMemory) -> None:
-        """Raise Failure if the KV cache of `cache` bytes per GPU cannot contain one sequence of `max_len` tokens."""
+        """Raise Failure if the KV cache of `cache` bytes per GPU cannot contain one sequence of
+        `max_len` tokens."""
 
     def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
-        """Return the failure of an engine that runs out of GPU memory because it needs `wanted` bytes in total."""
+        """Return the failure of an engine that runs out of GPU memory because it needs `wanted`
+        bytes in total."""
         more = max(wanted - memory.free, 64 << 20) / GIB
         left = max(0.0, memory.free) % (256 << 20) / (1 << 20)
         return Failure(
-            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {more:.2f} GiB. GPU 0 has a total capacity "
+            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {more:.2f} GiB. GPU 0 "
+            "has a total capacity "
             f"of {memory.total / GIB:.2f} GiB of which {left:.2f} MiB is free.",
         )
 
-    # -- log -----------------------------------------------------------------------------------------------------
+    # -- log ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+    def log_line(
+        self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str
+    ) -> str:
         """Return a log line in the engine's format."""
 
     def access_line(self, text: str) -> str | None:
-        """Return the log line for one request from uvicorn's text, or None if the engine logs no requests."""
+        """Return the log line for one request from uvicorn's text, or None if the engine logs no
+        requests."""
         return None
 
     def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
-        """Yield the engine's log lines up to the moment at which it reads the model and allocates memory."""
+        """Yield the engine's log lines up to the moment at which it reads the model and allocates
+        memory."""
         return iter(())
 
     @abstractmethod
-    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
-        """Yield the engine's log lines from the reading of the model until the server is ready. `workers` are the
-        process ids of the workers, and `address` is the URL at which the server listens."""
+    def loading(
+        self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
+    ) -> Iterator[StartupPhase]:
+        """Yield the engine's log lines from the reading of the model until the server is ready.
+        `workers` are the process ids of the workers, and `address` is the URL at which the server
+        listens."""
 
     @abstractmethod
     def ready(self, address: str) -> StartupPhase:
-        """Return the log line with which the engine reports that it is ready. `address` is the URL at which it
-        listens."""
+        """Return the log line with which the engine reports that it is ready. `address` is the URL
+        at which it listens."""
 
     def fails_in_worker(self, failure: Failure) -> bool:
-        """Return whether this failure occurs in a worker process. The server then starts its workers before it
-        fails."""
+        """Return whether this failure occurs in a worker process. The server then starts its
+        workers before it fails."""
         return False
 
     def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
-        """Write the last log lines of an engine that cannot start. `workers` are the process ids of its workers."""
+        """Write the last log lines of an engine that cannot start. `workers` are the process ids of
+        its workers."""
         for line in failure.lines:
             log.line(line, level="ERROR")
 
@@ -188,15 +217,18 @@ class SimulatedEngine:
         """Write the log line of an engine that is being stopped."""
         log.line("Shutting down")
 
-    def statistics(self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool) -> None:
-        """Write the engine's periodic statistics lines, for the last `seconds` seconds. `before` has the (prompt
-        tokens, output tokens) of each replica of the model at the start of this time. `busy` says whether requests are
-        in progress."""
+    def statistics(
+        self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool
+    ) -> None:
+        """Write the engine's periodic statistics lines, for the last `seconds` seconds. `before`
+        has the (prompt tokens, output tokens) of each replica of the model at the start of this
+        time. `busy` says whether requests are in progress."""
 
     def observe(self, server: EngineServer, replica: Replica) -> None:
-        """Make the engine write log lines about the steps of a replica of the model, if the real engine does so."""
+        """Make the engine write log lines about the steps of a replica of the model, if the real
+        engine does so."""
 
-    # -- API -----------------------------------------------------------------------------------------------------
+    # -- API ---------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         """Return the handlers of the engine's own endpoints, by (method, path)."""
@@ -211,15 +243,22 @@ class SimulatedEngine:
         return b""
 
     def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
-        """Return the body of the reply of the endpoint that counts tokens. `ids` are the token ids of the text, and
-        `max_len` is the longest context of the model in tokens."""
+        """Return the body of the reply of the endpoint that counts tokens. `ids` are the token ids
+        of the text, and `max_len` is the longest context of the model in tokens."""
         return {"count": len(ids), "max_model_len": max_len, "tokens": ids}
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
         """Return the body of an error reply."""
         if error.unknown_path:
             return {"detail": str(error)}
-        return {"error": {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}}
+        return {
+            "error": {
+                "message": str(error),
+                "type": error.kind,
+                "param": error.param,
+                "code": error.status,
+            }
+        }
 
     def more_usage(self, sequence: RequestSequence) -> dict[str, Any]:
         """Return the fields of "usage" that only this engine has."""
@@ -230,8 +269,8 @@ class SimulatedEngine:
         return {}
 
     def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
-        """Return the last server-sent events of a streamed reply: finish_reason (unless the last text had it), usage,
-        [DONE]."""
+        """Return the last server-sent events of a streamed reply: finish_reason (unless the last
+        text had it), usage, [DONE]."""
         fields, text = self.more_fields(sequence), ""
         if not self.finish_on_content:
             text += reply.finish_event({} if reply.usage_chunk else fields)

@@ -52,7 +52,9 @@ class SimulatedLlamacpp(SimulatedEngine):
     def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
         return self.reject(f'error while handling argument "{title}": stoi')
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
+    def launch(
+        self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
+    ) -> LaunchOptions:
         if positional:
             raise self.reject(f"invalid argument: {positional[0]}")
         name = flags.get("model") or flags.get("hf-repo") or os.environ.get("LLAMA_ARG_MODEL")
@@ -78,7 +80,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             on_gpu=flags.get("n-gpu-layers") not in (0, "0"),
         )
 
-    # -- memory --------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def model_path(self, launch: LaunchOptions) -> str | None:
         return str(launch.flags.get("model") or "") or None
@@ -86,25 +88,31 @@ class SimulatedLlamacpp(SimulatedEngine):
     def missing_model(self, path: str) -> Failure:
         return Failure(
             f"gguf_init_from_file: failed to open GGUF file '{path}' (No such file or directory)",
-            f"llama_model_load: error loading model: llama_model_loader: failed to load model from {path}",
+            "llama_model_load: error loading model: llama_model_loader: failed to load model from "
+            f"{path}",
             f"srv    load_model: failed to load model, '{path}'",
             "srv  llama_server: exiting due to model loading error",
         )
 
-    def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
+    def gpus_per_replica(
+        self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]
+    ) -> int:
         return len(gpus)
 
     def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
         return Failure(
-            f"ggml_backend_cuda_buffer_type_alloc_buffer: allocating {wanted / (1 << 20):.2f} MiB on device 0: "
+            f"ggml_backend_cuda_buffer_type_alloc_buffer: allocating {wanted / (1 << 20):.2f} MiB "
+            "on device 0: "
             "cudaMalloc failed: out of memory",
             "llama_model_load: error loading model: unable to allocate CUDA0 buffer",
             "srv  llama_server: exiting due to model loading error",
         )
 
-    # -- log -----------------------------------------------------------------------------------------------------
+    # -- log ---------------------------------------------------------------------------------------
 
-    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+    def log_line(
+        self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str
+    ) -> str:
         seconds, micros = divmod(int((time.monotonic() - log.started) * 1e6), 10**6)
         elapsed = f"{seconds // 60}.{seconds % 60:02d}.{micros // 1000:03d}.{micros % 1000:03d}"
         return f"{elapsed} {level[0]} {text}"
@@ -114,25 +122,37 @@ class SimulatedLlamacpp(SimulatedEngine):
         yield StartupPhase(0.0, f"cmn  common_param: build_info: {launch.version}")
         yield StartupPhase(0.05, f"srv    load_model: loading model '{launch.model.id}'")
 
-    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(
+        self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
+    ) -> Iterator[StartupPhase]:
         layers, slots = launch.model.layers + 1, launch.max_sequences
-        yield StartupPhase(0.3, f"load_tensors: offloaded {layers if launch.on_gpu else 0}/{layers} layers to GPU")
-        text = f"srv    load_model: initializing, n_slots = {slots}, n_ctx_slot = {fit.max_len // slots}, "
+        yield StartupPhase(
+            0.3, f"load_tensors: offloaded {layers if launch.on_gpu else 0}/{layers} layers to GPU"
+        )
+        text = (
+            f"srv    load_model: initializing, n_slots = {slots}, n_ctx_slot = "
+            f"{fit.max_len // slots}, "
+        )
         yield StartupPhase(0.5, f"{text}kv_unified = 'false'")
-        yield StartupPhase(0.05, "cmn  common_init: warming up the model with an empty run - please wait ...")
+        yield StartupPhase(
+            0.05, "cmn  common_init: warming up the model with an empty run - please wait ..."
+        )
         yield StartupPhase(0.1, "srv  llama_server: model loaded")
 
     def ready(self, address: str) -> StartupPhase:
         return StartupPhase(0.0, f"srv  llama_server: listening on {address}")
 
     def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
-        log.line(f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}", level="E")
+        log.line(
+            f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}",
+            level="E",
+        )
         log.line("srv  llama_server: exiting due to HTTP server error", level="E")
 
     def stopping(self, log: EngineLog) -> None:
         """Write nothing, because llama-server logs no line when it is stopped."""
 
-    # -- API -----------------------------------------------------------------------------------------------------
+    # -- API ---------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         slots = api.launch.max_sequences
@@ -150,7 +170,9 @@ class SimulatedLlamacpp(SimulatedEngine):
         return {
             ("GET", "/props"): lambda r: r.reply(200, props),
             ("GET", "/slots"): slot_states,
-            ("POST", "/apply-template"): lambda r: r.reply(200, {"prompt": f"<s>{api.chat_text(r)}<assistant>"}),
+            ("POST", "/apply-template"): lambda r: r.reply(
+                200, {"prompt": f"<s>{api.chat_text(r)}<assistant>"}
+            ),
         }
 
     def health(self, ready: bool) -> Any:
@@ -162,7 +184,11 @@ class SimulatedLlamacpp(SimulatedEngine):
         return {"tokens": ids}
 
     def more_fields(self, sequence: RequestSequence) -> dict[str, Any]:
-        prompt_s, decode_s, fresh = sequence.prompt_s, sequence.decode_s, len(sequence.prompt) - sequence.cached
+        prompt_s, decode_s, fresh = (
+            sequence.prompt_s,
+            sequence.decode_s,
+            len(sequence.prompt) - sequence.cached,
+        )
         return {
             "timings": {
                 "cache_n": sequence.cached,
@@ -177,11 +203,15 @@ class SimulatedLlamacpp(SimulatedEngine):
 
     def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         fresh = len(sequence.prompt) - sequence.cached
-        lines = (("prompt eval", sequence.prompt_s, fresh), ("       eval", sequence.decode_s, sequence.generated))
+        lines = (
+            ("prompt eval", sequence.prompt_s, fresh),
+            ("       eval", sequence.decode_s, sequence.generated),
+        )
         for kind, seconds, count in lines:
             each, rate = seconds * 1000 / max(1, count), count / max(seconds, 1e-9)
             api.log.line(
-                f"slot print_timing: id  0 | task {api.count} | {kind} time = {seconds * 1000:10.2f} ms / "
+                f"slot print_timing: id  0 | task {api.count} | {kind} time = "
+                f"{seconds * 1000:10.2f} ms / "
                 f"{count:5d} tokens ({each:8.2f} ms per token, {rate:8.2f} tokens per second)"
             )
 
@@ -198,11 +228,14 @@ class SimulatedLlamacpp(SimulatedEngine):
             "llamacpp:n_decode_total": counters.steps,
         }
         gauges = {
-            "llamacpp:prompt_tokens_seconds": computed / counters.prefill_s if counters.prefill_s else 0,
+            "llamacpp:prompt_tokens_seconds": computed / counters.prefill_s
+            if counters.prefill_s
+            else 0,
             "llamacpp:predicted_tokens_seconds": metrics.throughput if replica.running else 0,
             "llamacpp:requests_processing": len(replica.running),
             "llamacpp:requests_deferred": len(replica.waiting),
-            "llamacpp:n_busy_slots_per_decode": counters.busy_sequence_steps / max(1, counters.steps),
+            "llamacpp:n_busy_slots_per_decode": counters.busy_sequence_steps
+            / max(1, counters.steps),
         }
         return samples(totals, "counter") + samples(gauges, "gauge")
 

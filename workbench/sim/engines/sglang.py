@@ -31,8 +31,9 @@ _HISTOGRAMS = {
 
 
 class SimulatedSglang(SimulatedEngine):
-    """A simulated SGLang: a server process that listens while the model loads, and a worker process. The worker's name
-    is "sglang::schedul", because Linux cuts names after 15 characters."""
+    """A simulated SGLang: a server process that listens while the model loads, and a worker
+    process. The worker's name is "sglang::schedul", because Linux cuts names after 15 characters.
+    """
 
     name = "sglang"
     program = "sglang serve"
@@ -50,7 +51,9 @@ class SimulatedSglang(SimulatedEngine):
     def arguments(self, words: list[str]) -> list[str]:
         return launch_options.after_serve(self, words)
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
+    def launch(
+        self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
+    ) -> LaunchOptions:
         if positional:
             raise self.reject("unrecognized arguments: " + " ".join(positional))
         name = flags.get("model-path")
@@ -82,11 +85,12 @@ class SimulatedSglang(SimulatedEngine):
             api_key=flags.get("api-key"),
         )
 
-    # -- memory --------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def missing_model(self, path: str) -> Failure:
         return Failure(
-            f"OSError: Can't load the configuration of '{path}': it is neither a directory with a config.json nor a "
+            f"OSError: Can't load the configuration of '{path}': it is neither a directory with a "
+            "config.json nor a "
             "model identifier on the hub",
         )
 
@@ -96,9 +100,11 @@ class SimulatedSglang(SimulatedEngine):
             room -= memory.working
         return min(room, launch.kv_tokens * memory.per_token) if launch.kv_tokens else room
 
-    # -- log -----------------------------------------------------------------------------------------------------
+    # -- log ---------------------------------------------------------------------------------------
 
-    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+    def log_line(
+        self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str
+    ) -> str:
         rank = f" {process}" if process and log.ranks else ""
         return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}{rank}] {text}"
 
@@ -109,34 +115,60 @@ class SimulatedSglang(SimulatedEngine):
         given = {k.replace("-", "_"): v for k, v in launch.flags.items() if "api-key" not in k}
         yield StartupPhase(0.0, f"server_args={given}")
 
-    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(
+        self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
+    ) -> Iterator[StartupPhase]:
         for share, text, raw in self._rank_lines(launch, fit):
             yield StartupPhase(share, text, {} if raw else {"process": "TP0"}, raw=raw)
         yield StartupPhase(0.02, f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit)")
         yield StartupPhase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
 
     def _rank_lines(self, launch: LaunchOptions, fit: Fit) -> Iterator[tuple[float, str, bool]]:
-        """Yield (share, text, raw) for each log line of the first rank (process of one GPU). `share` is the part of the
-        start's duration that passes before the line. `raw` is True for a line without the engine's prefix."""
+        """Yield (share, text, raw) for each log line of the first rank (process of one GPU).
+        `share` is the part of the start's duration that passes before the line. `raw` is True for a
+        line without the engine's prefix."""
         model = launch.model
         yield 0.15, "Init torch distributed begin.", False
-        yield 0.0, f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB", False
+        yield (
+            0.0,
+            (f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB"),
+            False,
+        )
         if why := no_custom_all_reduce(launch, fit):
             yield 0.0, f"Custom allreduce is disabled because {why}.", False
         yield 0.02, f"Load weight begin. avail mem={fit.used_bytes / 1e9:.2f} GB", False
         for share, progress in shard_progress(model.weight_bytes, 0.35):
             yield share, f"Multi-thread loading shards: {progress}", True
         left = (fit.used_bytes - fit.weight_bytes) / 1e9
-        text = f"Load weight end. elapsed={start_seconds(launch) * 0.35:.2f} s, type={model.architecture}, "
-        yield 0.0, f"{text}avail mem={left:.2f} GB, mem usage={fit.weight_bytes / 1e9:.2f} GB.", False
+        text = (
+            f"Load weight end. elapsed={start_seconds(launch) * 0.35:.2f} s, "
+            f"type={model.architecture}, "
+        )
+        yield (
+            0.0,
+            (f"{text}avail mem={left:.2f} GB, mem usage={fit.weight_bytes / 1e9:.2f} GB."),
+            False,
+        )
         half = fit.kv_bytes / 2 / GIB
-        text = f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {fit.kv_tokens}, K size: {half:.2f} GB, "
+        text = (
+            f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {fit.kv_tokens}, K size: "
+            f"{half:.2f} GB, "
+        )
         yield 0.05, f"{text}V size: {half:.2f} GB", False
         if not launch.eager:
-            yield 0.05, "Capture decode CUDA graph begin. This can take up to several minutes.", False
+            yield (
+                0.05,
+                ("Capture decode CUDA graph begin. This can take up to several minutes."),
+                False,
+            )
             yield 0.2, "Capture decode CUDA graph end. elapsed=3.12 s, mem usage=0.31 GB", False
-        text = f"max_total_num_tokens={fit.kv_tokens}, chunked_prefill_size={launch.batched_tokens}, "
-        text += f"max_prefill_tokens=16384, max_running_requests={launch.max_sequences}, context_len={fit.max_len}"
+        text = (
+            f"max_total_num_tokens={fit.kv_tokens}, chunked_prefill_size={launch.batched_tokens}, "
+        )
+        text += (
+            f"max_prefill_tokens=16384, max_running_requests={launch.max_sequences}, "
+            f"context_len={fit.max_len}"
+        )
         yield 0.05, text, False
 
     def ready(self, address: str) -> StartupPhase:
@@ -149,7 +181,9 @@ class SimulatedSglang(SimulatedEngine):
         log.line("Received sigquit from a child process. It usually means the child failed.")
 
     def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
-        text = f"error while attempting to bind on address ('{host}', {port}): address already in use"
+        text = (
+            f"error while attempting to bind on address ('{host}', {port}): address already in use"
+        )
         log.raw(f"ERROR:    [Errno {error.errno}] {text}")
 
     def observe(self, server: EngineServer, replica: Replica) -> None:
@@ -161,8 +195,10 @@ class SimulatedSglang(SimulatedEngine):
             cached = sum(s.cached for s in fresh)
             usage = replica.used_tokens / replica.kv_tokens
             log.line(
-                f"Prefill batch, #new-seq: {len(fresh)}, #new-token: {tokens}, #cached-token: {cached}, token usage: "
-                f"{usage:.2f}, #running-req: {len(replica.running) - len(fresh)}, #queue-req: {len(replica.waiting)}",
+                f"Prefill batch, #new-seq: {len(fresh)}, #new-token: {tokens}, #cached-token: "
+                f"{cached}, token usage: "
+                f"{usage:.2f}, #running-req: {len(replica.running) - len(fresh)}, #queue-req: "
+                f"{len(replica.waiting)}",
                 process=rank,
             )
 
@@ -172,14 +208,16 @@ class SimulatedSglang(SimulatedEngine):
             used = replica.used_tokens
             log.line(
                 f"Decode batch, #running-req: {len(replica.running)}, #token: {used}, token usage: "
-                f"{used / replica.kv_tokens:.2f}, cuda graph: {not plan.eager}, gen throughput (token/s): "
-                f"{server.metrics.throughput / len(server.replicas):.2f}, #queue-req: {len(replica.waiting)}",
+                f"{used / replica.kv_tokens:.2f}, cuda graph: {not plan.eager}, gen throughput "
+                "(token/s): "
+                f"{server.metrics.throughput / len(server.replicas):.2f}, #queue-req: "
+                f"{len(replica.waiting)}",
                 process=rank,
             )
 
         replica.on_prefill, replica.on_step = prefill, decode
 
-    # -- API -----------------------------------------------------------------------------------------------------
+    # -- API ---------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         model = api.launch.model.id
@@ -192,7 +230,12 @@ class SimulatedSglang(SimulatedEngine):
         return routes
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
-        fields = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
+        fields = {
+            "message": str(error),
+            "type": error.kind,
+            "param": error.param,
+            "code": error.status,
+        }
         return {"object": "error", **fields}
 
     def metrics(self, metrics: Metrics) -> list[str]:
@@ -206,7 +249,9 @@ class SimulatedSglang(SimulatedEngine):
                 "sglang:max_total_num_tokens": metrics.kv_tokens,
                 "sglang:num_running_reqs": len(replica.running),
                 "sglang:num_queue_reqs": len(replica.waiting),
-                "sglang:gen_throughput": metrics.throughput / len(metrics.replicas) if replica.running else 0.0,
+                "sglang:gen_throughput": metrics.throughput / len(metrics.replicas)
+                if replica.running
+                else 0.0,
                 "sglang:token_usage": used / metrics.kv_tokens,
                 "sglang:num_used_tokens": used,
                 "sglang:cache_hit_rate": counters.cached_tokens / max(1, counters.prompt_tokens),
@@ -226,7 +271,9 @@ class SimulatedSglang(SimulatedEngine):
             out += samples(gauges, "gauge", labels) + samples(totals, "counter", labels)
             out += samples(cached, "counter", f'{labels},cache_source="device"')
             for mode, count in live.items():
-                out += samples({"sglang:realtime_tokens_total": count}, "counter", f'mode="{mode}",{labels}')
+                out += samples(
+                    {"sglang:realtime_tokens_total": count}, "counter", f'mode="{mode}",{labels}'
+                )
             for key, metric in _HISTOGRAMS.items():
                 out += histograms[key].lines(metric, labels)
         return out

@@ -1,4 +1,5 @@
-"""Simulated TabbyAPI with ExLlamaV3, with the log texts and reply formats of its source code of 2026-08-13."""
+"""Simulated TabbyAPI with ExLlamaV3, with the log texts and reply formats of its source code of
+2026-08-13."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _CONTEXT_TOKENS = 32768  # without max-seq-len, at most
 
 
 class SimulatedTabbyapi(SimulatedEngine):
-    """A simulated TabbyAPI: one process whose working directory is its source directory. Requests need an API key
-    unless the flag disable-auth is set."""
+    """A simulated TabbyAPI: one process whose working directory is its source directory. Requests
+    need an API key unless the flag disable-auth is set."""
 
     name = "tabbyapi"
     program = "main.py"
@@ -37,14 +38,18 @@ class SimulatedTabbyapi(SimulatedEngine):
     port_attempts = 10
     tokenize_path, tokenize_field = "/v1/token/encode", "text"
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
+    def launch(
+        self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
+    ) -> LaunchOptions:
         if positional:
             raise self.reject("unrecognized arguments: " + " ".join(positional))
         name = str(flags.get("model-name") or "none")
         # a directory without a quantization in its name is simulated as a 4-bit EXL3 checkpoint
         quant = model_sizes.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
         cache = str(flags.get("cache-mode") or "FP16")
-        model = model_sizes.describe(name, quantization=quant or None, kv_fp8=cache.upper() != "FP16")
+        model = model_sizes.describe(
+            name, quantization=quant or None, kv_fp8=cache.upper() != "FP16"
+        )
         length = int(flags.get("max-seq-len") or 0) or min(model.max_len, _CONTEXT_TOKENS)
         return launch_options.of_flags(
             catalog,
@@ -61,7 +66,7 @@ class SimulatedTabbyapi(SimulatedEngine):
             api_key=None if flags.get("disable-auth") else _stored_key(),
         )
 
-    # -- memory --------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def model_path(self, launch: LaunchOptions) -> str | None:
         name, directory = launch.model.id, str(launch.flags.get("model-dir") or "")
@@ -69,23 +74,33 @@ class SimulatedTabbyapi(SimulatedEngine):
             return f"{directory.rstrip('/')}/{name}"
         return name if name.startswith("/") else None
 
-    def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
+    def gpus_per_replica(
+        self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]
+    ) -> int:
         if launch.tp > 1:
             return super().gpus_per_replica(launch, state, gpus)
         need = launch.model.weight_bytes + (launch.kv_tokens or 0) * launch.model.kv_bytes_per_token
         room = state.profile.gpu.memory_bytes * _FILLED_SHARE
-        return next((count for count in range(1, len(gpus) + 1) if need <= count * room), max(1, len(gpus)))
+        return next(
+            (count for count in range(1, len(gpus) + 1) if need <= count * room), max(1, len(gpus))
+        )
 
-    # -- log -----------------------------------------------------------------------------------------------------
+    # -- log ---------------------------------------------------------------------------------------
 
-    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+    def log_line(
+        self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str
+    ) -> str:
         return f"{level + ':':<10}{text}"
 
-    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(
+        self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
+    ) -> Iterator[StartupPhase]:
         model = launch.model
         yield StartupPhase(0.1, f"tabbyAPI {launch.version} with ExLlamaV3 (SIMULATED)")
         yield StartupPhase(0.05, f"Loading model: {model.id}")
-        yield StartupPhase(0.0, "Loading with tensor parallel" if launch.tp > 1 else "Loading with autosplit")
+        yield StartupPhase(
+            0.0, "Loading with tensor parallel" if launch.tp > 1 else "Loading with autosplit"
+        )
         for done in range(10, 101, 10):
             text = f"Loading model modules {done}% {model.layers * done // 100}/{model.layers}"
             yield StartupPhase(0.07, text, raw=True)
@@ -102,7 +117,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         log.line(f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING")
 
-    # -- API -----------------------------------------------------------------------------------------------------
+    # -- API ---------------------------------------------------------------------------------------
 
     def health(self, ready: bool) -> Any:
         return {"status": "healthy", "issues": []} if ready else b""
@@ -129,10 +144,13 @@ class SimulatedTabbyapi(SimulatedEngine):
         prompt_s, decode_s = sequence.prompt_s, sequence.decode_s
         fresh, made = len(sequence.prompt) - sequence.cached, sequence.generated
         api.log.line(
-            f"Metrics (ID: {reply_id}): {made} tokens generated in {prompt_s + decode_s:.2f} seconds "
-            f"(Queue: {sequence.admitted - sequence.arrived:.2f} s, Process: {sequence.cached} cached tokens and "
+            f"Metrics (ID: {reply_id}): {made} tokens generated in {prompt_s + decode_s:.2f} "
+            "seconds "
+            f"(Queue: {sequence.admitted - sequence.arrived:.2f} s, Process: {sequence.cached} "
+            "cached tokens and "
             f"{fresh} new tokens at {fresh / max(prompt_s, 1e-9):.2f} T/s, "
-            f"Generate: {made / max(decode_s, 1e-9):.2f} T/s, Context: {len(sequence.prompt)} tokens)"
+            f"Generate: {made / max(decode_s, 1e-9):.2f} T/s, Context: {len(sequence.prompt)} "
+            "tokens)"
         )
 
 

@@ -33,8 +33,8 @@ _WARNING = {"level": "WARNING"}
 
 
 class SimulatedVllm(SimulatedEngine):
-    """A simulated vLLM: an API server process, and a worker process "VLLM::EngineCore" that survives if the server is
-    killed."""
+    """A simulated vLLM: an API server process, and a worker process "VLLM::EngineCore" that
+    survives if the server is killed."""
 
     name = "vllm"
     program = "vllm serve"
@@ -62,20 +62,31 @@ class SimulatedVllm(SimulatedEngine):
         return known | {f"--no-{flag['name']}"} if known else known
 
     def unlisted_flag(self, option: str) -> dict[str, Any] | None:
-        return {"name": "optimization-level", "kind": "bool"} if re.fullmatch(r"-O\d", option) else None
+        return (
+            {"name": "optimization-level", "kind": "bool"}
+            if re.fullmatch(r"-O\d", option)
+            else None
+        )
 
     def reject(self, why: str) -> ArgumentsRejected:
         # an unknown argument is rejected by the outer parser
         program = "vllm" if why.startswith("unrecognized") else self.program
-        return ArgumentsRejected(f"usage: {self.program} [-h] [options]\n{program}: error: {why}", 2)
+        return ArgumentsRejected(
+            f"usage: {self.program} [-h] [options]\n{program}: error: {why}", 2
+        )
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
+    def launch(
+        self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
+    ) -> LaunchOptions:
         if len(positional) > 1:
             raise self.reject("unrecognized arguments: " + " ".join(positional[1:]))
         name = str(positional[0] if positional else flags.get("model") or "Qwen/Qwen3-0.6B")
         length = flags.get("max-model-len")
         compilation = flags.get("compilation-config") or {}
-        no_graphs = isinstance(compilation, dict) and str(compilation.get("cudagraph_mode", "")).lower() == "none"
+        no_graphs = (
+            isinstance(compilation, dict)
+            and str(compilation.get("cudagraph_mode", "")).lower() == "none"
+        )
         dp = int(flags.get("data-parallel-size") or 1)
         servers = int(flags.get("api-server-count") or dp)
         unknown = sorted(n for n in os.environ if n.startswith("VLLM_") and n not in catalog.env)
@@ -92,7 +103,9 @@ class SimulatedVllm(SimulatedEngine):
             tp=int(flags.get("tensor-parallel-size") or 1),
             pp=int(flags.get("pipeline-parallel-size") or 1),
             dp=dp,
-            eager=bool(flags.get("enforce-eager")) or no_graphs or flags.get("optimization-level") == "0",
+            eager=bool(flags.get("enforce-eager"))
+            or no_graphs
+            or flags.get("optimization-level") == "0",
             custom_all_reduce=not flags.get("disable-custom-all-reduce"),
             max_len=None if length is None else -1 if length in ("auto", -1) else int(length),
             max_sequences=int(flags.get("max-num-seqs") or 256),
@@ -102,24 +115,29 @@ class SimulatedVllm(SimulatedEngine):
             stats_log=servers == 1 and not flags.get("disable-log-stats"),
             api_key=first_of(flags.get("api-key"), os.environ.get("VLLM_API_KEY", ""))[0] or None,
             **({"headless": True} if flags.get("headless") else {}),
-            embeds=flags.get("runner") == "pooling" or "embed" in (flags.get("convert"), flags.get("task")),
+            embeds=flags.get("runner") == "pooling"
+            or "embed" in (flags.get("convert"), flags.get("task")),
             warnings=tuple(f"Unknown vLLM environment variable detected: {n}" for n in unknown),
         )
 
-    # -- memory --------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def missing_model(self, path: str) -> Failure:
         return Failure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
-            f"  Value error, Invalid repository ID or local directory specified: '{path}'. Provide a valid Hugging "
-            "Face repository ID, or a local directory with a config.json. [type=value_error, input_type=ArgsKwargs]",
+            f"  Value error, Invalid repository ID or local directory specified: '{path}'. Provide "
+            "a valid Hugging "
+            "Face repository ID, or a local directory with a config.json. [type=value_error, "
+            "input_type=ArgsKwargs]",
         )
 
     def too_few_gpus(self, needed: int, have: int) -> Failure:
         return Failure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig",
-            f"  Value error, World size ({needed}) is larger than the number of available GPUs ({have}) in this node. "
-            "If this is intentional, use more nodes or another executor backend. [type=value_error, "
+            f"  Value error, World size ({needed}) is larger than the number of available GPUs "
+            f"({have}) in this node. "
+            "If this is intentional, use more nodes or another executor backend. "
+            "[type=value_error, "
             "input_type=ArgsKwargs]",
         )
 
@@ -128,8 +146,10 @@ class SimulatedVllm(SimulatedEngine):
         free = memory.free + context
         if free < memory.budget:
             raise Failure(
-                f"ValueError: Free memory on device cuda:0 ({free / GIB:.2f}/{memory.total / GIB:.2f} GiB) on startup "
-                f"is less than desired GPU memory utilization ({share}, {share * memory.total / GIB:.2f} GiB). "
+                "ValueError: Free memory on device cuda:0 "
+                f"({free / GIB:.2f}/{memory.total / GIB:.2f} GiB) on startup "
+                f"is less than desired GPU memory utilization ({share}, "
+                f"{share * memory.total / GIB:.2f} GiB). "
                 "Decrease GPU memory utilization or reduce GPU memory used by other processes.",
             )
         if memory.weights > memory.free:
@@ -137,7 +157,8 @@ class SimulatedVllm(SimulatedEngine):
         cache = memory.budget - context - memory.weights - memory.working
         if cache <= 0:
             raise Failure(
-                "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+                "ValueError: No available memory for the cache blocks. Try increasing "
+                "`gpu_memory_utilization` when "
                 "initializing the engine.",
             )
         return cache
@@ -146,16 +167,22 @@ class SimulatedVllm(SimulatedEngine):
         tokens = int(cache / memory.per_token)
         if tokens < max_len:
             raise Failure(
-                f"ValueError: To serve at least one request with the model's max seq len ({max_len}), "
-                f"({max_len * memory.per_token / GIB:.2f} GiB KV cache is needed, which is larger than the available "
-                f"KV cache memory ({cache / GIB:.2f} GiB). Based on the available memory, the estimated maximum model "
-                f"length is {tokens // 16 * 16}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` "
+                "ValueError: To serve at least one request with the model's max seq len "
+                f"({max_len}), "
+                f"({max_len * memory.per_token / GIB:.2f} GiB KV cache is needed, which is larger "
+                "than the available "
+                f"KV cache memory ({cache / GIB:.2f} GiB). Based on the available memory, the "
+                "estimated maximum model "
+                f"length is {tokens // 16 * 16}. Try increasing `gpu_memory_utilization` or "
+                "decreasing `max_model_len` "
                 "when initializing the engine.",
             )
 
-    # -- log -----------------------------------------------------------------------------------------------------
+    # -- log ---------------------------------------------------------------------------------------
 
-    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+    def log_line(
+        self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str
+    ) -> str:
         who = f"({process or 'APIServer'} pid={pid or os.getpid()})"
         return f"{who} {level} {time.strftime('%m-%d %H:%M:%S')} [{source}] {text}"
 
@@ -172,9 +199,13 @@ class SimulatedVllm(SimulatedEngine):
         for text in launch.warnings:
             yield StartupPhase(0.0, text, {"source": "envs.py:2231", **_WARNING})
 
-    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(
+        self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
+    ) -> Iterator[StartupPhase]:
         model = launch.model
-        yield StartupPhase(0.12, f"Resolved architecture: {model.architecture}", {"source": "model.py:733"})
+        yield StartupPhase(
+            0.12, f"Resolved architecture: {model.architecture}", {"source": "model.py:733"}
+        )
         yield StartupPhase(0.0, f"Using max model len {fit.max_len}", {"source": "model.py:2152"})
         if launch.eager:
             text = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup."
@@ -182,49 +213,104 @@ class SimulatedVllm(SimulatedEngine):
                 yield StartupPhase(0.0, line, {"source": "vllm.py:1127", **_WARNING})
         config = (
             f"Initializing a V1 LLM engine (v{launch.version}) with config: model='{model.id}', "
-            f"max_seq_len={fit.max_len}, tensor_parallel_size={launch.tp}, data_parallel_size={launch.dp}, "
-            f"quantization={model.quantization}, enforce_eager={launch.eager}, device_config=cuda (SIMULATED)"
+            f"max_seq_len={fit.max_len}, tensor_parallel_size={launch.tp}, "
+            f"data_parallel_size={launch.dp}, "
+            f"quantization={model.quantization}, enforce_eager={launch.eager}, device_config=cuda "
+            "(SIMULATED)"
         )
         for share, text, source, level in self._core_lines(launch, fit, config):
             if source:
-                fields = {"process": "EngineCore", "pid": workers[0], "source": source, "level": level}
+                fields = {
+                    "process": "EngineCore",
+                    "pid": workers[0],
+                    "source": source,
+                    "level": level,
+                }
                 yield StartupPhase(share, text, fields)
             else:
                 yield StartupPhase(share, text, raw=True)
         if not launch.stats_log:
-            text = "AsyncLLM created with api_server_count more than 1; disabling stats logging to avoid incomplete "
+            text = (
+                "AsyncLLM created with api_server_count more than 1; disabling stats logging "
+                "to avoid incomplete "
+            )
             yield StartupPhase(0.0, f"{text}stats.", {"source": "loggers.py:1387", **_WARNING})
         yield StartupPhase(0.05, f"Starting vLLM server on {address}", {"source": "entry.py:140"})
         yield StartupPhase(0.02, f"INFO:     Started server process [{os.getpid()}]", raw=True)
         yield StartupPhase(0.0, "INFO:     Waiting for application startup.", raw=True)
 
-    def _core_lines(self, launch: LaunchOptions, fit: Fit, config: str) -> Iterator[tuple[float, str, str, str]]:
-        """Yield (share, text, source file, level) for each log line of the worker during the start. `share` is the part
-        of the start's duration that passes before the line. The source file is "" for a line without the engine's
-        prefix."""
+    def _core_lines(
+        self, launch: LaunchOptions, fit: Fit, config: str
+    ) -> Iterator[tuple[float, str, str, str]]:
+        """Yield (share, text, source file, level) for each log line of the worker during the start.
+        `share` is the part of the start's duration that passes before the line. The source file is
+        "" for a line without the engine's prefix."""
         model, whole_s = launch.model, start_seconds(launch)
         yield 0.08, config, "core.py:133", "INFO"
         if launch.tp > 1:
             yield 0.0, "vLLM is using nccl==2.28.9", "pynccl.py:111", "INFO"
         if why := no_custom_all_reduce(launch, fit):
             text = f"Custom allreduce is disabled because {why}. To silence this warning, specify "
-            yield 0.0, f"{text}disable_custom_all_reduce=True.", "custom_all_reduce.py:271", "WARNING"
+            yield (
+                0.0,
+                f"{text}disable_custom_all_reduce=True.",
+                "custom_all_reduce.py:271",
+                "WARNING",
+            )
         yield 0.04, f"Starting to load model {model.id}...", "gpu_model_runner.py:4102", "INFO"
         for share, progress in shard_progress(model.weight_bytes, 0.3):
             yield share, f"Loading safetensors checkpoint shards: {progress}", "", ""
-        yield 0.0, f"Loading weights took {whole_s * 0.3:.2f} seconds", "default_loader.py:501", "INFO"
-        text = f"Model loading took {fit.weight_bytes / GIB:.2f} GiB memory and {whole_s * 0.32:.6f} seconds"
+        yield (
+            0.0,
+            (f"Loading weights took {whole_s * 0.3:.2f} seconds"),
+            "default_loader.py:501",
+            "INFO",
+        )
+        text = (
+            f"Model loading took {fit.weight_bytes / GIB:.2f} GiB memory and "
+            f"{whole_s * 0.32:.6f} seconds"
+        )
         yield 0.02, text, "gpu_model_runner.py:4189", "INFO"
         if not launch.eager:
-            yield 0.1, f"Dynamo bytecode transform time: {whole_s * 0.1:.2f} s", "backends.py:642", "INFO"
-            yield 0.08, f"torch.compile took {whole_s * 0.18:.2f} s in total", "monitor.py:34", "INFO"
-        yield 0.04, f"Available KV cache memory: {fit.kv_bytes / GIB:.2f} GiB", "gpu_worker.py:391", "INFO"
-        text = f"GPU KV cache size: {fit.kv_tokens:,} tokens, Maximum concurrency for {fit.max_len:,} tokens per "
-        yield 0.0, f"{text}request: {fit.kv_tokens / fit.max_len:.2f}x", "kv_cache_utils.py:2327", "INFO"
+            yield (
+                0.1,
+                (f"Dynamo bytecode transform time: {whole_s * 0.1:.2f} s"),
+                "backends.py:642",
+                "INFO",
+            )
+            yield (
+                0.08,
+                (f"torch.compile took {whole_s * 0.18:.2f} s in total"),
+                "monitor.py:34",
+                "INFO",
+            )
+        yield (
+            0.04,
+            (f"Available KV cache memory: {fit.kv_bytes / GIB:.2f} GiB"),
+            "gpu_worker.py:391",
+            "INFO",
+        )
+        text = (
+            f"GPU KV cache size: {fit.kv_tokens:,} tokens, Maximum concurrency for "
+            f"{fit.max_len:,} tokens per "
+        )
+        yield (
+            0.0,
+            (f"{text}request: {fit.kv_tokens / fit.max_len:.2f}x"),
+            "kv_cache_utils.py:2327",
+            "INFO",
+        )
         if not launch.eager:
             for percent in (0, 33, 67, 100):
-                yield 0.03, f"Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): {percent:3d}%", "", ""
-            text = f"Graph capturing finished in {round(whole_s * 0.12)} secs, took {GRAPHS_GIB} GiB"
+                yield (
+                    0.03,
+                    (f"Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): {percent:3d}%"),
+                    "",
+                    "",
+                )
+            text = (
+                f"Graph capturing finished in {round(whole_s * 0.12)} secs, took {GRAPHS_GIB} GiB"
+            )
             yield 0.02, text, "gpu_model_runner.py:5033", "INFO"
         text = f"init engine (profile, create kv cache, warmup model) took {whole_s * 0.5:.2f} s"
         yield 0.02, text, "core.py:402", "INFO"
@@ -241,7 +327,9 @@ class SimulatedVllm(SimulatedEngine):
                 log.raw(line)
             return
         for line in (*failure.lines, "EngineCore failed to start."):
-            log.line(line, process="EngineCore", pid=workers[0], source="core.py:1231", level="ERROR")
+            log.line(
+                line, process="EngineCore", pid=workers[0], source="core.py:1231", level="ERROR"
+            )
         log.raw("RuntimeError: Engine core initialization failed. See root cause above.")
 
     def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
@@ -251,28 +339,37 @@ class SimulatedVllm(SimulatedEngine):
     def stopping(self, log: EngineLog) -> None:
         log.line("[shutdown] API server: shutdown triggered", source="launcher.py:254")
 
-    def statistics(self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool) -> None:
+    def statistics(
+        self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool
+    ) -> None:
         if not (server.plan.stats_log and busy):
             return
         for i, replica in enumerate(server.replicas):
             counters = replica.counters
-            prompt, made = counters.prompt_tokens - before[i][0], counters.generated_tokens - before[i][1]
+            prompt, made = (
+                counters.prompt_tokens - before[i][0],
+                counters.generated_tokens - before[i][1],
+            )
             hit = 100 * counters.cached_tokens / max(1, counters.prompt_tokens)
             server.log.line(
-                f"Engine {i:03d}: Avg prompt throughput: {prompt / seconds:.1f} tokens/s, Avg generation "
+                f"Engine {i:03d}: Avg prompt throughput: {prompt / seconds:.1f} tokens/s, Avg "
+                "generation "
                 f"throughput: {made / seconds:.1f} tokens/s, Running: {len(replica.running)} reqs, "
                 f"Waiting: {len(replica.waiting)} reqs, GPU KV cache usage: "
-                f"{100 * replica.used_tokens / replica.kv_tokens:.1f}%, Prefix cache hit rate: {hit:.1f}%",
+                f"{100 * replica.used_tokens / replica.kv_tokens:.1f}%, Prefix cache hit rate: "
+                f"{hit:.1f}%",
                 source="loggers.py:335",
             )
 
-    # -- API -----------------------------------------------------------------------------------------------------
+    # -- API ---------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         version = {"version": api.launch.version, "simulated": True}
         return {
             ("GET", "/version"): lambda r: r.reply(200, version),
-            ("GET", "/load"): lambda r: r.reply(200, {"server_load": sum(p.load for p in api.replicas)}),
+            ("GET", "/load"): lambda r: r.reply(
+                200, {"server_load": sum(p.load for p in api.replicas)}
+            ),
             ("GET", "/ping"): lambda r: r.reply(200),
         }
 
@@ -304,7 +401,10 @@ class SimulatedVllm(SimulatedEngine):
             for key, metric in _HISTOGRAMS.items():
                 out += histograms[key].lines(metric, labels)
             share = launch.memory_share
-            out.append(f'vllm:cache_config_info{{{cache},engine="{i}",gpu_memory_utilization="{share}"}} 1.0')
+            out.append(
+                f'vllm:cache_config_info{{{cache},engine="{i}",gpu_memory_utilization="{share}"}} '
+                "1.0"
+            )
         return out
 
 

@@ -1,4 +1,5 @@
-"""The controllers: the classes whose methods the keys of the main screen run. Each calls one part of the session.
+"""The controllers: the classes whose methods the keys of the main screen run. Each calls one part
+of the session.
 
 plan                  loading presets, editing the plan and its flags
 servers               starting, stopping and choosing servers, searching their logs
@@ -53,8 +54,8 @@ P = TypeVar("P", bound="Pane")
 
 
 class Controllers:
-    """The controllers of the main screen, as attributes. A controller is imported and built when a key first needs it,
-    so that the first frame is drawn sooner."""
+    """The controllers of the main screen, as attributes. A controller is imported and built when a
+    key first needs it, so that the first frame is drawn sooner."""
 
     plan: PlanController
     servers: ServerController
@@ -87,8 +88,8 @@ class Controllers:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            """Import, build and store the controller `name`. Raise AttributeError if this class has no annotation of
-            that name."""
+            """Import, build and store the controller `name`. Raise AttributeError if this class has
+            no annotation of that name."""
             if name not in Controllers.__annotations__:
                 raise AttributeError(name)
             from importlib import import_module

@@ -1,4 +1,5 @@
-"""The keys of the advice: show what the advisor says about a result, and test one finding in an A/B experiment."""
+"""The keys of the advice: show what the advisor says about a result, and test one finding in an A/B
+experiment."""
 
 from __future__ import annotations
 
@@ -26,23 +27,29 @@ class AdviceController(Controller):
         result = advised.result
         assert result is not None  # of_result has one
         title = f"Advice on result #{result.id}"
-        page = Page(title, lambda w: advice_rows(advised, w), lambda: self.keys_of(advised), kind="advice")
+        page = Page(
+            title, lambda w: advice_rows(advised, w), lambda: self.keys_of(advised), kind="advice"
+        )
         self.services.pages.open(page)
 
     def keys_of(self, advised: Advised) -> Keys:
-        """Return the page key that starts the test of a finding in an A/B experiment, as {key: (label, function)}.
-        Return {} if no finding of the advice `advised` can be tested."""
+        """Return the page key that starts the test of a finding in an A/B experiment, as {key:
+        (label, function)}. Return {} if no finding of the advice `advised` can be tested."""
         from workbench.session.advice import can_be_tested
 
         found = [f for f in advised.findings if can_be_tested(f)]
         return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))} if found else {}
 
     def test(self, advised: Advised, found: Sequence[Finding]) -> None:
-        """Let the user pick one of the findings `found`, and test its change in an A/B experiment. If the advice
-        `advised` has no result to compare with, show a message instead."""
+        """Let the user pick one of the findings `found`, and test its change in an A/B experiment.
+        If the advice `advised` has no result to compare with, show a message instead."""
         if advised.result is None:
             text = "this run has no valid result to compare with"
-            self.say(text, Level.WARN, next_step="measure the run (b in the Bench pane), then press t again")
+            self.say(
+                text,
+                Level.WARN,
+                next_step="measure the run (b in the Bench pane), then press t again",
+            )
             return
         self.attempt(self._pick(advised, found))
 
@@ -53,10 +60,13 @@ class AdviceController(Controller):
         await self.pick("Test which change?", found, chosen)
 
     async def pick(
-        self, title: str, found: Sequence[Finding], then: Callable[[Finding], Awaitable[None] | None]
+        self,
+        title: str,
+        found: Sequence[Finding],
+        then: Callable[[Finding], Awaitable[None] | None],
     ) -> None:
-        """Show the findings `found` in a list titled `title`, and call `then` with the finding that the user picks. If
-        there is only one finding, call `then` with it without showing a list."""
+        """Show the findings `found` in a list titled `title`, and call `then` with the finding that
+        the user picks. If there is only one finding, call `then` with it without showing a list."""
 
         async def chosen(number: str | None) -> None:
             if number is not None:

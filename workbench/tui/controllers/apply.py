@@ -1,5 +1,5 @@
-"""The key that applies everything that the plan's preset contains (launch, GPU settings, warm-up), and the page that
-says what was applied."""
+"""The key that applies everything that the plan's preset contains (launch, GPU settings, warm-up),
+and the page that says what was applied."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 NAME_CELLS = 20
 AFTERWARDS = (
-    "The server is started first. If a setting cannot be applied, those before it are reverted and the server is "
-    "stopped. The previous values are written to disk first; press r to restore them. A restart of the host resets the "
+    "The server is started first. If a setting cannot be applied, those before it are reverted and "
+    "the server is "
+    "stopped. The previous values are written to disk first; press r to restore them. A restart of "
+    "the host resets the "
     "CPU governor and the C-states."
 )
 
 
 class ApplyController(Controller):
     def whole(self) -> None:
-        """List everything that the plan's preset changes on the host, and apply it if the user agrees."""
+        """List everything that the plan's preset changes on the host, and apply it if the user
+        agrees."""
         if self.state.plan is None:
             self.say("there is no preset to apply", Level.WARN, "press p to load a preset")
             return
@@ -42,7 +45,10 @@ class ApplyController(Controller):
             )
             return
         preset_id = self.state.plan.plan.preset_id
-        self.say(f"looking up what {preset_id or 'the plan'} changes on {self.state.host.name}: nothing is changed yet")
+        self.say(
+            f"looking up what {preset_id or 'the plan'} changes on {self.state.host.name}: "
+            "nothing is changed yet"
+        )
 
         async def look() -> tuple[PresetApply, WholePreset]:
             await asyncio.to_thread(_load)
@@ -60,7 +66,9 @@ class ApplyController(Controller):
         def text(width: int) -> list[Row]:
             rows = [*disturbed_rows(state.host.measured_by, width), *bench_rows(self.state, width)]
             rows += part_rows(whole.parts, width, "cannot be applied: ")
-            notes = dict.fromkeys(outcome.command.note for outcome in whole.outcomes if outcome.command.note)
+            notes = dict.fromkeys(
+                outcome.command.note for outcome in whole.outcomes if outcome.command.note
+            )
             rows += [row for note in notes for row in paragraph(f"! {note}", width, "warn", "  ")]
             return [*rows, (), *paragraph(AFTERWARDS, width, "dim")]
 
@@ -68,14 +76,17 @@ class ApplyController(Controller):
             if given is not None:
                 self.services.hush()
                 self.attempt(
-                    preset.apply(whole, password=given.get("password"), on_step=self._say_step), self._show_outcome
+                    preset.apply(whole, password=given.get("password"), on_step=self._say_step),
+                    self._show_outcome,
                 )
                 self.go("log")
 
         password = bool(whole.no_right) and state.host.sudo_password
         careful = bool(whole.missing) or state.host.measured_by is not None
         title = f"Apply {whole.preset_id} whole"
-        box = ConfirmSettings(title, text, yes="apply all of it", default_no=careful, password=password)
+        box = ConfirmSettings(
+            title, text, yes="apply all of it", default_no=careful, password=password
+        )
         self.app.push_screen(box, decided)
 
     def _say_step(self, step: str) -> None:
@@ -91,28 +102,35 @@ class ApplyController(Controller):
 
         def text(width: int) -> list[Row]:
             left = (
-                f"The server {applied.run_id} runs." if applied.run_id else "No server runs, and no setting is changed."
+                f"The server {applied.run_id} runs."
+                if applied.run_id
+                else "No server runs, and no setting is changed."
             )
             return [*part_rows(applied.parts, width, "not applied: "), (), *paragraph(left, width)]
 
-        self.services.pages.open(Page(f"{applied.preset_id}: not applied whole", text, kind="apply"))
+        self.services.pages.open(
+            Page(f"{applied.preset_id}: not applied whole", text, kind="apply")
+        )
 
 
 def _load() -> None:
-    """Import the modules that find out what a preset changes. The import is slow, so call this function in a thread,
-    and not in the one that draws the screen."""
+    """Import the modules that find out what a preset changes. The import is slow, so call this
+    function in a thread, and not in the one that draws the screen."""
     import workbench.gpu.settings.apply
     import workbench.gpu.settings.plan
     import workbench.session.preset_apply  # noqa: F401
 
 
 def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:
-    """Return the rows of a preset's parts: for each part its name, its change and its command. A part that cannot be
-    applied also has a row with `problem`, such as "not applied: ", followed by the reason."""
+    """Return the rows of a preset's parts: for each part its name, its change and its command. A
+    part that cannot be applied also has a row with `problem`, such as "not applied: ", followed by
+    the reason."""
     rows: list[Row] = []
     for part in parts:
         name = (pad(part.name, NAME_CELLS), "title")
-        first, *more = paragraph(part.change, width - NAME_CELLS, "warn" if part.problem else "strong")
+        first, *more = paragraph(
+            part.change, width - NAME_CELLS, "warn" if part.problem else "strong"
+        )
         rows += [(name, *first), *(((" " * NAME_CELLS, "text"), *line) for line in more)]
         if part.problem:
             rows += paragraph(f"  x {problem}{part.problem}", width, "warn", "    ")

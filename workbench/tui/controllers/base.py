@@ -1,5 +1,5 @@
-"""The base class of the controllers. Its attributes are the session, the session's state, and the services of the
-screen."""
+"""The base class of the controllers. Its attributes are the session, the session's state, and the
+services of the screen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 async def load(module: str) -> None:
-    """Import a module in a thread, unless it is imported already. Importing a large module in the thread that handles
-    the keys would delay them by 0.1 s."""
+    """Import a module in a thread, unless it is imported already. Importing a large module in the
+    thread that handles the keys would delay them by 0.1 s."""
     if module not in sys.modules:
         await asyncio.to_thread(importlib.import_module, module)
 
@@ -40,6 +40,6 @@ class Controller:
         return self.services.app
 
     def copy(self, what: str, text: str) -> None:
-        """Copy `text` to the clipboard, and show a message about the outcome. The message begins with `what`, a name
-        for the text."""
+        """Copy `text` to the clipboard, and show a message about the outcome. The message begins
+        with `what`, a name for the text."""
         self.attempt(copy(self.app, text), lambda outcome: self.say(f"{what} {outcome}"))

@@ -14,14 +14,17 @@ from workbench.tui.modals.launch import change_rows
 
 class BenchController(Controller):
     async def run(self) -> None:
-        """Show the benchmark form, then benchmark the server. If the server is starting, the benchmark begins when it
-        is READY."""
+        """Show the benchmark form, then benchmark the server. If the server is starting, the
+        benchmark begins when it is READY."""
         if self.state.bench.running:
             self.say("a benchmark is running", next_step="press K to cancel the benchmark")
             return
         server, plan = self.state.server, self.state.plan
-        starting = plan is not None and "starting" in self.state.busy  # the new server is not listed yet
-        if not starting and (server is None or server.state not in (ServerState.READY, ServerState.STARTING)):
+        # the new server is not listed yet
+        starting = plan is not None and "starting" in self.state.busy
+        if not starting and (
+            server is None or server.state not in (ServerState.READY, ServerState.STARTING)
+        ):
             self._say_no_server()
             return
 
@@ -35,29 +38,42 @@ class BenchController(Controller):
         if starting and plan is not None:
             text, preset_id = f"{plan.plan.engine} {plan.plan.model}", plan.plan.preset_id
         elif server is not None:
-            text, preset_id = f"{server.engine} {server.model} at {server.url or 'its port'}", server.preset_id
+            text, preset_id = (
+                (f"{server.engine} {server.model} at {server.url or 'its port'}"),
+                server.preset_id,
+            )
         if starting or (server is not None and server.state is ServerState.STARTING):
             text += "; the benchmark starts when the server is READY"
         profiles = self.try_now(lambda: self.session.bench.profiles()) or {}
         without = "preset's own" if preset_id else "standard"
         standing = "as before" if self.session.bench.asked else without
-        await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
+        await self.app.push_screen(
+            BenchForm(self.session.bench.defaults(), profiles, text, standing), decided
+        )
 
     def _say_no_server(self) -> None:
-        """Show the message that there is no server to benchmark. If the last start was rejected, the message repeats
-        the reason, because the user can no longer see the message about the start."""
+        """Show the message that there is no server to benchmark. If the last start was rejected,
+        the message repeats the reason, because the user can no longer see the message about the
+        start."""
         rejected = self.controllers.servers.rejected
         if rejected is None:
-            self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")
+            self.say(
+                "there is no server to benchmark",
+                Level.WARN,
+                "press s to start a server with the plan",
+            )
         else:
             text = f"there is no server to benchmark; the start was rejected: {rejected.message}"
             self.say(text, Level.WARN, rejected.next_step)
 
     async def again(self) -> None:
-        """Ask for consent, then restart the server with the plan, repeat the last benchmark, and compare the two
-        results."""
+        """Ask for consent, then restart the server with the plan, repeat the last benchmark, and
+        compare the two results."""
         if self.state.bench.running or self.state.bench.queued:
-            self.say("a benchmark is running or waiting", next_step="press K to cancel it, or “.” again after its end")
+            self.say(
+                "a benchmark is running or waiting",
+                next_step="press K to cancel it, or “.” again after its end",
+            )
             return
         if self.state.plan is None or self.state.bench.last_id is None:
             next_step = "press s to start the server, then b to benchmark it"
@@ -66,13 +82,18 @@ class BenchController(Controller):
         changes = self.try_now(self.session.servers.changes_against_running) or ()
 
         def text(width: int) -> list[Row]:
-            rows = paragraph("Restart with the plan, benchmark as before, compare with the previous result.", width)
+            rows = paragraph(
+                "Restart with the plan, benchmark as before, compare with the previous result.",
+                width,
+            )
             return [
                 *rows,
                 (),
                 *(
                     change_rows(changes, width)
-                    or paragraph("The plan has not changed: the same benchmark runs again.", width, "dim")
+                    or paragraph(
+                        "The plan has not changed: the same benchmark runs again.", width, "dim"
+                    )
                 ),
             ]
 
@@ -80,22 +101,24 @@ class BenchController(Controller):
             if yes:
                 self.services.hush()
                 self.go("results")
-                self.attempt(self.session.bench.restart_and_compare(), lambda _: self._show_compared())
+                self.attempt(
+                    self.session.bench.restart_and_compare(), lambda _: self._show_compared()
+                )
 
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
 
     def _show_compared(self) -> None:
-        """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing if there is no
-        comparison, or if the user has left the Bench pane or opened a page."""
+        """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing
+        if there is no comparison, or if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
         waiting = panes.active == "results" and self.services.pages.top is None
         if panes.single and waiting and self.state.comparison is not None:
             self.go("compare")
 
     def cancel(self) -> None:
-        """Cancel the running measurement or work on a model. If several are running, cancel the first in this order:
-        experiment, sweep, benchmark, copying, download or hashing of a model. Complete runs of an experiment or a sweep
-        are kept."""
+        """Cancel the running measurement or work on a model. If several are running, cancel the
+        first in this order: experiment, sweep, benchmark, copying, download or hashing of a model.
+        Complete runs of an experiment or a sweep are kept."""
         state = self.state
         if state.experiment is not None and state.experiment.state == "running":
             self.attempt(
@@ -104,7 +127,8 @@ class BenchController(Controller):
             )
         elif state.sweep is not None and state.sweep.state == "running":
             self.attempt(
-                lambda: self.session.sweeps.cancel(), lambda _: self.say("sweep stopped; press S to see its points")
+                lambda: self.session.sweeps.cancel(),
+                lambda _: self.say("sweep stopped; press S to see its points"),
             )
         elif state.bench.running or state.bench.queued:
             self.attempt(lambda: self.session.bench.cancel())

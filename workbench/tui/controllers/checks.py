@@ -1,4 +1,5 @@
-"""The keys of the page about the check of a host or cluster, and the keys that start and stop a cluster's server."""
+"""The keys of the page about the check of a host or cluster, and the keys that start and stop a
+cluster's server."""
 
 from __future__ import annotations
 
@@ -51,15 +52,20 @@ class CheckController(Controller):
         if self.found:
             return doctor_rows(self.found, width)
         limit_s = CLUSTER_LIMIT_S if self.name.startswith(CLUSTER) else HOST_LIMIT_S
-        text = f"checking {self.name}: {elapsed(time.monotonic() - self._began_s)}, at most {elapsed(limit_s)}"
+        text = (
+            f"checking {self.name}: {elapsed(time.monotonic() - self._began_s)}, at most "
+            f"{elapsed(limit_s)}"
+        )
         return paragraph(text, width, "dim")
 
     def look(self) -> None:
-        """Check the host or cluster that the check page shows, and add the findings to the page when the check ends."""
+        """Check the host or cluster that the check page shows, and add the findings to the page
+        when the check ends."""
         page, name = self._page, self.name
         if page is None:
             self.say(
-                "no page with a check is open", next_step="press h, then ctrl+t to check the host under the cursor"
+                "no page with a check is open",
+                next_step="press h, then ctrl+t to check the host under the cursor",
             )
             return
         self.found.clear()
@@ -81,8 +87,9 @@ class CheckController(Controller):
         self.attempt(self._look(name), show, failed=page.leave, only="check")
 
     async def _look(self, name: str) -> HostCheck | ClusterLook:
-        """Check the host or cluster `name`, and return the findings. A host is checked over a new connection. Raise
-        HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S seconds."""
+        """Check the host or cluster `name`, and return the findings. A host is checked over a new
+        connection. Raise HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S
+        seconds."""
         await load("workbench.session.cluster_servers")
         if name.startswith(CLUSTER):
             from workbench.session import cluster_servers
@@ -102,8 +109,8 @@ class CheckController(Controller):
         return (await check_all([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S))[0]
 
     async def work_on(self) -> None:
-        """Switch Workbench to the host or cluster that the check page shows. If Workbench works on it already, only
-        close the page."""
+        """Switch Workbench to the host or cluster that the check page shows. If Workbench works on
+        it already, only close the page."""
         if self.name and self.name != self.state.host.name:
             await self.controllers.hosts.switch(self.name)
         else:
@@ -112,20 +119,24 @@ class CheckController(Controller):
     # ---- the server of a cluster
 
     async def start(self) -> None:
-        """Switch Workbench to the cluster that the check page shows, and open the page from which the user can start
-        the planned server there."""
+        """Switch Workbench to the cluster that the check page shows, and open the page from which
+        the user can start the planned server there."""
         self.services.pages.clear()
         if self.name == self.state.host.name:
             await self.controllers.servers.start()
         elif self.state.plan is None:
-            self.say(f"there is no plan to start on {self.name}", next_step="press p to load a preset")
+            self.say(
+                f"there is no plan to start on {self.name}", next_step="press p to load a preset"
+            )
         else:
-            await self.controllers.hosts.switch(self.name, lambda: self.attempt(self._start_there(self.name)))
+            await self.controllers.hosts.switch(
+                self.name, lambda: self.attempt(self._start_there(self.name))
+            )
 
     async def _start_there(self, name: str) -> None:
-        """Wait until Workbench is connected to the cluster `name`, search the cluster for servers and the engine, and
-        open the page from which the user starts the server. Do nothing if the connection fails or the user has switched
-        to another host."""
+        """Wait until Workbench is connected to the cluster `name`, search the cluster for servers
+        and the engine, and open the page from which the user starts the server. Do nothing if the
+        connection fails or the user has switched to another host."""
         changed = asyncio.Event()
         unsubscribe = self.session.subscribe(lambda state, fields: changed.set())
         try:
@@ -141,8 +152,8 @@ class CheckController(Controller):
         await self.controllers.servers.start()
 
     def stop(self) -> None:
-        """Ask for consent, and stop the server of the cluster that the check page shows, on all its nodes. If several
-        servers are running, ask first which one to stop."""
+        """Ask for consent, and stop the server of the cluster that the check page shows, on all its
+        nodes. If several servers are running, ask first which one to stop."""
         found = self.found[0] if self.found else None
         servers: Sequence[ServerStatus] = getattr(found, "servers", ())
         if not servers:
@@ -151,7 +162,9 @@ class CheckController(Controller):
             self._ask_stop(servers[0])
         else:
             runs = {status.run_id: status for status in servers}
-            items = [(s.run_id, f"{s.run_id}  {s.state}  {s.engine}  {s.model}", "text") for s in servers]
+            items = [
+                (s.run_id, f"{s.run_id}  {s.state}  {s.engine}  {s.model}", "text") for s in servers
+            ]
 
             def chosen(run_id: str | None) -> None:
                 if run_id in runs:
@@ -172,7 +185,9 @@ class CheckController(Controller):
                 self.say(f"stopping {server.run_id} on {name} …")
                 self.attempt(self._stop(name, server.run_id), self._stopped)
 
-        self.app.push_screen(Confirm("Stop the server", text, yes="stop it", no="leave it running"), decided)
+        self.app.push_screen(
+            Confirm("Stop the server", text, yes="stop it", no="leave it running"), decided
+        )
 
     async def _stop(self, name: str, run_id: str) -> ServerStatus:
         session = await self.session.hosts.session_of(name)
@@ -181,8 +196,13 @@ class CheckController(Controller):
 
     def _stopped(self, status: ServerStatus) -> None:
         if status.may_live:
-            text = f"{status.run_id} is {status.state}: {status.reason or 'processes of it still live'}"
-            self.say(text, Level.ERROR, "press x to try the stop again, or o to see the server's log")
+            text = (
+                f"{status.run_id} is {status.state}: "
+                f"{status.reason or 'processes of it still live'}"
+            )
+            self.say(
+                text, Level.ERROR, "press x to try the stop again, or o to see the server's log"
+            )
         else:
             self.say(f"{status.run_id} is {status.state}")
         if self._page is not None and self._page.frame is not None:

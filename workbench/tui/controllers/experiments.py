@@ -42,7 +42,8 @@ class ExperimentController(SeriesController[Experiment]):
         if self.measured is None:
             self.say(
                 "the Compare pane shows no experiment",
-                next_step="press X to start an experiment, or o in the Compare pane to list all experiments",
+                next_step="press X to start an experiment, or o in the Compare pane to list all "
+                "experiments",
             )
             return
         self.services.pages.open(self.new_page())
@@ -59,13 +60,16 @@ class ExperimentController(SeriesController[Experiment]):
 
     def summary(self, measured: Experiment) -> tuple[str, str]:
         e = measured
-        return f"experiment {e.id}: {e.verdict or e.error or e.state}", "press X to see the experiment"
+        return (
+            f"experiment {e.id}: {e.verdict or e.error or e.state}"
+        ), "press X to see the experiment"
 
     # a quick one
     async def open(self) -> None:
-        """Open the page of the running experiment. If no experiment is running and the plan differs from the running
-        server, or GPU settings are altered, ask how precisely to measure the effect of this change, and measure it.
-        Otherwise open the last experiment, or the form of a new one."""
+        """Open the page of the running experiment. If no experiment is running and the plan differs
+        from the running server, or GPU settings are altered, ask how precisely to measure the
+        effect of this change, and measure it. Otherwise open the last experiment, or the form of a
+        new one."""
         running = self.measured is not None and self.measured.state == "running"
         found = None if running or self.state.plan is None else self._difference()
         if found is None:
@@ -74,9 +78,10 @@ class ExperimentController(SeriesController[Experiment]):
             await self._ask_how_sure(*found)
 
     def _difference(self) -> tuple[Arm, Arm] | None:
-        """Return the arms (A, B) of an experiment about what the user has changed. A is the running server and B the
-        plan, or A has the original GPU settings and B the altered ones. Return None if nothing is changed, if no server
-        is READY, or if the change cannot be written as an arm."""
+        """Return the arms (A, B) of an experiment about what the user has changed. A is the running
+        server and B the plan, or A has the original GPU settings and B the altered ones. Return
+        None if nothing is changed, if no server is READY, or if the change cannot be written as an
+        arm."""
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
             return None
@@ -93,11 +98,17 @@ class ExperimentController(SeriesController[Experiment]):
         return Arm(), Arm(gpu=GpuSettings(altered))
 
     async def test(
-        self, a: Arm, b: Arm, about: Sequence[str], advice: AdvisedChange, options: Mapping[str, Any]
+        self,
+        a: Arm,
+        b: Arm,
+        about: Sequence[str],
+        advice: AdvisedChange,
+        options: Mapping[str, Any],
     ) -> None:
-        """Ask how many pairs of runs, or which precision, the user wants for the comparison of A and B, then run the
-        experiment. The question shows the sentences `about`. `options` are the other options of the experiment, and its
-        verdict is stored with `advice`, the advised change that B tests."""
+        """Ask how many pairs of runs, or which precision, the user wants for the comparison of A
+        and B, then run the experiment. The question shows the sentences `about`. `options` are the
+        other options of the experiment, and its verdict is stored with `advice`, the advised change
+        that B tests."""
 
         def work(answer: Mapping[str, Any]) -> Work[Experiment]:
             return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
@@ -113,10 +124,13 @@ class ExperimentController(SeriesController[Experiment]):
         about = [f"Each run is {load}; tok/s decides. The first run is discarded."]
         if b.gpu:
             about.append(
-                "The GPU settings are reverted first, B sets them for its runs, and they are reverted at the end."
+                "The GPU settings are reverted first, B sets them for its runs, and they are "
+                "reverted at the end."
             )
         else:
-            about.append("A is the running server, B the plan under edit. The server restarts for every run.")
+            about.append(
+                "A is the running server, B the plan under edit. The server restarts for every run."
+            )
 
         def work(answer: Mapping[str, Any]) -> Work[Experiment]:
             return lambda: self._run_quickly(a, b, bench=shape, **answer)
@@ -132,9 +146,10 @@ class ExperimentController(SeriesController[Experiment]):
         work: Callable[[Mapping[str, Any]], Work[Experiment]],
         form: Callable[[], Awaitable[None] | None],
     ) -> None:
-        """Ask how many pairs of runs, or which precision, the user wants for the comparison of A and B. Then start the
-        function that `work` returns for the answer, or call `form` if the user wants more choices. The question shows
-        the sentences `about` and the duration, which is estimated from `options`."""
+        """Ask how many pairs of runs, or which precision, the user wants for the comparison of A
+        and B. Then start the function that `work` returns for the answer, or call `form` if the
+        user wants more choices. The question shows the sentences `about` and the duration, which is
+        estimated from `options`."""
 
         def estimate_s(answer: Mapping[str, Any]) -> float | None:
             try:
@@ -156,8 +171,9 @@ class ExperimentController(SeriesController[Experiment]):
         await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
 
     async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
-        """Run an experiment that compares the arms A and B. If B has GPU settings, first revert the altered settings,
-        so that A runs without them. Raise SettingsError if they cannot be reverted."""
+        """Run an experiment that compares the arms A and B. If B has GPU settings, first revert the
+        altered settings, so that A runs without them. Raise SettingsError if they cannot be
+        reverted."""
         if b.gpu:
             report = await self.session.gpu.revert()
             if not report.ok:
@@ -169,13 +185,18 @@ class ExperimentController(SeriesController[Experiment]):
     # a new one
     async def new(self) -> None:
         if self.state.plan is None:
-            self.say("an experiment needs a plan, and none is loaded", Level.WARN, "press p to load a preset")
+            self.say(
+                "an experiment needs a plan, and none is loaded",
+                Level.WARN,
+                "press p to load a preset",
+            )
         elif self.nothing_measured():
             self.attempt(self._arms(), lambda found: self._ask(*found))
 
     async def _arms(self) -> tuple[Arm, Arm, str]:
-        """Return what the form of an experiment suggests: arm A, arm B, and a sentence about their sources. A is the
-        running server, or else the configuration of the result marked A. B is the plan."""
+        """Return what the form of an experiment suggests: arm A, arm B, and a sentence about their
+        sources. A is the running server, or else the configuration of the result marked A. B is the
+        plan."""
         state = self.state
         changes = list(self.try_now(self.session.servers.changes_against_running) or ())
         about = "A is the running server, B the plan under edit."
@@ -190,7 +211,11 @@ class ExperimentController(SeriesController[Experiment]):
         try:
             return *arms_of(changes), about
         except InputError as error:
-            return Arm(), Arm(), f"A and B start from the plan. The running server cannot be A: {error.message}."
+            return (
+                Arm(),
+                Arm(),
+                (f"A and B start from the plan. The running server cannot be A: {error.message}."),
+            )
 
     def _ask(
         self,
@@ -200,17 +225,24 @@ class ExperimentController(SeriesController[Experiment]):
         advice: AdvisedChange | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the form of a new experiment with A and B as suggestions, and start the experiment if the user accepts.
-        `about` says where A and B come from. `options` has the load and the metric for testing the advised change
-        `advice`; with None, the load is that of the next benchmark."""
+        """Open the form of a new experiment with A and B as suggestions, and start the experiment
+        if the user accepts. `about` says where A and B come from. `options` has the load and the
+        metric for testing the advised change `advice`; with None, the load is that of the next
+        benchmark."""
         given = options or {"bench": self.session.bench.shape()}
         shape = dict(given["bench"])
-        requests = count_of(shape["requests"], "request") if "requests" in shape else "as many requests as fit"
+        requests = (
+            count_of(shape["requests"], "request")
+            if "requests" in shape
+            else ("as many requests as fit")
+        )
         load = f"{requests} at {count_of(shape.get('concurrency', 1), 'stream')}"
 
         def estimate(wanted: Wanted) -> float | None:
             try:
-                return self.session.experiments.estimate_s(wanted.a, wanted.b, bench=shape, **self._options(wanted))
+                return self.session.experiments.estimate_s(
+                    wanted.a, wanted.b, bench=shape, **self._options(wanted)
+                )
             except WorkbenchError:  # the start shows the error
                 return None
 
@@ -231,8 +263,8 @@ class ExperimentController(SeriesController[Experiment]):
         self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
 
     def _options(self, wanted: Wanted) -> dict[str, Any]:
-        """Return the keyword arguments for `Experiments.run` from the accepted form. If the user named a twin, a second
-        host of the same type, `twins` is the pair (present host, twin)."""
+        """Return the keyword arguments for `Experiments.run` from the accepted form. If the user
+        named a twin, a second host of the same type, `twins` is the pair (present host, twin)."""
         options = dict(wanted.options)
         if twin := options.pop("twin", None):
             options["twins"] = (self.state.host.name, twin)
@@ -244,7 +276,10 @@ class ExperimentController(SeriesController[Experiment]):
 
     def _listed(self, found: Sequence[Experiment]) -> None:
         if not found:
-            self.say("no experiment has been run on this host", next_step="press X to start an experiment")
+            self.say(
+                "no experiment has been run on this host",
+                next_step="press X to start an experiment",
+            )
             return
 
         def chosen(number: str | None) -> None:
@@ -257,16 +292,23 @@ class ExperimentController(SeriesController[Experiment]):
         self.app.push_screen(picker, chosen)
 
     def _show_picked(self, e: Experiment) -> None:
-        """Open the page of an experiment that the user chose from a list. The page follows the running experiment only
-        if the user chose that one."""
+        """Open the page of an experiment that the user chose from a list. The page follows the
+        running experiment only if the user chose that one."""
         fixed = None if self.measured is not None and self.measured.id == e.id else e
         self.services.pages.open(self.new_page(fixed))
 
 
 def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDifference]:
-    return [PlanDifference("flag", n, old.get(n), new.get(n)) for n in {**old, **new} if old.get(n) != new.get(n)]
+    return [
+        PlanDifference("flag", n, old.get(n), new.get(n))
+        for n in {**old, **new}
+        if old.get(n) != new.get(n)
+    ]
 
 
 def _line(e: Experiment) -> str:
     a, b = (" ".join(arm_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
-    return f"{e.id:>4} {pad(e.state, 8)} {clock(e.unix_s)}  {count_of(e.pairs_done, 'pair'):<7}  {a} > {b}  {e.verdict}"
+    return (
+        f"{e.id:>4} {pad(e.state, 8)} {clock(e.unix_s)}  {count_of(e.pairs_done, 'pair'):<7}  "
+        f"{a} > {b}  {e.verdict}"
+    )

@@ -1,4 +1,5 @@
-"""The keys that explain the terms on the screen or a chosen term, and the key that opens the list of all keys."""
+"""The keys that explain the terms on the screen or a chosen term, and the key that opens the list
+of all keys."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ class ExplainController(Controller):
         self.services.pages.open(Page("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
 
     def in_sight(self) -> None:
-        """Open a page that explains the flag under the cursor of the Launch pane. The page also explains each glossary
-        term that the active pane or open page, the GPU rows or the status bar contains. If this page is open already,
-        open the page of all keys instead."""
+        """Open a page that explains the flag under the cursor of the Launch pane. The page also
+        explains each glossary term that the active pane or open page, the GPU rows or the status
+        bar contains. If this page is open already, open the page of all keys instead."""
         from workbench.store import glossary
 
         page, panes = self.services.pages.top, self.services.panes
@@ -35,7 +36,9 @@ class ExplainController(Controller):
         flag = self.pane(Launch).current if page is None and panes.active == Launch.NAME else None
         here: Painted = page if page is not None else panes.current
         words = glossary.found_in(here.drawn_text)
-        around = glossary.found_in("\n".join(one.drawn_text for one in (panes.strip, self.services.status_bar)))
+        around = glossary.found_in(
+            "\n".join(one.drawn_text for one in (panes.strip, self.services.status_bar))
+        )
         further = [term for term in around if term not in words]
         here_title = f"Words of {page.title if page is not None else panes.current.TITLE}"
 
@@ -59,10 +62,14 @@ class ExplainController(Controller):
         """Ask for a term of the glossary, and explain it."""
         from workbench.store import glossary
 
-        items = [(term.term, ", ".join((term.term, *term.seen)), "text") for term in glossary.terms()]
+        items = [
+            (term.term, ", ".join((term.term, *term.seen)), "text") for term in glossary.terms()
+        ]
 
         def chosen(name: str | None) -> None:
-            found = tuple(term for term in glossary.terms() if term.term == name) or glossary.explain(name or "")
+            found = tuple(
+                term for term in glossary.terms() if term.term == name
+            ) or glossary.explain(name or "")
             if found:
                 self.services.pages.open(Page("Explanation", lambda width: term_rows(found, width)))
 

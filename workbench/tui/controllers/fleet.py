@@ -14,8 +14,9 @@ class FleetController(Controller):
     view: FleetView | None = None  # the next fleet has the same filter and order
 
     async def open(self) -> None:
-        """Open the screen with all hosts over the main screen: this host and the hosts of hosts.toml or, without that
-        file, of the ssh configuration. If the user opens a host there, switch Workbench to that host."""
+        """Open the screen with all hosts over the main screen: this host and the hosts of
+        hosts.toml or, without that file, of the ssh configuration. If the user opens a host there,
+        switch Workbench to that host."""
         for module in ("workbench.session.fleet", "workbench.tui.fleet.over_main"):
             await load(module)
         from workbench.session.fleet import MOST_HOSTS, Fleet, members

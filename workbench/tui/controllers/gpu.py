@@ -1,5 +1,5 @@
-"""The keys of GPU settings: change settings, end a trial by keeping them, leave them altered when Workbench ends,
-revert them, and check them under load."""
+"""The keys of GPU settings: change settings, end a trial by keeping them, leave them altered when
+Workbench ends, revert them, and check them under load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.setting_records import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.setting_records import (
+    GuardView,
+    InForce,
+    SettingCommand,
+    SettingOutcome,
+    SettingsReport,
+)
 from workbench.tui.cells import Make, Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import alteration_texts, countdown, restored_value, setting_name
@@ -27,22 +33,39 @@ from workbench.tui.modals.gpu_confirm import (
     note_rows,
     report_rows,
 )
-from workbench.tui.modals.gpu_settings import Suggestion, Wanted, each_alone, parse, settings_form, suggestion_of
+from workbench.tui.modals.gpu_settings import (
+    Suggestion,
+    Wanted,
+    each_alone,
+    parse,
+    settings_form,
+    suggestion_of,
+)
 from workbench.tui.modals.launch import disturbed_rows
 from workbench.tui.pages.base import Keys, Page
 
 VERIFY_S = 8.0
-# the user's choice about a value of another program -> words for the message before and after the revert
+# the user's choice about a value of another program -> words for the message before and after the
+# revert
 CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "Left as it is")}
 
 
 class GpuController(Controller):
     async def edit(self) -> None:
-        """Show the form of GPU settings, then the commands that would change them, and run these if the user agrees."""
+        """Show the form of GPU settings, then the commands that would change them, and run these if
+        the user agrees."""
         state = self.state
         if state.telemetry is None or not state.telemetry.gpus:
-            if state.telemetry is None and not state.host.telemetry_problem and state.host.link != "failed":
-                self.say("the GPUs have not been read yet", Level.WARN, "press g again after the first reading")
+            if (
+                state.telemetry is None
+                and not state.host.telemetry_problem
+                and state.host.link != "failed"
+            ):
+                self.say(
+                    "the GPUs have not been read yet",
+                    Level.WARN,
+                    "press g again after the first reading",
+                )
             else:
                 why = f": {state.host.telemetry_problem}" if state.host.telemetry_problem else ""
                 text = f"no GPU setting can be changed on this host{why}"
@@ -53,7 +76,8 @@ class GpuController(Controller):
 
         async def look_up(values: Values) -> None:
             wanted = parse(values, count)
-            self.services.working = True  # a key that is typed before the commands are shown is not meant for the pane
+            # a key that is typed before the commands are shown is not meant for the pane
+            self.services.working = True
             try:
                 report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
             except InputError as error:
@@ -68,8 +92,9 @@ class GpuController(Controller):
         await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
 
     async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
-        """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid setting in front of
-        its message. To find that setting, make a dry run with each setting alone."""
+        """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
+        setting in front of its message. To find that setting, make a dry run with each setting
+        alone."""
         for name, alone in each_alone(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
@@ -78,8 +103,8 @@ class GpuController(Controller):
         return error
 
     def _suggested(self) -> Suggestion | None:
-        """Return the GPU settings of the plan's preset as texts for the form. Return None if the preset has no GPU
-        settings, or if settings are altered already."""
+        """Return the GPU settings of the plan's preset as texts for the form. Return None if the
+        preset has no GPU settings, or if settings are altered already."""
         preset_id = self.state.plan.plan.preset_id if self.state.plan else None
         if preset_id is None or self.state.alterations:
             return None
@@ -87,43 +112,69 @@ class GpuController(Controller):
         return suggestion_of(mentioned, preset_id) if mentioned else None
 
     async def _processes(self) -> Sequence[Process] | None:
-        """Return the processes that use the GPUs. If they cannot be listed, show the error as a message and return
-        None."""
+        """Return the processes that use the GPUs. If they cannot be listed, show the error as a
+        message and return None."""
         try:
             return await self.session.gpu.processes()
         except Exception as error:
             self.services.explain(error)
             return None
 
-    def _ask(self, title: str, text: Make, yes: str, agreed: Callable[[str | None], None], *, default_no: bool) -> None:
-        """Show `text`, the commands to run, in a box with `title`. Ask for consent, with the cursor on no if
-        `default_no` is true, and for a password if sudo needs one. If the user agrees, call `agreed` with the password,
-        or with None if sudo needs none."""
+    def _ask(
+        self,
+        title: str,
+        text: Make,
+        yes: str,
+        agreed: Callable[[str | None], None],
+        *,
+        default_no: bool,
+    ) -> None:
+        """Show `text`, the commands to run, in a box with `title`. Ask for consent, with the cursor
+        on no if `default_no` is true, and for a password if sudo needs one. If the user agrees,
+        call `agreed` with the password, or with None if sudo needs none."""
 
         def decided(given: Values | None) -> None:
             if given is not None:
                 agreed(given.get("password"))
 
         password = self.state.host.sudo_password
-        self.app.push_screen(ConfirmSettings(title, text, yes=yes, default_no=default_no, password=password), decided)
+        self.app.push_screen(
+            ConfirmSettings(title, text, yes=yes, default_no=default_no, password=password), decided
+        )
 
-    def _confirm(self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None) -> None:
+    def _confirm(
+        self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None
+    ) -> None:
         state = self.state
         commands = [o.command for o in planned]
         indexes = sorted({c.gpu_index for c in commands})
 
         def text(width: int) -> list[Row]:
             rows = [*disturbed_rows(state.host.measured_by, width)]
-            rows += [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
-            rows += [*command_rows(commands, width, state.host.sudo_password), (), *note_rows(planned, width)]
+            rows += [
+                *concerned_rows(state, indexes, processes, width),
+                (),
+                *change_rows(planned, width),
+                (),
+            ]
+            rows += [
+                *command_rows(commands, width, state.host.sudo_password),
+                (),
+                *note_rows(planned, width),
+            ]
             after = "The previous values are written to disk first; press r to restore them."
             if wanted.trial_s is not None:
-                after += f" On trial for {wanted.trial_s:g} s: the settings are then reverted unless you press T."
+                after += (
+                    f" On trial for {wanted.trial_s:g} s: the settings are then reverted "
+                    "unless you press T."
+                )
             return [*rows, *paragraph(after, width, "dim")]
 
         def agreed(password: str | None) -> None:
             self.attempt(
-                lambda: self.session.gpu.apply(wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=password),
+                lambda: self.session.gpu.apply(
+                    wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=password
+                ),
                 lambda report: self.show_report("GPU settings", report),
             )
 
@@ -132,13 +183,16 @@ class GpuController(Controller):
 
     # revert
     def revert(self) -> None:
-        """Revert every altered GPU setting. Ask first if the revert disturbs a measurement, or if sudo needs a
-        password."""
+        """Revert every altered GPU setting. Ask first if the revert disturbs a measurement, or if
+        sudo needs a password."""
         state = self.state
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
-        texts = [f"{gpus}: {now} back to {restored_value(b)}" for gpus, now, b in alteration_texts(state.alterations)]
+        texts = [
+            f"{gpus}: {now} back to {restored_value(b)}"
+            for gpus, now, b in alteration_texts(state.alterations)
+        ]
         disturbs = state.bench.running or state.host.measured_by is not None
         if not disturbs and not state.host.sudo_password:
             self._revert(texts)
@@ -147,12 +201,22 @@ class GpuController(Controller):
         def text(width: int) -> list[Row]:
             rows = disturbed_rows(state.host.measured_by, width)
             if state.bench.running:
-                rows += paragraph("! A benchmark is running: its result would mix both settings.", width, "warn")
+                rows += paragraph(
+                    "! A benchmark is running: its result would mix both settings.", width, "warn"
+                )
             return [*rows, *(row for line in texts for row in paragraph(line, width))]
 
-        self._ask("Revert GPU settings", text, "revert", lambda p: self._revert(texts, p), default_no=disturbs)
+        self._ask(
+            "Revert GPU settings",
+            text,
+            "revert",
+            lambda p: self._revert(texts, p),
+            default_no=disturbs,
+        )
 
-    def _revert(self, texts: Sequence[str], password: str | None = None, foreign: str | None = None) -> None:
+    def _revert(
+        self, texts: Sequence[str], password: str | None = None, foreign: str | None = None
+    ) -> None:
         doing, done = CHOSEN.get(foreign or "", ("reverting", "Reverted"))
         self.say(f"{doing} {'; '.join(texts)}")
 
@@ -165,8 +229,8 @@ class GpuController(Controller):
         self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
 
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
-        """Ask what to do about the settings that another program has changed. The revert has left these settings as
-        they are."""
+        """Ask what to do about the settings that another program has changed. The revert has left
+        these settings as they are."""
         outcomes = [o for o in report.outcomes if o.foreign]
         texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
@@ -183,9 +247,14 @@ class GpuController(Controller):
 
     # reports
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
-        """Show the outcome of a change or a revert of GPU settings: a message if every setting is in force, otherwise a
-        page. After a revert, `texts` describe the restored settings; after a change, `texts` is empty."""
-        in_force = report.ok and not report.rolled_back and all(o.in_force is InForce.YES for o in report.outcomes)
+        """Show the outcome of a change or a revert of GPU settings: a message if every setting is
+        in force, otherwise a page. After a revert, `texts` describe the restored settings; after a
+        change, `texts` is empty."""
+        in_force = (
+            report.ok
+            and not report.rolled_back
+            and all(o.in_force is InForce.YES for o in report.outcomes)
+        )
         trial = report.guard.trial_left_s if report.guard and not texts else None
         problem = report.guard.problem if report.guard and not texts else None
         if in_force and not problem:
@@ -194,37 +263,45 @@ class GpuController(Controller):
             if trial is not None:
                 next_step = f"on trial for {trial:.0f} s: press T to keep them, or r to revert them"
             self.say(
-                "; ".join([f"{title}: {texts[0]}", *texts[1:], counted]) if texts else f"{title}: {counted}",
+                "; ".join([f"{title}: {texts[0]}", *texts[1:], counted])
+                if texts
+                else f"{title}: {counted}",
                 next_step=None if texts else next_step,
             )
             return
         verify: Keys = {} if texts or not report.ok else {"V": ("Check under load", self.verify)}
-        self._show_page(title, lambda width: report_rows(report, width), verify, on_trial=trial is not None)
+        self._show_page(
+            title, lambda width: report_rows(report, width), verify, on_trial=trial is not None
+        )
 
     def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
-        """Open a page about GPU settings with the rows of `make` and the keys `own_keys`, which work until the settings
-        are reverted. With `on_trial`, the settings are reverted at the end of a trial. Then the page begins with the
-        time left, and later says that the settings are reverted."""
+        """Open a page about GPU settings with the rows of `make` and the keys `own_keys`, which
+        work until the settings are reverted. With `on_trial`, the settings are reverted at the end
+        of a trial. Then the page begins with the time left, and later says that the settings are
+        reverted."""
         self.services.hush()
         top = self._trial_rows(on_trial)
 
         def keys() -> Keys:
             return {**self._trial_keys, **own_keys} if self.state.alterations else {}
 
-        self.services.pages.open(Page(title, lambda w: [*top(w), *make(w)], keys, kind="GPU settings"))
+        self.services.pages.open(
+            Page(title, lambda w: [*top(w), *make(w)], keys, kind="GPU settings")
+        )
 
     @property
     def _trial_keys(self) -> Keys:
-        """Return the keys that every page about GPU settings has while settings are altered. One key reverts the
-        settings. If they are on trial, which means that they are reverted after some time, another key keeps them."""
+        """Return the keys that every page about GPU settings has while settings are altered. One
+        key reverts the settings. If they are on trial, which means that they are reverted after
+        some time, another key keeps them."""
         on_trial = self.state.guard is not None and self.state.guard.trial_left_s is not None
         keep: Keys = {"T": ("Keep", self.keep_trial)} if on_trial else {}
         return {**keep, "r": ("Revert", self.revert)}
 
     def _trial_rows(self, on_trial: bool) -> Make:
-        """Return a function that maps a width in cells to the first rows of a page about GPU settings. During a trial,
-        the rows show the seconds until the settings are reverted. If `on_trial` is true and the settings have been
-        reverted, the rows say so."""
+        """Return a function that maps a width in cells to the first rows of a page about GPU
+        settings. During a trial, the rows show the seconds until the settings are reverted. If
+        `on_trial` is true and the settings have been reverted, the rows say so."""
 
         def rows(width: int) -> list[Row]:
             guard = self.state.guard
@@ -232,7 +309,9 @@ class GpuController(Controller):
             if left is not None:
                 text = f"{G.alert} on trial: reverted in {countdown(left)} unless you press T"
             elif on_trial and not self.state.alterations:
-                text = "! The settings have been reverted since. The text below was true before that."
+                text = (
+                    "! The settings have been reverted since. The text below was true before that."
+                )
             else:
                 return []
             return [*paragraph(text, width, "warnb"), ()]
@@ -243,18 +322,27 @@ class GpuController(Controller):
     def keep_trial(self) -> None:
         guard = self.state.guard
         if guard is None or guard.trial_left_s is None:
-            next_step = "press g to change GPU settings; enter a trial time in the last field of the form"
+            next_step = (
+                "press g to change GPU settings; enter a trial time in the last field of the form"
+            )
             self.say("no GPU setting is on trial", next_step=next_step)
             return
         self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
 
     def _kept(self, guard: GuardView) -> None:
-        or_until = f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
-        self.say(f"the trial is over and the GPU settings stay until you press r to revert them{or_until}")
+        or_until = (
+            (f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s")
+            if guard.heartbeat_s
+            else ""
+        )
+        self.say(
+            "the trial is over and the GPU settings stay until you press r to revert "
+            f"them{or_until}"
+        )
 
     async def leave_on(self) -> None:
-        """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell the guard, a process
-        on the host, that it must not revert them."""
+        """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell
+        the guard, a process on the host, that it must not revert them."""
         alterations = self.state.alterations
         if not alterations:
             self.say("no GPU setting is altered")
@@ -268,7 +356,8 @@ class GpuController(Controller):
             for caution in cautions:
                 rows += paragraph(f"! {caution}", width, "warn")
             about = (
-                "The settings stay on when Workbench ends or its connection is lost, until you press r or the host "
+                "The settings stay on when Workbench ends or its connection is lost, until you "
+                "press r or the host "
                 "restarts. The journal keeps the previous values."
             )
             return [*rows, *paragraph(about, width, "dim")]
@@ -279,17 +368,26 @@ class GpuController(Controller):
                 said = "the GPU settings stay altered after Workbench ends; press r to revert them"
                 self.attempt(lambda: keep(), lambda _: self.say(said))
 
-        await self.app.push_screen(Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided)
+        await self.app.push_screen(
+            Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided
+        )
 
     # proof
     def verify(self) -> None:
-        """Put load on the server for some seconds, then show which of the altered GPU settings are in force."""
+        """Put load on the server for some seconds, then show which of the altered GPU settings are
+        in force."""
         if not self.state.alterations:
-            self.say("no GPU setting is altered: there is nothing to check", next_step="press g to change GPU settings")
+            self.say(
+                "no GPU setting is altered: there is nothing to check",
+                next_step="press g to change GPU settings",
+            )
         elif (server := self._ready_server()) is None:
             return
         elif self.state.bench.running:
-            self.say("no check started: a benchmark is running, and a benchmark checks the GPU settings too")
+            self.say(
+                "no check started: a benchmark is running, and a benchmark checks the GPU "
+                "settings too"
+            )
         else:
             self._load(server.engine)
 
@@ -306,30 +404,39 @@ class GpuController(Controller):
 
     def _load(self, engine: str, **probe: Any) -> None:
         async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
-            return await self.session.proof.verify_lines(VERIFY_S, **probe), await self.session.proof.probe_commands()
+            return await self.session.proof.verify_lines(
+                VERIFY_S, **probe
+            ), await self.session.proof.probe_commands()
 
         self.services.count_down(f"checking under load: {engine} is kept busy", VERIFY_S)
         self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)
 
     def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
-        """Open the page with `findings`, which say for each setting whether the load showed it in force. `probe` has
-        the commands of a further test, which a key of the page offers. It is empty if no further test is needed."""
+        """Open the page with `findings`, which say for each setting whether the load showed it in
+        force. `probe` has the commands of a further test, which a key of the page offers. It is
+        empty if no further test is needed."""
         self.services.stop_counting()
         keys: Keys = {"p": ("Probe", lambda: self._ask_probe(probe))} if probe else {}
         keys = {**keys, "V": ("Again", self.verify)}
         on_trial = bool(self.state.alterations)
-        self._show_page("What the load showed", lambda width: finding_rows(findings, width), keys, on_trial=on_trial)
+        self._show_page(
+            "What the load showed",
+            lambda width: finding_rows(findings, width),
+            keys,
+            on_trial=on_trial,
+        )
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
-        """Ask for consent to test further whether this GPU obeys clock locks. The `commands` of the test set another
-        clock lock under load for some seconds."""
+        """Ask for consent to test further whether this GPU obeys clock locks. The `commands` of the
+        test set another clock lock under load for some seconds."""
         server, password = self._ready_server(), self.state.host.sudo_password
         if server is None:
             return
 
         def text(width: int) -> list[Row]:
             about = (
-                f"After {VERIFY_S:g} s under load, these commands set another lock for some seconds, then yours again:"
+                f"After {VERIFY_S:g} s under load, these commands set another lock for some "
+                "seconds, then yours again:"
             )
             return [*paragraph(about, width), (), *command_rows(commands, width, password)]
 

@@ -1,4 +1,5 @@
-"""The keys of hosts: switch to another host, examine it, connect again, and trust the key of a host."""
+"""The keys of hosts: switch to another host, examine it, connect again, and trust the key of a
+host."""
 
 from __future__ import annotations
 
@@ -39,13 +40,21 @@ FIELDS = (
 def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
     simulated = "simulated: needs no GPU" if host.name.startswith("sim:") else ""
     now_here = "(now)" if host.name == now else ""
-    parts = (cut(host.label, LABEL_CELLS), state, cut(host.way, WAY_CELLS), simulated, host.source, now_here)
+    parts = (
+        cut(host.label, LABEL_CELLS),
+        state,
+        cut(host.way, WAY_CELLS),
+        simulated,
+        host.source,
+        now_here,
+    )
     return f"{pad(host.name, cells)} {'  '.join(filter(None, parts))}"
 
 
 class HostList(PickModal):
-    """The list of hosts, from which the user chooses one by name. If the user pressed one of the keys `HOST_KEYS`
-    instead of enter, `pressed` is that key, which acts on the host under the cursor."""
+    """The list of hosts, from which the user chooses one by name. If the user pressed one of the
+    keys `HOST_KEYS` instead of enter, `pressed` is that key, which acts on the host under the
+    cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings_for(HOST_KEYS)
 
@@ -55,15 +64,15 @@ class HostList(PickModal):
         self.pressed: Key | None = None
 
     def show(self, items: Sequence[Choice]) -> None:
-        """Update the texts of the listed hosts. `items` has the hosts that are listed already. The filter and the
-        cursor stay as they are."""
+        """Update the texts of the listed hosts. `items` has the hosts that are listed already. The
+        filter and the cursor stay as they are."""
         texts = {name: (name, text, role) for name, text, role in items}
         self.all = items
         self.choices.set_items([texts.get(item[0], item) for item in self.choices.items])
 
     def action_do(self, key: str) -> None:
-        """Close the list because the user pressed one of `HOST_KEYS`. `key` is the id of that key, such as "hosts
-        ctrl+n"."""
+        """Close the list because the user pressed one of `HOST_KEYS`. `key` is the id of that key,
+        such as "hosts ctrl+n"."""
         self.pressed = next((one for one in HOST_KEYS if one.id == key), None)
         if self.pressed is not None:
             current = self.choices.current
@@ -74,17 +83,22 @@ class HostController(Controller):
     def __init__(self, controllers: Controllers) -> None:
         super().__init__(controllers)
         self.under_cursor = ""  # in the list of hosts, when a key was pressed there
-        self.known_states: dict[str, str] = {}  # what the last check or look found, by the name of a host or cluster
+        # what the last check or look found, by the name of a host or cluster
+        self.known_states: dict[str, str] = {}
 
     async def pick(self, chosen: str = "") -> None:
-        """Open the list of hosts with the cursor on the host `chosen`, or on the present host. While the list is open,
-        read the state of each cluster's servers and add it to the cluster's row."""
+        """Open the list of hosts with the cursor on the host `chosen`, or on the present host.
+        While the list is open, read the state of each cluster's servers and add it to the cluster's
+        row."""
         now = self.state.host.name
         known = self.try_now(self.session.hosts.known) or ()
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
 
         def items() -> list[Choice]:
-            return [(host.name, _about(host, now, cells, self._state_of(host.name)), "text") for host in known]
+            return [
+                (host.name, _about(host, now, cells, self._state_of(host.name)), "text")
+                for host in known
+            ]
 
         listed = HostList(items(), chosen or now)
 
@@ -112,46 +126,61 @@ class HostController(Controller):
                 self.attempt(look(host.name), only=f"state of {host.name}")
 
     def _state_of(self, name: str) -> str:
-        """Return the last known state of a host or cluster as text, for its row in the list; "" for a host that was not
-        checked."""
+        """Return the last known state of a host or cluster as text, for its row in the list; "" for
+        a host that was not checked."""
         if name.startswith(CLUSTER) and name == self.state.host.name:
             return living_text(self.state.servers)
         return self.known_states.get(name, "asking …" if name.startswith(CLUSTER) else "")
 
     def check(self) -> None:
-        """Open the page that checks the host or cluster under the cursor of the host list. If the list is not open,
-        check the present host."""
+        """Open the page that checks the host or cluster under the cursor of the host list. If the
+        list is not open, check the present host."""
         self.controllers.checks.open(self.under_cursor or self.state.host.name)
 
     async def add(self) -> None:
         """Show a form for a new host, add the host to hosts.toml, and open the list of hosts again."""
 
         async def submit(values: Values) -> None:
-            self.session.hosts.add(values["name"], values["ssh"], values["container"], values["label"])
+            self.session.hosts.add(
+                values["name"], values["ssh"], values["container"], values["label"]
+            )
 
         async def added(values: Values | None) -> None:
             if values is not None:
                 await self.pick(values["name"])
 
-        form = Form("Add a host to hosts.toml", FIELDS, submit=submit, accept="add", label_cells=11, wide=True)
+        form = Form(
+            "Add a host to hosts.toml",
+            FIELDS,
+            submit=submit,
+            accept="add",
+            label_cells=11,
+            wide=True,
+        )
         await self.app.push_screen(form, added)
 
     async def demo(self) -> None:
         """Switch to a simulated host with four GPUs, for trying Workbench without a GPU."""
         if self.state.simulated:
-            self.say(f"{self.state.host.name} is simulated already; press h to work on another host")
+            self.say(
+                f"{self.state.host.name} is simulated already; press h to work on another host"
+            )
         else:
             await self.switch(f"sim:{DEMO_PROFILE}")
 
     async def switch(self, name: str, then: Callable[[], None] = lambda: None) -> None:
-        """Switch Workbench to the host `name`, and call `then` once the connection is being opened. Ask for consent
-        first if the switch ends a measurement or a copy of a model, or reverts GPU settings of the present host."""
+        """Switch Workbench to the host `name`, and call `then` once the connection is being opened.
+        Ask for consent first if the switch ends a measurement or a copy of a model, or reverts GPU
+        settings of the present host."""
         now = self.state.host.name
 
         def text(width: int) -> list[Row]:
             rows = leaving_rows(self.state, width)
             if any(a.state != "kept" and not a.by for a in self.state.alterations):
-                about = f"{G.alert} GPU settings of {now} are altered: the guard reverts them when Workbench has left."
+                about = (
+                    f"{G.alert} GPU settings of {now} are altered: the guard reverts them "
+                    "when Workbench has left."
+                )
                 rows += paragraph(f"{about} L in pane 6 leaves them in force.", width, "warn")
             return rows
 
@@ -161,18 +190,24 @@ class HostController(Controller):
                 self.attempt(self.session.switch_host(name), lambda _: then())
 
         if text(80):
-            await self.app.push_screen(Confirm(f"Leave {now}", text, yes=f"work on {name}", no="stay"), decided)
+            await self.app.push_screen(
+                Confirm(f"Leave {now}", text, yes=f"work on {name}", no="stay"), decided
+            )
         else:
             decided(True)
 
     def examine(self) -> None:
-        """Examine the host for missing programs, permissions and drivers, and show the findings on a page. The key R of
-        the page repeats the examination."""
+        """Examine the host for missing programs, permissions and drivers, and show the findings on
+        a page. The key R of the page repeats the examination."""
         from workbench.session.doctor import examine
 
         name = self.state.host.name
         found: list[HostReport] = []
-        page = Page(f"Doctor: {name}", lambda width: doctor_rows(found, width), lambda: {"R": ("examine again", look)})
+        page = Page(
+            f"Doctor: {name}",
+            lambda width: doctor_rows(found, width),
+            lambda: {"R": ("examine again", look)},
+        )
 
         def show(report: HostReport) -> None:
             found[:] = [report]
@@ -191,7 +226,8 @@ class HostController(Controller):
         self.attempt(self.session.try_again())
 
     async def ask_host_key(self) -> None:
-        """Show the fingerprint of an unknown host key, and connect if the user confirms that it is right."""
+        """Show the fingerprint of an unknown host key, and connect if the user confirms that it is
+        right."""
         host = self.state.host
 
         def decided(yes: bool | None) -> None:

@@ -1,4 +1,5 @@
-"""The keys of the page of models: list, hash, copy and download the models of this host and of others."""
+"""The keys of the page of models: list, hash, copy and download the models of this host and of
+others."""
 
 from __future__ import annotations
 
@@ -37,14 +38,16 @@ class ModelController(Controller):
         self.look()
 
     def look(self) -> None:
-        """Search this host, or all hosts, for models, and show the models on the page of models. If that page is not
-        open, open it."""
+        """Search this host, or all hosts, for models, and show the models on the page of models. If
+        that page is not open, open it."""
         page = self._page
         if page is None or page.frame is None:
             self.open()
             return
         hosts = self.session.models.hosts(everywhere=self.all_hosts)
-        page.title = "Models on all hosts" if self.all_hosts else f"Models on {self.state.host.name}"
+        page.title = (
+            "Models on all hosts" if self.all_hosts else (f"Models on {self.state.host.name}")
+        )
         page.wait()
 
         def show(found: Sequence[HostModels]) -> None:
@@ -58,12 +61,15 @@ class ModelController(Controller):
         self.look()
 
     def _current(self) -> ModelCopy | None:
-        """Return the model copy under the cursor of the page of models. If there is none, show a message and return
-        None."""
+        """Return the model copy under the cursor of the page of models. If there is none, show a
+        message and return None."""
         page = self._page
         copy = page.copy if page is not None and page.frame is not None else None
         if copy is None:
-            self.say("no model is under the cursor", next_step="press C to list models, and move the cursor to one")
+            self.say(
+                "no model is under the cursor",
+                next_step="press C to list models, and move the cursor to one",
+            )
         return copy
 
     # ---- keys of one copy
@@ -74,7 +80,9 @@ class ModelController(Controller):
             self._show_files(copy)
 
     def _show_files(self, copy: ModelCopy) -> None:
-        self.services.pages.open(Page(f"Files of {copy.model}", lambda width: file_rows(copy, width), kind="files"))
+        self.services.pages.open(
+            Page(f"Files of {copy.model}", lambda width: file_rows(copy, width), kind="files")
+        )
 
     def copy_path(self) -> None:
         copy = self._current()
@@ -82,7 +90,8 @@ class ModelController(Controller):
             self.copy(copy.path, copy.path)
 
     def check(self) -> None:
-        """Hash every byte of the model copy under the cursor, on its host, and show its files with their hashes."""
+        """Hash every byte of the model copy under the cursor, on its host, and show its files with
+        their hashes."""
         copy = self._current()
         if copy is None:
             return
@@ -91,13 +100,18 @@ class ModelController(Controller):
             found = [one for each in check.hosts for one in each.copies if one.path == copy.path]
             damaged = any(file.damaged for one in found for file in one.files)
             text = "is damaged" if damaged else "is complete" if check.ok else "is not complete"
-            self.say(f"{copy.model} on {copy.host} {text}", Level.INFO if check.ok and not damaged else Level.WARN)
+            self.say(
+                f"{copy.model} on {copy.host} {text}",
+                Level.INFO if check.ok and not damaged else Level.WARN,
+            )
             for one in found:
                 self._show_files(one)
 
         self._begin(
             f"hashing {copy.model}",
-            lambda told: self.session.models.check(copy.reference, (copy.host,), full=True, on_progress=told),
+            lambda told: self.session.models.check(
+                copy.reference, (copy.host,), full=True, on_progress=told
+            ),
             done,
         )
 
@@ -108,7 +122,10 @@ class ModelController(Controller):
             return
         hosts = tuple(dict.fromkeys(host.name for host in real_hosts() if host.name != copy.host))
         if not hosts:
-            self.say("no host is known to copy the model to", next_step="press h, then ctrl+n to add a host")
+            self.say(
+                "no host is known to copy the model to",
+                next_step="press h, then ctrl+n to add a host",
+            )
             return
         fields = (
             Field("target", "to host", options=hosts),
@@ -133,33 +150,59 @@ class ModelController(Controller):
                     on_progress=told,
                 ),
                 self._copied,
-                *("workbench", "models", "copy", copy.reference, "--from", copy.host, "--to", values["target"]),
+                *(
+                    "workbench",
+                    "models",
+                    "copy",
+                    copy.reference,
+                    "--from",
+                    copy.host,
+                    "--to",
+                    values["target"],
+                ),
                 *(("--to-dir", values["directory"]) if values["directory"] else ()),
                 *(("--replace",) if values["replace"] == "are replaced" else ()),
             )
 
-        form = Form(f"Copy {copy.model} to another host", fields, intro=intro, accept="copy", label_cells=17, wide=True)
+        form = Form(
+            f"Copy {copy.model} to another host",
+            fields,
+            intro=intro,
+            accept="copy",
+            label_cells=17,
+            wide=True,
+        )
         await self.app.push_screen(form, agreed)
 
     def _copied(self, report: CopyReport) -> None:
-        self.say(report.text, Level.WARN if report.notes else Level.INFO, "; ".join(report.notes) or None)
+        self.say(
+            report.text, Level.WARN if report.notes else Level.INFO, "; ".join(report.notes) or None
+        )
         self._look_again()
 
     # ---- downloads
 
     async def download(self) -> None:
-        """Ask for the id of a model on the Hugging Face hub, and download the model with the hub's own program on this
-        host."""
+        """Ask for the id of a model on the Hugging Face hub, and download the model with the hub's
+        own program on this host."""
         name = self.state.host.name
         plan = self.state.plan.plan.model if self.state.plan else ""
         fields = (
-            Field("model", "model", plan if plan.count("/") == 1 and not plan.startswith("/") else "", "ORG/NAME"),
+            Field(
+                "model",
+                "model",
+                plan if plan.count("/") == 1 and not plan.startswith("/") else "",
+                "ORG/NAME",
+            ),
             Field("revision", "revision", hint="branch, tag or commit; empty: main"),
             Field("directory", "directory", hint="empty: the Hugging Face cache"),
         )
 
         def intro(width: int) -> list[Row]:
-            text = f"The hub's own program (hf or huggingface-cli) downloads it on {name}, with the host's HF_TOKEN."
+            text = (
+                f"The hub's own program (hf or huggingface-cli) downloads it on {name}, with "
+                "the host's HF_TOKEN."
+            )
             return [*paragraph(text, width, "dim"), ()]
 
         def check(values: Values) -> None:
@@ -185,7 +228,13 @@ class ModelController(Controller):
             )
 
         form = Form(
-            f"Download to {name}", fields, intro=intro, check=check, accept="download", label_cells=17, wide=True
+            f"Download to {name}",
+            fields,
+            intro=intro,
+            check=check,
+            accept="download",
+            label_cells=17,
+            wide=True,
         )
         await self.app.push_screen(form, agreed)
 

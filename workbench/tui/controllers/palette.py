@@ -1,5 +1,5 @@
-"""The palette: a list of every action of the keys, every preset and every host. Typing a part of a name filters the
-list."""
+"""The palette: a list of every action of the keys, every preset and every host. Typing a part of a
+name filters the list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class PaletteController(Controller):
             if number is not None:
                 self.services.screen.call_later(entries[int(number)].call)
 
-        await self.app.push_screen(PickModal("Actions", items, filter=True, free=False).add_class("-wide"), chosen)
+        await self.app.push_screen(
+            PickModal("Actions", items, filter=True, free=False).add_class("-wide"), chosen
+        )
 
     def _entries(self) -> Iterator[Entry]:
         actions: dict[object, Key] = {}  # two keys may run one action
@@ -46,20 +48,38 @@ class PaletteController(Controller):
             if key.key not in LEFT_OUT:
                 actions.setdefault(key.run, key)
         for key in actions.values():
-            name = f"{TITLES[key.where]}: {key.label}" if key.where else f"{key.label} ({key.shown})"
+            name = (
+                f"{TITLES[key.where]}: {key.label}" if key.where else (f"{key.label} ({key.shown})")
+            )
             yield Entry(name, key.help, partial(self._run, key))
-        yield Entry("Save a picture", "the screen as SVG in the working directory", self.controllers.view.save_picture)
+        yield Entry(
+            "Save a picture",
+            "the screen as SVG in the working directory",
+            self.controllers.view.save_picture,
+        )
         for theme in THEMES:
-            yield Entry(f"Theme {theme}", "colours of the screen", partial(self.controllers.view.use_theme, theme))
-        yield Entry("Explain a word", "find a word of the screen by its name", self.controllers.explain.pick_word)
+            yield Entry(
+                f"Theme {theme}",
+                "colours of the screen",
+                partial(self.controllers.view.use_theme, theme),
+            )
+        yield Entry(
+            "Explain a word",
+            "find a word of the screen by its name",
+            self.controllers.explain.pick_word,
+        )
         for preset in self.state.presets:
-            yield Entry(f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset))
+            yield Entry(
+                f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset)
+            )
         for host in self.session.hosts.known():
-            yield Entry(f"Host {host.name}", host.label, partial(self.controllers.hosts.switch, host.name))
+            yield Entry(
+                f"Host {host.name}", host.label, partial(self.controllers.hosts.switch, host.name)
+            )
 
     async def _run(self, key: Key) -> None:
-        """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action then uses the item
-        under the cursor of the pane."""
+        """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action
+        then uses the item under the cursor of the pane."""
         if key.where in self.services.panes.frames:
             self.go(key.where)
         running = key.run(self.controllers)

@@ -1,4 +1,5 @@
-"""The keys of the plan under edit: load and save presets, edit flags and variables, show and copy the command."""
+"""The keys of the plan under edit: load and save presets, edit flags and variables, show and copy
+the command."""
 
 from __future__ import annotations
 
@@ -33,13 +34,15 @@ PATH_CELLS = 72
 class PlanController(Controller):
     # presets
     async def load(self, entry: PresetEntry | None) -> None:
-        """Load the preset of `entry` as the plan; do nothing for None. First ask for those of the preset's variables
-        that have neither a remembered value nor a default. Return when the plan is loaded or the form with the
-        variables is open."""
+        """Load the preset of `entry` as the plan; do nothing for None. First ask for those of the
+        preset's variables that have neither a remembered value nor a default. Return when the plan
+        is loaded or the form with the variables is open."""
         if entry is None:
             return
         if entry.problem:
-            self.say(f"{entry.id}: {entry.problem}", Level.ERROR, f"workbench presets check {entry.path}")
+            self.say(
+                f"{entry.id}: {entry.problem}", Level.ERROR, f"workbench presets check {entry.path}"
+            )
             return
         missing = self.try_now(lambda: self.session.presets.missing_variables(entry.id))
         if missing is None:
@@ -50,7 +53,8 @@ class PlanController(Controller):
 
         def intro(width: int) -> list[Row]:
             text = (
-                "This setup names files or addresses of its author's machine. Workbench remembers your values once the "
+                "This setup names files or addresses of its author's machine. Workbench remembers "
+                "your values once the "
                 "server is READY."
             )
             rows = [*paragraph(text, width, "dim"), ()]
@@ -67,8 +71,13 @@ class PlanController(Controller):
             if values is not None:
                 await self._load(entry.id, values)
 
-        fields = [Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "") for n, v in missing.items()]
-        self.app.push_screen(Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided)
+        fields = [
+            Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "")
+            for n, v in missing.items()
+        ]
+        self.app.push_screen(
+            Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided
+        )
 
     async def _load(self, preset_id: str, values: Values | None = None) -> None:
         self.go("launch")
@@ -79,7 +88,9 @@ class PlanController(Controller):
 
     def show_preset(self) -> None:
         entry = self.pane(Presets).current
-        preset = self.try_now(lambda: self.session.presets.get(entry.id)) if entry is not None else None
+        preset = (
+            self.try_now(lambda: self.session.presets.get(entry.id)) if entry is not None else None
+        )
         if preset is not None:
             self.services.pages.open(Page(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
 
@@ -98,7 +109,14 @@ class PlanController(Controller):
                 raise InputError("a preset needs an id and a title")
 
         fields = [Field("id", "id", f"{base}-mine"), Field("title", "title", plan.title or base)]
-        form = Form("Save the plan as a preset", fields, check=check, accept="save", submit=submit, doing="saving")
+        form = Form(
+            "Save the plan as a preset",
+            fields,
+            check=check,
+            accept="save",
+            submit=submit,
+            doing="saving",
+        )
         await self.app.push_screen(form)
 
     # flags
@@ -119,7 +137,9 @@ class PlanController(Controller):
         pane = self.pane(Launch)
         items = [(name, name, "text") for name in pane.groups]
         picker = PickModal("Groups of flags", items, filter=True, free=False)
-        await self.app.push_screen(picker, lambda name: pane.go_to_group(name) if name is not None else None)
+        await self.app.push_screen(
+            picker, lambda name: pane.go_to_group(name) if name is not None else None
+        )
 
     def next_group(self, by: int) -> None:
         """Move the cursor to the next group of flags (`by` 1) or to the group before (`by` -1)."""
@@ -135,11 +155,15 @@ class PlanController(Controller):
             return
         if row.is_env:
             modal = FlagEdit(
-                row, lambda t: session.plans.set_env(row.name, t), lambda: session.plans.unset_env(row.name)
+                row,
+                lambda t: session.plans.set_env(row.name, t),
+                lambda: session.plans.unset_env(row.name),
             )
         elif row.name.partition(".")[0] in NOT_FLAGS:
             modal = FlagEdit(
-                row, lambda t: session.plans.set_flag(row.name, t), lambda: session.plans.unset_flag(row.name)
+                row,
+                lambda t: session.plans.set_flag(row.name, t),
+                lambda: session.plans.unset_flag(row.name),
             )
         else:
             modal = FlagEdit(
@@ -149,32 +173,42 @@ class PlanController(Controller):
                 notes=session.plans.notes_about(row.name),
                 estimate=lambda t: session.plans.estimate_change(row.name, t),
             )
-        await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
+        await self.app.push_screen(
+            modal, lambda done: self._edited(row.is_env, row.name) if done else None
+        )
 
     async def choose_engine(self) -> None:
         """Ask which of the installed programs, or which path, starts the engine of the plan."""
         if self._plan() is not None:
             row = next(
-                row for row in self.session.plans.flag_rows("all") if row.name == "executable" and not row.is_env
+                row
+                for row in self.session.plans.flag_rows("all")
+                if row.name == "executable" and not row.is_env
             )
             await self._edit_executable(row)
 
     async def choose_launcher(self) -> None:
         """Ask what runs the server on its host: Workbench itself, or a launcher such as systemd."""
         if self._plan() is not None:
-            await self.edit_row(next(row for row in self.session.plans.flag_rows("all") if row.name == "run-as"))
+            await self.edit_row(
+                next(row for row in self.session.plans.flag_rows("all") if row.name == "run-as")
+            )
 
     async def _edit_executable(self, row: FlagRow) -> None:
-        """Ask for the program that starts the engine: one of the programs found on the host, or a path from the
-        user."""
+        """Ask for the program that starts the engine: one of the programs found on the host, or a
+        path from the user."""
         session, host, plan = self.session, self.state.host.name, self.state.plan
         own = f"{row.default}, as PATH finds it"
         items = [
             ("", own, "text"),
-            *((path, path_text(path, PATH_CELLS), "text") for path in (plan.executables if plan else ())),
+            *(
+                (path, path_text(path, PATH_CELLS), "text")
+                for path in (plan.executables if plan else ())
+            ),
         ]
         intro = (
-            "These programs were found on the host; none of them was started. You may type the path of another program."
+            "These programs were found on the host; none of them was started. You may type the "
+            "path of another program."
         )
 
         def chosen(path: str | None) -> None:
@@ -183,13 +217,26 @@ class PlanController(Controller):
 
             def decided(keep: bool | None) -> None:
                 if keep is not None:
-                    self.attempt(session.plans.set_executable(path, keep=keep), lambda _: self._edited(False, row.name))
+                    self.attempt(
+                        session.plans.set_executable(path, keep=keep),
+                        lambda _: self._edited(False, row.name),
+                    )
 
-            text = f"Start every plan of this engine on {host} with {path or own}? The choice is kept in config.toml."
-            question = Confirm("Engine executable", lambda w: paragraph(text, w), yes="every plan", no="this plan only")
+            text = (
+                f"Start every plan of this engine on {host} with {path or own}? The choice is "
+                "kept in config.toml."
+            )
+            question = Confirm(
+                "Engine executable",
+                lambda w: paragraph(text, w),
+                yes="every plan",
+                no="this plan only",
+            )
             self.app.push_screen(question, decided)
 
-        picker = PickModal("Engine executable", items, chosen=str(row.value or ""), intro=intro, filter=True)
+        picker = PickModal(
+            "Engine executable", items, chosen=str(row.value or ""), intro=intro, filter=True
+        )
         await self.app.push_screen(picker, chosen)
 
     def _edited(self, is_env: bool, name: str) -> None:
@@ -210,7 +257,9 @@ class PlanController(Controller):
                 raise InputError(f"expected the name of an environment variable, got “{name}”")
 
         fields = [Field("name", "name"), Field("value", "value")]
-        await self.app.push_screen(Form("Environment variable", fields, check=check, accept="set", submit=submit))
+        await self.app.push_screen(
+            Form("Environment variable", fields, check=check, accept="set", submit=submit)
+        )
 
     def unset(self) -> None:
         row = self.pane(Launch).current
@@ -219,9 +268,9 @@ class PlanController(Controller):
             self.try_now(lambda: unset(row.name))
 
     async def fix(self) -> None:
-        """Apply the fix of a finding, which is a problem that Workbench has found in the plan. If exactly one fixable
-        finding is about the flag under the cursor, take that finding. Otherwise ask which finding to fix, unless there
-        is only one."""
+        """Apply the fix of a finding, which is a problem that Workbench has found in the plan. If
+        exactly one fixable finding is about the flag under the cursor, take that finding. Otherwise
+        ask which finding to fix, unless there is only one."""
         plan = self._plan()
         if plan is None:
             return
@@ -232,14 +281,24 @@ class PlanController(Controller):
             self._apply((here or fixable)[0])
             return
         if not fixable:
-            self.say("no finding of this plan has a fix that a key can apply", next_step="press v to list all findings")
+            self.say(
+                "no finding of this plan has a fix that a key can apply",
+                next_step="press v to list all findings",
+            )
             return
         items = [
             (str(n), f"{' '.join(c.text for c in f.changes)}   {f.text}", LEVELS[f.level][1])
             for n, f in enumerate(fixable)
         ]
-        picker = PickModal("Fix which finding?", items, chosen=str(fixable.index(here[0])) if here else "0", free=False)
-        await self.app.push_screen(picker, lambda n: self._apply(fixable[int(n)]) if n is not None else None)
+        picker = PickModal(
+            "Fix which finding?",
+            items,
+            chosen=str(fixable.index(here[0])) if here else "0",
+            free=False,
+        )
+        await self.app.push_screen(
+            picker, lambda n: self._apply(fixable[int(n)]) if n is not None else None
+        )
 
     def _apply(self, finding: Finding) -> None:
         done = self.try_now(lambda: self.session.plans.apply_fix(finding))
@@ -267,14 +326,19 @@ class PlanController(Controller):
         def rows(width: int) -> list[Row]:
             made: list[Row] = []
             for node, command in plan.nodes:
-                made += [((f"# {node.name} ({node.title})", "strong"),), *command_rows(command, width)]
+                made += [
+                    ((f"# {node.name} ({node.title})", "strong"),),
+                    *command_rows(command, width),
+                ]
                 for name, why in node.origins.items():
                     made += paragraph(f"# {name}: {why}", width, "dim", "  ")
                 made.append(())
             if plan.real_command and not plan.nodes:
                 made = command_rows(plan.real_command, width)
             elif not plan.command:
-                made = paragraph("x The plan gives no command; the findings below say why.", width, "bad")
+                made = paragraph(
+                    "x The plan gives no command; the findings below say why.", width, "bad"
+                )
             findings = finding_rows(plan.findings, width) or paragraph("none", width, "dim")
             checked = f"Findings, checked against {plan.checked_against}"
             return [*made, (), ((checked, "strong"),), *findings]
@@ -283,9 +347,9 @@ class PlanController(Controller):
         self.services.pages.open(Page("The full command", rows, lambda: keys))
 
     def show_fit(self) -> None:
-        """Open a page about the model of the plan: which quantizations, numbers of GPUs and context lengths fit into
-        GPU memory, and where the model's files are on the host. The page is updated when the plan or the used memory
-        changes."""
+        """Open a page about the model of the plan: which quantizations, numbers of GPUs and context
+        lengths fit into GPU memory, and where the model's files are on the host. The page is
+        updated when the plan or the used memory changes."""
         from workbench.session.model_fit import report_of
 
         view = self._plan()
@@ -299,14 +363,22 @@ class PlanController(Controller):
             view, telemetry = self.state.plan, self.state.telemetry
             if view is None:
                 return []
-            used = tuple((s.memory_used_bytes or 0) >> 28 for s in telemetry.gpus) if telemetry else None
+            used = (
+                tuple((s.memory_used_bytes or 0) >> 28 for s in telemetry.gpus)
+                if telemetry
+                else None
+            )
             if made is None or made[0] is not view.plan or made[1] != used:
                 made = (view.plan, used, report_of(view.plan, telemetry))
             host, lines = self.state.host, fit_page_rows(made[2], files, width)
             if host.link == "connected":
                 return lines
             return [
-                *paragraph(f"{host.name} cannot be reached: the free memory is an old reading", width, "warn"),
+                *paragraph(
+                    f"{host.name} cannot be reached: the free memory is an old reading",
+                    width,
+                    "warn",
+                ),
                 *lines,
             ]
 
@@ -323,7 +395,9 @@ class PlanController(Controller):
         plan = self.state.plan
         if plan is None or plan.command is None:
             self.say(
-                "there is no command to copy", Level.WARN, "press v to see why" if plan else "press p to load a preset"
+                "there is no command to copy",
+                Level.WARN,
+                "press v to see why" if plan else "press p to load a preset",
             )
             return
         self.copy("command" if not plan.nodes else "command of each node", plan.shell())

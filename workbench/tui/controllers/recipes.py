@@ -1,4 +1,5 @@
-"""The keys for recipes of other tools: save a recipe as a preset, and copy the plan as a recipe of another tool."""
+"""The keys for recipes of other tools: save a recipe as a preset, and copy the plan as a recipe of
+another tool."""
 
 from __future__ import annotations
 
@@ -32,25 +33,38 @@ class RecipeController(Controller):
             return
 
         def chosen(name: str | None) -> None:
-            made = self.try_now(lambda: self.session.plans.exported(name)) if name is not None else None
+            made = (
+                self.try_now(lambda: self.session.plans.exported(name))
+                if name is not None
+                else None
+            )
             if made is None:
                 return
-            left_out = "; ".join(f.text for f in made.findings if f.level in (Level.ERROR, Level.WARN))
+            left_out = "; ".join(
+                f.text for f in made.findings if f.level in (Level.ERROR, Level.WARN)
+            )
             level = Level.WARN if left_out else Level.INFO
             form = titles[made.form]
             self.attempt(
                 copy(self.app, made.text),
-                lambda outcome: self.say(f"the plan as {form} {outcome}{'; ' if left_out else ''}{left_out}", level),
+                lambda outcome: self.say(
+                    f"the plan as {form} {outcome}{'; ' if left_out else ''}{left_out}", level
+                ),
             )
 
         titles = {form.name: form.title for form in EXPORT_FORMS}
         items = [(name, title, "text") for name, title in titles.items()]
-        await self.app.push_screen(PickModal("Copy the plan as", items, filter=True, free=False), chosen)
+        await self.app.push_screen(
+            PickModal("Copy the plan as", items, filter=True, free=False), chosen
+        )
 
     async def read(self) -> None:
-        """Ask for a recipe of another tool, show the preset that is made from it, and ask whether to save the
-        preset."""
-        intro = "The path of a recipe, compose file or script of another tool, or a pasted text. Nothing is run."
+        """Ask for a recipe of another tool, show the preset that is made from it, and ask whether
+        to save the preset."""
+        intro = (
+            "The path of a recipe, compose file or script of another tool, or a pasted text. "
+            "Nothing is run."
+        )
         fields = [
             Field("source", "recipe", wide=True, lines=True),
             Field("id", "id", hint="empty: made from the recipe"),
@@ -67,7 +81,11 @@ class RecipeController(Controller):
             path = Path(source).expanduser()
             recipes = self.session.presets.recipes
             is_path = len(source.split()) == 1 or ("\n" not in source and path.exists())
-            found[:] = [recipes.read_file(path, preset_id) if is_path else recipes.read_text(source, "", preset_id)]
+            found[:] = [
+                recipes.read_file(path, preset_id)
+                if is_path
+                else recipes.read_text(source, "", preset_id)
+            ]
 
         def read(values: Values | None) -> None:
             if values is not None:
@@ -86,15 +104,21 @@ class RecipeController(Controller):
 
     def _show(self, imported: Imported) -> None:
         def rows(width: int) -> list[Row]:
-            made = finding_rows(imported.findings, width) or paragraph("nothing was left out", width, "dim")
+            made = finding_rows(imported.findings, width) or paragraph(
+                "nothing was left out", width, "dim"
+            )
             title = count_of(len(imported.findings), "finding")
             shown = preset_rows(imported.preset, width) if imported.preset is not None else []
             return [((title, "title"),), *made, (), *shown]
 
         def decided(save: bool | None) -> None:
-            path = self.try_now(lambda: self.session.presets.recipes.save(imported)) if save else None
+            path = (
+                self.try_now(lambda: self.session.presets.recipes.save(imported)) if save else None
+            )
             if path is not None:
                 self.say(f"saved: {path}")
 
-        question = Confirm(f"Import {imported.preset_id}", rows, yes="save it as your own preset", wide=True)
+        question = Confirm(
+            f"Import {imported.preset_id}", rows, yes="save it as your own preset", wide=True
+        )
         self.app.push_screen(question, decided)

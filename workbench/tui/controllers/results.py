@@ -53,10 +53,15 @@ class ResultController(Controller):
             assert result is not None  # of_result has one
 
             def keys() -> Keys:
-                return {"i": ("Advice", lambda: advice.open_page(advised)), **advice.keys_of(advised)}
+                return {
+                    "i": ("Advice", lambda: advice.open_page(advised)),
+                    **advice.keys_of(advised),
+                }
 
             def rows(width: int) -> list[Row]:
-                return result_rows(result, width, timeline_rows(timeline, width), top_rows(advised, width))
+                return result_rows(
+                    result, width, timeline_rows(timeline, width), top_rows(advised, width)
+                )
 
             self.services.pages.open(Page(f"Result #{result.id}", rows, keys))
 
@@ -64,8 +69,8 @@ class ResultController(Controller):
             self.attempt(read(row.id), open_page)
 
     def show_timelines(self) -> None:
-        """Open the page with the timelines of the results that are marked A and B. If only one or none is marked, take
-        the missing one from the Compare pane."""
+        """Open the page with the timelines of the results that are marked A and B. If only one or
+        none is marked, take the missing one from the Compare pane."""
         comparison = self.state.comparison
         a = self.state.mark_a or (comparison.a if comparison else None)
         b = self.state.mark_b or (comparison.b if comparison else None)
@@ -82,13 +87,15 @@ class ResultController(Controller):
 
         def open_page(found: Sequence[ResultTimeline | None]) -> None:
             named = {f"A #{a}": found[0], f"B #{b}": found[1]}
-            self.services.pages.open(Page(f"Timelines of #{a} and #{b}", lambda w: aligned_rows(named, w)))
+            self.services.pages.open(
+                Page(f"Timelines of #{a} and #{b}", lambda w: aligned_rows(named, w))
+            )
 
         self.attempt(read(a, b), open_page)
 
     async def _timeline(self, result_id: int) -> ResultTimeline | None:
-        """Return the stored timeline of a result. Return None if there is none. If its file is damaged, show a message
-        and return None."""
+        """Return the stored timeline of a result. Return None if there is none. If its file is
+        damaged, show a message and return None."""
         try:
             return await self.session.results.timelines.get(result_id)
         except StoreError as error:
@@ -115,7 +122,10 @@ class ResultController(Controller):
 
         def chosen(form: str | None) -> None:
             if form:
-                self.attempt(self.session.results.export(row.id, form), lambda path: self.say(f"written: {path}"))
+                self.attempt(
+                    self.session.results.export(row.id, form),
+                    lambda path: self.say(f"written: {path}"),
+                )
 
         await self.app.push_screen(PickModal(f"Export result #{row.id}", forms), chosen)
 
@@ -141,7 +151,9 @@ class ResultController(Controller):
                 tags = list(dict.fromkeys(values["tags"].replace(",", " ").split()))
                 self.attempt(lambda: write(values["note"], tags))
 
-        self.app.push_screen(Form(f"Result #{result.id}", fields, accept="write", label_cells=8), decided)
+        self.app.push_screen(
+            Form(f"Result #{result.id}", fields, accept="write", label_cells=8), decided
+        )
 
     def plot(self) -> None:
         self.services.pages.open(Plot(self.state))

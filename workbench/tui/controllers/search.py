@@ -12,8 +12,8 @@ class SearchController(Controller):
         await self.open("presets")
 
     async def find(self) -> None:
-        """Open the search of the Presets pane or the Log pane if one of them is active, otherwise the search for
-        flags."""
+        """Open the search of the Presets pane or the Log pane if one of them is active, otherwise
+        the search for flags."""
         active = self.services.panes.active
         await self.open(active if active in ("presets", "log") else "launch")
 
@@ -21,7 +21,8 @@ class SearchController(Controller):
         await self.open("results")
 
     async def open(self, name: str) -> None:
-        """Show and focus the search input above the pane `name`. Close the search input of any other pane."""
+        """Show and focus the search input above the pane `name`. Close the search input of any
+        other pane."""
         self.go(name)
         pane = self.services.panes.current
         for old in self.services.screen.query(Search):

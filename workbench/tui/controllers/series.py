@@ -1,5 +1,5 @@
-"""The common keys of sweeps and experiments: open the form, start, stop and resume the measurement, and show its
-page."""
+"""The common keys of sweeps and experiments: open the form, start, stop and resume the measurement,
+and show its page."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class SeriesController(Controller, Generic[M]):
     STARTING = "starting: everything is checked before anything is changed"
 
     async def open(self) -> None:
-        """Open the page of the measurement that is running or ran last. If there is none, open the form for a new
-        measurement."""
+        """Open the page of the measurement that is running or ran last. If there is none, open the
+        form for a new measurement."""
         if self.measured is not None:
             self.services.pages.open(self.new_page())
         else:
@@ -42,12 +42,13 @@ class SeriesController(Controller, Generic[M]):
         """Stop the running measurement."""
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[M]] | None:
-        """Return how to resume the measurement on `page`, as (text that the page shows meanwhile, function that resumes
-        it). Return None if the measurement cannot be resumed. `outcome` is "resume" to continue the measurement, or
-        "more" to add runs to it."""
+        """Return how to resume the measurement on `page`, as (text that the page shows meanwhile,
+        function that resumes it). Return None if the measurement cannot be resumed. `outcome` is
+        "resume" to continue the measurement, or "more" to add runs to it."""
 
     def summary(self, measured: M) -> tuple[str, str]:
-        """Return a message about a measurement that has ended, and the text of the user's next step."""
+        """Return a message about a measurement that has ended, and the text of the user's next
+        step."""
         raise AssertionError("a subclass of SeriesController must define summary")
 
     def pick(self) -> None:
@@ -55,9 +56,9 @@ class SeriesController(Controller, Generic[M]):
 
     # the page
     async def act(self, page: Live, outcome: str) -> None:
-        """Do what a key of the page asks for. `outcome` is "new" (open the form), "list" (list the measurements),
-        "stop" (stop the measurement), or "resume" or "more" (resume the measurement on the page). The page stays
-        open."""
+        """Do what a key of the page asks for. `outcome` is "new" (open the form), "list" (list the
+        measurements), "stop" (stop the measurement), or "resume" or "more" (resume the measurement
+        on the page). The page stays open."""
         if outcome == "new":
             await self.new()
         elif outcome == "list":
@@ -71,8 +72,8 @@ class SeriesController(Controller, Generic[M]):
             self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def begin(self, work: Work[M]) -> None:
-        """Open the page of a new measurement, then start the measurement by calling `work`. The page opens first, so
-        that the next key of the user acts on the page."""
+        """Open the page of a new measurement, then start the measurement by calling `work`. The
+        page opens first, so that the next key of the user acts on the page."""
         page = self.new_page()
         page.ask(self.STARTING, blank=True)
         self.services.pages.open(page)

@@ -17,7 +17,13 @@ from workbench.tui.formats import elapsed
 from workbench.tui.modals.ask import Confirm, Question, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
-from workbench.tui.modals.launch import StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
+from workbench.tui.modals.launch import (
+    StartPlan,
+    command_rows,
+    disturbed_rows,
+    finding_rows,
+    found_rows,
+)
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import in_force_rows, log_finding_rows
 from workbench.tui.panes.log import LogPane
@@ -35,16 +41,26 @@ NUMBER_CELLS = 9
 
 
 def _how_it_stops(server: ServerStatus, grace_s: float, unit: str | None) -> str:
-    """Return a sentence that says how Workbench stops `server`: by signals, by its launcher, or not at all. `grace_s`
-    is the number of seconds between SIGTERM and SIGKILL. `unit` is the systemd unit that Workbench has installed for
-    the server; None if there is none."""
+    """Return a sentence that says how Workbench stops `server`: by signals, by its launcher, or not
+    at all. `grace_s` is the number of seconds between SIGTERM and SIGKILL. `unit` is the systemd
+    unit that Workbench has installed for the server; None if there is none."""
     if server.others:
-        return f"Somebody else started {server.handle}: Workbench only ends following it, and leaves it running."
+        return (
+            f"Somebody else started {server.handle}: Workbench only ends following it, and "
+            "leaves it running."
+        )
     if server.run_as != PROCESS:
         handle = f": {server.handle}" if server.handle else ""
-        left = ". The unit stays installed: d in the Log pane stops the server and removes it" if unit else ""
+        left = (
+            (". The unit stays installed: d in the Log pane stops the server and removes it")
+            if unit
+            else ""
+        )
         return f"Workbench asks {server.run_as} to stop the server{handle}{left}"
-    return f"Workbench sends TERM to its processes, and KILL to those that still run after {grace_s:.0f} s."
+    return (
+        "Workbench sends TERM to its processes, and KILL to those that still run after "
+        f"{grace_s:.0f} s."
+    )
 
 
 def _run_by(server: ServerStatus) -> str:
@@ -83,14 +99,18 @@ class ServerController(Controller):
         def decided(yes: bool | None) -> None:
             if yes:
                 self.services.hush()  # an error of the start before is not about this one
-                # A start that is rejected leaves the user at the pane where the plan can be corrected.
+                # A start that is rejected leaves the user at the pane where the plan can be
+                # corrected.
                 self.attempt(
                     self._start(),
                     lambda _: self.go("log") if self.services.panes.active == before else None,
                 )
 
         def disturbed(width: int) -> list[Row]:
-            return [*disturbed_rows(state.host.measured_by, width), *running_rows(self.state, width)]
+            return [
+                *disturbed_rows(state.host.measured_by, width),
+                *running_rows(self.state, width),
+            ]
 
         page = StartPlan(state.plan, in_the_way, changes or (), disturbed)
         await self.app.push_screen(page, decided)
@@ -106,16 +126,27 @@ class ServerController(Controller):
             raise
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
-        """Show the parts of the plan that run programs from outside Workbench or give the server power over its host.
-        If the user agrees, trust these parts and open the page before the start of the server."""
+        """Show the parts of the plan that run programs from outside Workbench or give the server
+        power over its host. If the user agrees, trust these parts and open the page before the
+        start of the server."""
         plan = self.state.plan
         stranger = plan is None or plan.plan.stranger
 
         def text(width: int) -> list[Row]:
-            about = "This preset did not come with Workbench, and it runs more than its engine's usual program:"
+            about = (
+                "This preset did not come with Workbench, and it runs more than its engine's "
+                "usual program:"
+            )
             about = about if stranger else "These options give the server power over its host:"
             rows = [*paragraph(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
-            return [*rows, *(command_rows(plan.real_command, width) if plan is not None and plan.real_command else ())]
+            return [
+                *rows,
+                *(
+                    command_rows(plan.real_command, width)
+                    if plan is not None and plan.real_command
+                    else ()
+                ),
+            ]
 
         async def decided(yes: bool | None) -> None:
             if yes:
@@ -140,7 +171,8 @@ class ServerController(Controller):
             lost = f"{self.state.host.name} cannot be reached, so {server.run_id} cannot be stopped"
             self.say(lost, Level.WARN, "wait until the connection is back, then press x again")
             return
-        from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need
+        # loads modules that the first frame does not need
+        from workbench.server.supervisor import STOP_GRACE_S
         from workbench.session import adoption
 
         unit = adoption.installed(self.session, server.run_id)
@@ -148,7 +180,11 @@ class ServerController(Controller):
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
             about += f", pid {server.pid}" if server.pid else ""
-            about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it" if server.outlived else ""
+            about += (
+                (f"; {count_of(server.outlived, 'process', 'processes')} outlived it")
+                if server.outlived
+                else ""
+            )
             how = _how_it_stops(server, STOP_GRACE_S, unit)
             rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
             return [*rows, *paragraph(about, width), *paragraph(how, width, "dim")]
@@ -157,28 +193,50 @@ class ServerController(Controller):
             if yes:
                 self.attempt(self.session.servers.stop(server.run_id))
 
-        box = Confirm("Stop the server", text, yes="stop it", no="leave it running", default=measured_by is None)
+        box = Confirm(
+            "Stop the server",
+            text,
+            yes="stop it",
+            no="leave it running",
+            default=measured_by is None,
+        )
         await self.app.push_screen(box, decided)
 
     async def uninstall(self) -> None:
-        """Remove the systemd unit that Workbench installed when it started the selected run. Ask the user for consent,
-        and stop the server first."""
+        """Remove the systemd unit that Workbench installed when it started the selected run. Ask
+        the user for consent, and stop the server first."""
         from workbench.session import adoption  # loads modules that the first frame does not need
 
         server, measured_by = self.state.server, self.state.host.measured_by
         unit = adoption.installed(self.session, server.run_id) if server is not None else None
         if server is None or unit is None:
-            what = "no run is selected" if server is None else f"the start of run {server.run_id} has installed no unit"
+            what = (
+                "no run is selected"
+                if server is None
+                else (f"the start of run {server.run_id} has installed no unit")
+            )
             self.say(what, next_step="press o in the Log pane to choose a run; x stops a server")
             return
         runs = server.state.alive or bool(server.outlived)
 
         def text(width: int) -> list[Row]:
             about = f"{server.engine} {server.model} on {server.host}, run {server.run_id}"
-            how = f"Workbench stops {unit}, disables it, and removes its file and its environment. " if runs else ""
+            how = (
+                (f"Workbench stops {unit}, disables it, and removes its file and its environment. ")
+                if runs
+                else ""
+            )
             how = how or f"Workbench disables {unit}, and removes its file and its environment. "
-            rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)] if runs else []
-            return [*rows, *paragraph(about, width), *paragraph(f"{how}A start installs it again.", width, "dim")]
+            rows = (
+                [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
+                if runs
+                else []
+            )
+            return [
+                *rows,
+                *paragraph(about, width),
+                *paragraph(f"{how}A start installs it again.", width, "dim"),
+            ]
 
         def decided(yes: bool | None) -> None:
             if yes:
@@ -191,7 +249,8 @@ class ServerController(Controller):
         self.say(f"removed {', '.join(paths)}" if paths else "the unit was removed already")
 
     def restart(self) -> None:
-        """Show the command that restarts the selected server through its launcher, and run it if the user agrees."""
+        """Show the command that restarts the selected server through its launcher, and run it if
+        the user agrees."""
         from workbench.session import adoption  # loads modules that the first frame does not need
 
         server = self.state.server
@@ -199,31 +258,45 @@ class ServerController(Controller):
             self.say("no running server is selected")
         else:
             self.attempt(
-                adoption.restart_command(self.session, server.run_id), lambda shown: self._ask_restart(server, shown)
+                adoption.restart_command(self.session, server.run_id),
+                lambda shown: self._ask_restart(server, shown),
             )
 
     def _ask_restart(self, server: ServerStatus, shown: str) -> None:
         from workbench.session import adoption
 
         def text(width: int) -> list[Row]:
-            rows = [*disturbed_rows(self.state.host.measured_by, width), *bench_rows(self.state, width)]
-            about = f"{server.engine} {server.model} loads its model again; run {server.run_id} goes on."
-            return [*rows, *paragraph(f"$ {shown}", width, "strong", "    "), *paragraph(about, width, "dim")]
+            rows = [
+                *disturbed_rows(self.state.host.measured_by, width),
+                *bench_rows(self.state, width),
+            ]
+            about = (
+                f"{server.engine} {server.model} loads its model again; run {server.run_id} "
+                "goes on."
+            )
+            return [
+                *rows,
+                *paragraph(f"$ {shown}", width, "strong", "    "),
+                *paragraph(about, width, "dim"),
+            ]
 
         def decided(yes: bool | None) -> None:
             if yes:
                 self.attempt(adoption.restart(self.session, server.run_id))
 
-        self.app.push_screen(Confirm("Restart the server", text, yes="restart it", no="leave it running"), decided)
+        self.app.push_screen(
+            Confirm("Restart the server", text, yes="restart it", no="leave it running"), decided
+        )
 
     def pick_run(self) -> None:
         self.attempt(self.session.servers.others, self._show_runs, only="runs")
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
-        """Show a list of all server runs, from which the user selects one. The servers `others`, which Workbench did
-        not start, are at the end of the list."""
+        """Show a list of all server runs, from which the user selects one. The servers `others`,
+        which Workbench did not start, are at the end of the list."""
         state = self.state
-        if self.app.screen is not self.services.screen:  # the link is slow, and a form was opened meanwhile
+        # the link is slow, and a form was opened meanwhile
+        if self.app.screen is not self.services.screen:
             return
         if not state.servers and not others:
             self.say("no server has run on this host yet", next_step="press s to start the plan")
@@ -237,21 +310,25 @@ class ServerController(Controller):
             models = ", ".join(o.models[:5]) or o.note
             how = f"by {o.run_as}" if o.unit else "by hand"
             by = f"{o.unit}, {name}" if o.unit else name
-            items.append((name, f"{how:<13} {o.engine or '-':<9} {models}  {by}, port {o.port}", "dim"))
+            items.append(
+                (name, f"{how:<13} {o.engine or '-':<9} {models}  {by}, port {o.port}", "dim")
+            )
 
         def chosen(name: str | None) -> None:
             if name in by_hand:
                 other = by_hand[name]
                 keys = {"t": ("Follow it", lambda: self._follow_unit(other))} if other.unit else {}
-                self.services.pages.open(Page("Not started by Workbench", lambda w: found_rows(other, w), lambda: keys))
+                self.services.pages.open(
+                    Page("Not started by Workbench", lambda w: found_rows(other, w), lambda: keys)
+                )
             elif name:
                 self.attempt(self.session.servers.select(name))
 
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
 
     def pick_job(self) -> None:
-        """Show the user's batch jobs on the host with state, node and time left. Enter selects the server run that the
-        job executes."""
+        """Show the user's batch jobs on the host with state, node and time left. Enter selects the
+        server run that the job executes."""
 
         async def jobs() -> Sequence[Job]:
             from workbench.server import jobs  # not for the first frame
@@ -261,7 +338,8 @@ class ServerController(Controller):
         self.attempt(jobs(), self._show_jobs, only="jobs")
 
     def _show_jobs(self, jobs: Sequence[Job]) -> None:
-        if self.app.screen is not self.services.screen:  # the link is slow, and a form was opened meanwhile
+        # the link is slow, and a form was opened meanwhile
+        if self.app.screen is not self.services.screen:
             return
         if not jobs:
             self.say("you have no batch jobs on this host")
@@ -279,20 +357,31 @@ class ServerController(Controller):
         self.app.push_screen(PickModal("Your jobs", items), chosen)
 
     async def endpoint(self) -> None:
-        """Show the selected server's entry for the endpoint file of the evaluation library "verifiers". Ask whether to
-        copy the address, to copy the entry, or to write the entry into the file."""
+        """Show the selected server's entry for the endpoint file of the evaluation library
+        "verifiers". Ask whether to copy the address, to copy the entry, or to write the entry into
+        the file."""
         from workbench.session import endpoint as endpoints  # not for the first frame
 
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
-            self.say("no server that is READY is selected", next_step="press s to start a server, or o to choose one")
+            self.say(
+                "no server that is READY is selected",
+                next_step="press s to start a server, or o to choose one",
+            )
             return
         found = endpoints.of_run(self.session, server.run_id)
 
         def text(width: int) -> list[Row]:
-            facts = (("address", f"{found.url} on {found.host}"), ("model", found.model), ("key", found.advice))
+            facts = (
+                ("address", f"{found.url} on {found.host}"),
+                ("model", found.model),
+                ("key", found.advice),
+            )
             rows = [
-                row for label, said in facts if said for row in beside(f"{label:<9}", "dim", paragraph(said, width - 9))
+                row
+                for label, said in facts
+                if said
+                for row in beside(f"{label:<9}", "dim", paragraph(said, width - 9))
             ]
             return [*rows, (), *paragraph(found.text, width, "strong", "  ")]
 
@@ -307,12 +396,14 @@ class ServerController(Controller):
             ("entry", "copy the entry of the endpoint file", "text"),
             ("write", f"write the entry into {found.file} on {found.host} …", "text"),
         ]
-        box = Question("Endpoint of the server", text, items, str, keys="enter choose   esc cancel", wide=True)
+        box = Question(
+            "Endpoint of the server", text, items, str, keys="enter choose   esc cancel", wide=True
+        )
         await self.app.push_screen(box, chosen)
 
     async def _write_endpoint(self, found: Endpoint) -> None:
-        """Ask for the path of the endpoint file and the name of the entry, and write the entry `found` into that file
-        on the host."""
+        """Ask for the path of the endpoint file and the name of the entry, and write the entry
+        `found` into that file on the host."""
         from workbench.session import endpoint as endpoints
 
         fields = (
@@ -321,15 +412,21 @@ class ServerController(Controller):
         )
 
         async def submit(values: Values) -> None:
-            entry = replace(found, file=values["file"].strip() or found.file, name=values["name"].strip() or found.name)
+            entry = replace(
+                found,
+                file=values["file"].strip() or found.file,
+                name=values["name"].strip() or found.name,
+            )
             self.say(await endpoints.write(self.session, entry), next_step=entry.advice or None)
 
         title = f"Write the endpoint on {found.host}"
-        await self.app.push_screen(Form(title, fields, accept="write", submit=submit, doing="writing", label_cells=8))
+        await self.app.push_screen(
+            Form(title, fields, accept="write", submit=submit, doing="writing", label_cells=8)
+        )
 
     def _follow_unit(self, server: FoundServer) -> None:
-        """Add a server that Workbench did not start to the list of runs, and follow its state and log. The server is
-        identified by its systemd unit or container."""
+        """Add a server that Workbench did not start to the list of runs, and follow its state and
+        log. The server is identified by its systemd unit or container."""
         from workbench.session import adoption
 
         assert server.unit is not None
@@ -338,11 +435,13 @@ class ServerController(Controller):
         self.attempt(following, lambda _: self.go("log"))
 
     def in_force(self) -> None:
-        """Open the page that compares each setting of the selected server's plan with the value that the server reports
-        or that its process shows."""
+        """Open the page that compares each setting of the selected server's plan with the value
+        that the server reports or that its process shows."""
 
         def show(report: InForceReport) -> None:
-            self.services.pages.open(Page("Asked and in force", lambda width: in_force_rows(report, width)))
+            self.services.pages.open(
+                Page("Asked and in force", lambda width: in_force_rows(report, width))
+            )
 
         self.attempt(self.session.servers.in_force(), show, only="in force")
 
@@ -352,8 +451,8 @@ class ServerController(Controller):
             self.say("the log contains no error")
 
     def search_log(self, text: str) -> None:
-        """Move the Log pane to the next line that contains `text`, and count the lines with `text` in the whole log
-        file."""
+        """Move the Log pane to the next line that contains `text`, and count the lines with `text`
+        in the whole log file."""
         pane = self.pane(LogPane)
         if not text:
             pane.find("")
@@ -361,7 +460,9 @@ class ServerController(Controller):
         hit = pane.find(text, again=pane.hit is not None and text == self.searched)
         self.searched = text
         self.attempt(
-            self.session.servers.search_log(text), lambda lines: self._log_searched(hit, lines), only="log search"
+            self.session.servers.search_log(text),
+            lambda lines: self._log_searched(hit, lines),
+            only="log search",
         )
 
     def _log_searched(self, hit: bool, lines: Sequence[tuple[int, str]]) -> None:
@@ -373,21 +474,25 @@ class ServerController(Controller):
         if hit:
             self.say(
                 f"“{self.searched}”: found in {n_lines} of the whole log",
-                next_step="press enter for the next of these lines, or esc, then m to list all of them",
+                next_step="press enter for the next of these lines, or esc, then m to list all of "
+                "them",
             )
         else:
             self.say(
-                f"“{self.searched}”: found in {n_lines} of the log file, none of which is in the Log pane",
+                f"“{self.searched}”: found in {n_lines} of the log file, none of which is in the "
+                "Log pane",
                 next_step="press m in the Log pane to list these lines",
             )
 
     def show_log_findings(self) -> None:
-        """Open the page of those log lines of the server whose cause Workbench knows. Each line has its number, its
-        cause and its fix."""
+        """Open the page of those log lines of the server whose cause Workbench knows. Each line has
+        its number, its cause and its fix."""
 
         def rows(width: int) -> list[Row]:
             found = self.session.servers.log_findings()
-            return log_finding_rows(found, width) or paragraph("No line of this log is known.", width, "dim")
+            return log_finding_rows(found, width) or paragraph(
+                "No line of this log is known.", width, "dim"
+            )
 
         def keys() -> Keys:
             found = [f for f in self.session.servers.log_findings() if f.changes]
@@ -399,8 +504,8 @@ class ServerController(Controller):
         self.services.pages.open(Page("Known lines of the log", rows, keys))
 
     async def _fix_from_log(self, found: list[Finding]) -> None:
-        """Apply the fix of a finding about the server's log to the plan. If `found` has several findings, ask which one
-        to fix."""
+        """Apply the fix of a finding about the server's log to the plan. If `found` has several
+        findings, ask which one to fix."""
         run_id = self.state.run_id
 
         def apply(finding: Finding) -> None:
@@ -408,28 +513,38 @@ class ServerController(Controller):
                 plan = self.session.servers.supervisor.record(run_id).plan
                 done = self.try_now(lambda: self.session.plans.apply_fix(finding, plan))
                 if done:
-                    self.say(f"changed in the plan: {done} (press u to undo)", next_step="press s to start the plan")
+                    self.say(
+                        f"changed in the plan: {done} (press u to undo)",
+                        next_step="press s to start the plan",
+                    )
 
         await self.controllers.advice.pick("Fix which finding in the plan?", found, apply)
 
     def _test_log_finding(self, found: list[Finding]) -> None:
-        """Test the change of a finding about the server's log in an A/B experiment, in which A is the newest result of
-        the selected run. If `found` has several findings, ask which one to test."""
+        """Test the change of a finding about the server's log in an A/B experiment, in which A is
+        the newest result of the selected run. If `found` has several findings, ask which one to
+        test."""
         run_id = self.state.run_id
         if run_id is not None:
             self.attempt(
-                self.session.advisor.of_run(run_id), lambda advised: self.controllers.advice.test(advised, found)
+                self.session.advisor.of_run(run_id),
+                lambda advised: self.controllers.advice.test(advised, found),
             )
 
     def show_matches(self) -> None:
         if not self.matches:
-            self.say("there is no search of the log to continue", next_step="press / in the Log pane to search")
+            self.say(
+                "there is no search of the log to continue",
+                next_step="press / in the Log pane to search",
+            )
             return
 
         def rows(width: int) -> list[Row]:
             made: list[Row] = []
             for number, text in self.matches:
-                made += beside(f"{number:>7}  ", "dim", paragraph(text, max(20, width - NUMBER_CELLS)))
+                made += beside(
+                    f"{number:>7}  ", "dim", paragraph(text, max(20, width - NUMBER_CELLS))
+                )
             return made
 
         self.services.pages.open(Page(f"“{self.searched}” in the log", rows))

@@ -1,4 +1,5 @@
-"""The keys of sweeps: start, show, stop and resume a sweep over a GPU setting, the concurrency or flags."""
+"""The keys of sweeps: start, show, stop and resume a sweep over a GPU setting, the concurrency or
+flags."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ class SweepController(SeriesController[Sweep]):
         sweep = self.measured
         if sweep is None:
             return None
-        return "resuming: everything is checked before anything is changed", lambda: self.session.sweeps.resume(
-            sweep.id
-        )
+        return (
+            "resuming: everything is checked before anything is changed"
+        ), lambda: self.session.sweeps.resume(sweep.id)
 
     def summary(self, measured: Sweep) -> tuple[str, str]:
         return (
@@ -42,7 +43,11 @@ class SweepController(SeriesController[Sweep]):
             return
         state = self.state
         if state.server is None or state.server.state is not ServerState.READY:
-            self.say("a sweep needs a server that is READY, and there is none", Level.WARN, "press s to start a server")
+            self.say(
+                "a sweep needs a server that is READY, and there is none",
+                Level.WARN,
+                "press s to start a server",
+            )
             return
         count = len(state.telemetry.gpus) if state.telemetry else 0
 
@@ -53,15 +58,20 @@ class SweepController(SeriesController[Sweep]):
                 self.begin(lambda: self._run(wanted))
 
         last, spec = self.session.memory.last_form("sweep"), self.session.bench.defaults()
-        await self.app.push_screen(sweep_form(state, self.pane(Launch).current, spec, last), decided)
+        await self.app.push_screen(
+            sweep_form(state, self.pane(Launch).current, spec, last), decided
+        )
 
     async def _run(self, wanted: Wanted) -> Sweep:
         shape = dict(self.session.bench.shape())
         if wanted.kind == "flag":
             return await self.session.sweeps.run_flags(wanted.flags, **shape)
-        for name in ("requests", "warmup"):  # they follow from the level, or each value is given the same time
+        # they follow from the level, or each value is given the same time
+        for name in ("requests", "warmup"):
             shape.pop(name, None)
         if wanted.kind == "concurrency":
             shape.pop("concurrency", None)
-            return await self.session.sweeps.run_concurrency([int(v) for v in wanted.values], **shape)
+            return await self.session.sweeps.run_concurrency(
+                [int(v) for v in wanted.values], **shape
+            )
         return await self.session.sweeps.run_gpu(wanted.kind, wanted.values, wanted.gpu, **shape)

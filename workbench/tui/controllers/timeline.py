@@ -1,5 +1,5 @@
-"""The keys of the telemetry strip: move its time cursor, change the seconds per cell of the graphs, and show GPUs of
-the same type in one row."""
+"""The keys of the telemetry strip: move its time cursor, change the seconds per cell of the graphs,
+and show GPUs of the same type in one row."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ class TimelineController(Controller):
         return self.services.panes.strip
 
     def move(self, cells: int) -> None:
-        """Move the time cursor of the telemetry strip by `cells` cells of its time axis. A negative number moves it
-        back in time."""
+        """Move the time cursor of the telemetry strip by `cells` cells of its time axis. A negative
+        number moves it back in time."""
         self.strip.move(cells)
 
     def to_event(self, by: int) -> None:
-        """Move the time cursor to the last event before its position (`by` -1) or to the next event after it (`by` 1).
-        Events are marked on the time axis, such as the start of a benchmark."""
+        """Move the time cursor to the last event before its position (`by` -1) or to the next event
+        after it (`by` 1). Events are marked on the time axis, such as the start of a benchmark."""
         if not self.strip.to_event(by):
-            self.say("no event is known before this time" if by < 0 else "no event is known after this time")
+            self.say(
+                "no event is known before this time"
+                if by < 0
+                else "no event is known after this time"
+            )
 
     def to_now(self) -> None:
         self.strip.to_now()
 
     def zoom(self, by: int) -> None:
-        """Change the seconds per cell of the time axis to the next larger (`by` 1) or next smaller (`by` -1) of the
-        possible values."""
+        """Change the seconds per cell of the time axis to the next larger (`by` 1) or next smaller
+        (`by` -1) of the possible values."""
         self.strip.zoom(by)
         self.say(f"each cell of the graphs is now {self.strip.view.cell_s} s long")
 

@@ -30,8 +30,8 @@ class ViewController(Controller):
         panes.go(panes.active)
 
     async def back(self) -> None:
-        """Close the first of these that is open: the search input, the message, the view of an earlier time, the zoomed
-        pane, the GPUs pane. An open page handles the escape key itself."""
+        """Close the first of these that is open: the search input, the message, the view of an
+        earlier time, the zoomed pane, the GPUs pane. An open page handles the escape key itself."""
         panes = self.services.panes
         if self.services.screen.query(Search):
             await self.controllers.search.close()
@@ -72,13 +72,17 @@ class ViewController(Controller):
 
     # leaving
     async def quit(self) -> None:
-        """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask which servers to stop and
-        whether to revert the settings."""
+        """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask which
+        servers to stop and whether to revert the settings."""
         state = self.state
         server = state.server
-        alive = f"{server.engine} :{server.port}" if server is not None and server.state.alive else None
+        alive = (
+            f"{server.engine} :{server.port}" if server is not None and server.state.alive else None
+        )
         running = state.bench.running or state.host.model_work is not None
-        running = running or any(x is not None and x.state == "running" for x in (state.experiment, state.sweep))
+        running = running or any(
+            x is not None and x.state == "running" for x in (state.experiment, state.sweep)
+        )
         if not alive and not state.alterations and not running:
             self.app.exit(0)
             return
@@ -100,14 +104,19 @@ class ViewController(Controller):
 
         text = "sudo on this host asks for a password before the settings can be reverted."
         self.app.push_screen(
-            ConfirmSettings("Revert and leave", lambda w: paragraph(text, w), yes="revert and leave", password=True),
+            ConfirmSettings(
+                "Revert and leave",
+                lambda w: paragraph(text, w),
+                yes="revert and leave",
+                password=True,
+            ),
             decided,
         )
 
     async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
-        """End the application after cancelling the benchmark and, if `stop` is true, stopping the server. Leave the GPU
-        settings altered if `keep` is true, otherwise revert them with sudo's `password`. If a setting cannot be
-        reverted, show the report and do not end."""
+        """End the application after cancelling the benchmark and, if `stop` is true, stopping the
+        server. Leave the GPU settings altered if `keep` is true, otherwise revert them with sudo's
+        `password`. If a setting cannot be reverted, show the report and do not end."""
         if self.state.bench.running:
             self.say("ending the benchmark …")
             with suppress(TimeoutError):

@@ -15,12 +15,13 @@ from workbench.tui.themed_app import ThemedApp
 
 
 class FleetApp(ThemedApp):
-    """The application that shows the hosts of `fleet`. When it has ended, `opened` is the name of the host that the
-    user opened; None if the user left."""
+    """The application that shows the hosts of `fleet`. When it has ended, `opened` is the name of
+    the host that the user opened; None if the user left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "do_nothing", show=False, priority=True),
-        Binding("ctrl+c", "do_nothing", show=False),  # over a list of keys; the screen itself has a meaning for it
+        # over a list of keys; the screen itself has a meaning for it
+        Binding("ctrl+c", "do_nothing", show=False),
     ]
 
     def __init__(self, fleet: Fleet, view: FleetView) -> None:
@@ -32,8 +33,8 @@ class FleetApp(ThemedApp):
         return FleetScreen(self.fleet, self.view, self._leave)
 
     def action_do_nothing(self) -> None:
-        """Do nothing for ctrl+q and, while the list of keys is open, for ctrl+c, because both would otherwise end the
-        application. Users of terminal flow control press ctrl+q out of habit."""
+        """Do nothing for ctrl+q and, while the list of keys is open, for ctrl+c, because both would
+        otherwise end the application. Users of terminal flow control press ctrl+q out of habit."""
 
     def _leave(self, host: str | None) -> None:
         self.opened = host

@@ -1,5 +1,5 @@
-"""The rows around the fleet's table: the totals above it, the text about the host under the cursor, and the keys below
-it."""
+"""The rows around the fleet's table: the totals above it, the text about the host under the cursor,
+and the keys below it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from workbench.session.fleet_state import FleetHost
 
 SIGNS = (
-    f"a cell per GPU is as high as its utilization  {G.alert} altered settings  ! clocks lowered, or not read  "
+    f"a cell per GPU is as high as its utilization  {G.alert} altered settings  ! clocks lowered, "
+    "or not read  "
     "x out of reach or lost  grey: an old reading"
 )
 
 
 class TotalsBar(Painted):
-    """The first row of the fleet's screen: the totals of the hosts that match the filter, such as live hosts, busy
-    GPUs, power and token rate."""
+    """The first row of the fleet's screen: the totals of the hosts that match the filter, such as
+    live hosts, busy GPUs, power and token rate."""
 
     GROUND = "bar"
 
@@ -61,8 +62,8 @@ class TotalsBar(Painted):
 
 
 class AboutHost(Painted):
-    """Two rows about the host under the cursor: its GPUs, driver and latency, then its problems, altered settings and
-    throttled GPUs."""
+    """Two rows about the host under the cursor: its GPUs, driver and latency, then its problems,
+    altered settings and throttled GPUs."""
 
     def __init__(self) -> None:
         super().__init__(id="command")
@@ -88,7 +89,8 @@ class AboutHost(Painted):
 
 
 class FleetFooter(Painted):
-    """The last row of the fleet's screen: its keys or, while the user types a filter, the text of the filter."""
+    """The last row of the fleet's screen: its keys or, while the user types a filter, the text of
+    the filter."""
 
     GROUND = "bar"
 
@@ -103,10 +105,19 @@ class FleetFooter(Painted):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         if self.typing:
             entry: Row = ((" / ", "key"), (self.words, "strong"), (" ", "select"))
-            keys: Row = ((" enter", "key"), (" keep ", "text"), (" esc", "key"), (" remove ", "text"))
+            keys: Row = (
+                (" enter", "key"),
+                (" keep ", "text"),
+                (" esc", "key"),
+                (" remove ", "text"),
+            )
             return [spread(entry, keys, width)]
         keys_row: list[Run] = []
         for key in sorted((k for k in FLEET_KEYS if k.footer), key=lambda k: k.footer):
             keys_row += [(f" {key.shown}", "key"), (f" {key.label} ", "text")]
-        tail: Row = ((f"  filter: {self.words} ", "warnb"), (" esc", "key"), (" remove ", "text")) if self.words else ()
+        tail: Row = (
+            ((f"  filter: {self.words} ", "warnb"), (" esc", "key"), (" remove ", "text"))
+            if self.words
+            else ()
+        )
         return [spread(tuple(keys_row), tail, width) if row_width(tail) < width else tail]

@@ -1,4 +1,5 @@
-"""The columns of the fleet's table: their texts and widths, and functions that sort and filter the hosts."""
+"""The columns of the fleet's table: their texts and widths, and functions that sort and filter the
+hosts."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ FEWEST_GPU_CELLS = 4
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the fleet's table with one number per host. `cells` is its width, `value` returns the number or None,
-    and `text` formats the number."""
+    """A column of the fleet's table with one number per host. `cells` is its width, `value` returns
+    the number or None, and `text` formats the number."""
 
     title: str
     cells: int
@@ -54,9 +55,9 @@ ORDERS = ("host", "state", *(column.title for column in NUMBERS))
 
 
 def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[FleetHost]:
-    """Return the hosts sorted by the column `order`. "host" keeps the order in which the user named them, "state"
-    begins with the worst state, and any other column with the highest number. `reverse` reverses the order, but hosts
-    without a number are always last."""
+    """Return the hosts sorted by the column `order`. "host" keeps the order in which the user named
+    them, "state" begins with the worst state, and any other column with the highest number.
+    `reverse` reverses the order, but hosts without a number are always last."""
     if order == "host":
         return list(reversed(hosts)) if reverse else list(hosts)
     if order == "state":
@@ -68,26 +69,29 @@ def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[Flee
 
 
 def matches(host: FleetHost, words: str) -> bool:
-    """Return whether the host's row contains each word of `words`, in its name, label, state, GPUs, servers or marks.
-    Upper and lower case do not matter."""
+    """Return whether the host's row contains each word of `words`, in its name, label, state, GPUs,
+    servers or marks. Upper and lower case do not matter."""
     text = " ".join(_searched(host)).casefold()
     return all(word in text for word in words.casefold().split())
 
 
 def _searched(host: FleetHost) -> list[str]:
     gpus = {info.name for info in host.telemetry.infos} if host.telemetry else ()
-    servers = (f"{server.engine} {server.model} {server.state} :{server.port}" for server in host.servers)
+    servers = (
+        f"{server.engine} {server.model} {server.state} :{server.port}" for server in host.servers
+    )
     marks = [*(["altered"] if host.altered else []), *(["throttled"] if host.throttled else [])]
     busy = ["busy"] if host.busy else ["idle"] if host.live else []
     return [host.name, host.label, host.state, *gpus, *servers, *marks, *busy, *host.throttled]
 
 
-# -- the cells of a host -------------------------------------------------------------------------------------------
+# -- the cells of a host ---------------------------------------------------------------------------
 
 
 def state_runs(host: FleetHost) -> list[Run]:
-    """Return the table cell with the state of the host, such as "live", as pairs (text, role) that fill STATE_CELLS
-    columns. If the last reading of the host is old, the text also has the age of this reading."""
+    """Return the table cell with the state of the host, such as "live", as pairs (text, role) that
+    fill STATE_CELLS columns. If the last reading of the host is old, the text also has the age of
+    this reading."""
     sign, word, role, _ = STATES[host.state]
     aged = host.age_s is not None and host.state in ("stale", "lost")
     text = f"{sign} {elapsed(host.age_s or 0)} {word}" if aged else f"{sign} {word}"
@@ -95,8 +99,8 @@ def state_runs(host: FleetHost) -> list[Run]:
 
 
 def mark_runs(host: FleetHost) -> list[Run]:
-    """Return two signs as pairs (text, role): one if settings of the host are altered, and one if GPUs are throttled. A
-    blank stands for a sign that does not apply."""
+    """Return two signs as pairs (text, role): one if settings of the host are altered, and one if
+    GPUs are throttled. A blank stands for a sign that does not apply."""
     return [
         (G.alert if host.altered else " ", "warn"),
         ("!" if host.live and host.throttled else " ", "warnb"),
@@ -105,8 +109,8 @@ def mark_runs(host: FleetHost) -> list[Run]:
 
 
 def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
-    """Return one character per GPU, as pairs (text, role): a block as high as the GPU's utilization. If the host has
-    more than `cells` GPUs, the last character is "…"."""
+    """Return one character per GPU, as pairs (text, role): a block as high as the GPU's
+    utilization. If the host has more than `cells` GPUs, the last character is "…"."""
     runs = [_gpu_run(gpu, host.live) for gpu in host.gpus]
     if len(runs) > cells:
         runs = [*runs[: cells - 1], (G.more, "dim")]
@@ -121,33 +125,48 @@ def _gpu_run(gpu: GpuSample, live: bool) -> Run:
 
 
 def number_runs(host: FleetHost) -> list[Run]:
-    """Return the host's utilization, power, clock, temperature, memory and token rate as pairs (text, role), one per
-    column of the table. Old values are grey."""
+    """Return the host's utilization, power, clock, temperature, memory and token rate as pairs
+    (text, role), one per column of the table. Old values are grey."""
     role = "text" if host.live else "dim"
     runs: list[Run] = []
     for column in NUMBERS:
         value = column.value(host)
         missing = NA if column.title != "tok/s" or host.ready or not host.servers_read else "-"
-        runs.append((pad(column.text(value) if value is not None else missing, column.cells, right=True), role))
+        runs.append(
+            (
+                pad(column.text(value) if value is not None else missing, column.cells, right=True),
+                role,
+            )
+        )
     return runs
 
 
 def server_runs(host: FleetHost, room: int) -> list[Run]:
-    """Return the texts about the host's servers as pairs (text, role) that fill at most `room` columns. If the texts
-    are longer, return how many servers are ready."""
+    """Return the texts about the host's servers as pairs (text, role) that fill at most `room`
+    columns. If the texts are longer, return how many servers are ready."""
     if not host.servers and not host.servers_read:
         return [(NA, "dim")] if host.live else []
     if not host.servers:
         return [("no server" if room >= len("no server") else "none", "dim")] if host.live else []
     texts = [_server_text(server) for server in host.servers]
     if len("  ".join(text for text, _ in texts)) <= room:
-        return [run for number, run in enumerate(texts) for run in ([("  ", "text"), run] if number else [run])]
+        return [
+            run
+            for number, run in enumerate(texts)
+            for run in ([("  ", "text"), run] if number else [run])
+        ]
     if len(host.servers) == 1:
         server = host.servers[0]
         sign, role = _server_sign(server)
         brief = (f"{sign} {server.engine} {server.state}", f"{sign} {server.state}")
-        return [(next((text for text in brief if width_of(text) <= room), cut(brief[-1], room)), role)]
-    said = f"{host.ready} ready" if host.ready == len(host.servers) else f"{host.ready}/{len(host.servers)} ready"
+        return [
+            (next((text for text in brief if width_of(text) <= room), cut(brief[-1], room)), role)
+        ]
+    said = (
+        f"{host.ready} ready"
+        if host.ready == len(host.servers)
+        else f"{host.ready}/{len(host.servers)} ready"
+    )
     return [(cut(f"{G.on} {said}", room), "good" if host.ready else "warn")]
 
 
@@ -160,4 +179,6 @@ def _server_sign(server: FleetServer) -> tuple[str, str]:
 def _server_text(server: FleetServer) -> Run:
     sign, role = _server_sign(server)
     port = f" :{server.port}" if server.port is not None else ""
-    return f"{sign} {server.engine}{port} {server.state} {server.model.rpartition('/')[2]}".rstrip(), role
+    return (
+        f"{sign} {server.engine}{port} {server.state} {server.model.rpartition('/')[2]}"
+    ).rstrip(), role

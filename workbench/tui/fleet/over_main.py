@@ -6,8 +6,8 @@ from workbench.tui.fleet.screen import FleetScreen
 
 
 class FleetOverMain(FleetScreen):
-    """The screen of the fleet, opened over the main screen of a host. It reads telemetry of the hosts only while it is
-    open."""
+    """The screen of the fleet, opened over the main screen of a host. It reads telemetry of the
+    hosts only while it is open."""
 
     leaves_by_escape = True
 

@@ -34,8 +34,8 @@ MOST_FRAMES_WAITING = 2
 
 @dataclass(slots=True)
 class FleetView:
-    """The user's choices in the fleet: the host under the cursor, the order and the filter. They are remembered while
-    the user works on a host."""
+    """The user's choices in the fleet: the host under the cursor, the order and the filter. They
+    are remembered while the user works on a host."""
 
     host: str | None = None
     order: str = "host"
@@ -55,9 +55,15 @@ def _key_rows(width: int) -> list[Row]:
     for key in FLEET_KEYS:
         rows += beside(pad(key.shown, 9), "key", paragraph(key.help, width - 9))
     rows += beside(
-        pad("up down", 9), "key", paragraph("choose a host; also j k, page up and down, home, end", width - 9)
+        pad("up down", 9),
+        "key",
+        paragraph("choose a host; also j k, page up and down, home, end", width - 9),
     )
-    return [*rows, (), *(row for sign in SIGNS.split("  ") for row in paragraph(sign, width, "dim"))]
+    return [
+        *rows,
+        (),
+        *(row for sign in SIGNS.split("  ") for row in paragraph(sign, width, "dim")),
+    ]
 
 
 class FleetScreen(Screen[str]):
@@ -87,7 +93,9 @@ class FleetScreen(Screen[str]):
 
     async def on_mount(self) -> None:
         context = contextvars.copy_context()  # repaints need that of the application
-        self._unsubscribe = self.fleet.subscribe(lambda state: context.run(self._drawn_when_free, state))
+        self._unsubscribe = self.fleet.subscribe(
+            lambda state: context.run(self._drawn_when_free, state)
+        )
         self.show(self.fleet.state)
 
     async def on_unmount(self) -> None:
@@ -97,12 +105,18 @@ class FleetScreen(Screen[str]):
 
     def _drawn_when_free(self, state: FleetState) -> None:
         """Draw the state, unless the terminal is slow and earlier frames still wait to be sent."""
-        if self.is_mounted and self.app.is_running and frames_waiting(self.app) <= MOST_FRAMES_WAITING:
+        if (
+            self.is_mounted
+            and self.app.is_running
+            and frames_waiting(self.app) <= MOST_FRAMES_WAITING
+        ):
             self.show(state)
 
     def show(self, state: FleetState) -> None:
         view = self.view
-        self._hosts = in_order([h for h in state.hosts if matches(h, view.words)], view.order, view.reverse)
+        self._hosts = in_order(
+            [h for h in state.hosts if matches(h, view.words)], view.order, view.reverse
+        )
         index = self._index
         chosen = self._hosts[index] if self._hosts else None
         if chosen is not None and view.host is None:
@@ -116,7 +130,8 @@ class FleetScreen(Screen[str]):
 
     @property
     def _index(self) -> int:
-        """Return the index of the host under the cursor among the shown hosts; 0 if that host is not shown."""
+        """Return the index of the host under the cursor among the shown hosts; 0 if that host is
+        not shown."""
         return next((n for n, host in enumerate(self._hosts) if host.name == self.view.host), 0)
 
     def _draw(self) -> None:
@@ -125,8 +140,8 @@ class FleetScreen(Screen[str]):
     # ---- keys
 
     def take_key(self, event: events.Key) -> bool:
-        """Handle a key while the user types the filter, and return True. Return False for a key that has its usual
-        meaning, such as an arrow key."""
+        """Handle a key while the user types the filter, and return True. Return False for a key
+        that has its usual meaning, such as an arrow key."""
         if not self.typing:
             return False
         if event.key in ("enter", "escape"):
@@ -142,8 +157,8 @@ class FleetScreen(Screen[str]):
         return True
 
     async def action_do(self, key: str) -> None:
-        """Run the method of a key. `key` is the id of the key, such as "fleet enter". Ignore ids of keys that the
-        application handles itself."""
+        """Run the method of a key. `key` is the id of the key, such as "fleet enter". Ignore ids of
+        keys that the application handles itself."""
         running: Awaitable[None] | None = KEYS[key].run(self) if key in KEYS else None
         if running is not None:
             await running
@@ -182,8 +197,8 @@ class FleetScreen(Screen[str]):
         await self.app.push_screen(_FleetKeys("Keys of the fleet"))
 
     def back(self) -> None:
-        """Remove the filter of the hosts. If there is no filter, close this screen, but only if another screen is below
-        it."""
+        """Remove the filter of the hosts. If there is no filter, close this screen, but only if
+        another screen is below it."""
         if self.leaves_by_escape and not self.view.words:
             self.leave()
         else:

@@ -1,4 +1,5 @@
-"""The table of the fleet: for each host a block of one to four rows, as many as the screen has room for."""
+"""The table of the fleet: for each host a block of one to four rows, as many as the screen has room
+for."""
 
 from __future__ import annotations
 
@@ -32,20 +33,23 @@ if TYPE_CHECKING:
 MOST_LINES = 4
 INDENT = "  "
 GPU_FIGURES = (8, 14, 19, 24)  # cells for a GPU from which its figures have one more value
-NAMED_GPU, MOST_GPU = 26, 30  # cells from which a GPU is called "GPU0" instead of "0:", and the most for one
+# cells from which a GPU is called "GPU0" instead of "0:", and the most for one
+NAMED_GPU, MOST_GPU = 26, 30
 LEAST_TOK_S = 100.0  # top of the scale of token rates, if all are lower
 
 
 class FleetTable(Painted):
-    """The table of the fleet: a block of rows for each host, with a cursor. The hosts are sorted by the column named
-    `order`, in the opposite direction if `reverse` is true. The title of that column has a mark."""
+    """The table of the fleet: a block of rows for each host, with a cursor. The hosts are sorted by
+    the column named `order`, in the opposite direction if `reverse` is true. The title of that
+    column has a mark."""
 
     def __init__(self) -> None:
         super().__init__(id="fleet")
         self.hosts: Sequence[FleetHost] = ()
         self.cursor, self.top = 0, 0
         self.order, self.reverse = "host", False
-        self.widest = (LEAST_NAME, FEWEST_GPU_CELLS)  # cells of the names and of the GPUs, over all hosts
+        # cells of the names and of the GPUs, over all hosts
+        self.widest = (LEAST_NAME, FEWEST_GPU_CELLS)
 
     def show(self, hosts: Sequence[FleetHost], cursor: int) -> None:
         """Draw these hosts, with the cursor on the one at index `cursor`."""
@@ -53,7 +57,8 @@ class FleetTable(Painted):
         self.repaint()
 
     def measure(self, hosts: Sequence[FleetHost]) -> None:
-        """Set the widths of the columns from all hosts, so that the columns do not move when a filter hides hosts."""
+        """Set the widths of the columns from all hosts, so that the columns do not move when a
+        filter hides hosts."""
         self.widest = (
             max((width_of(host.name) for host in hosts), default=LEAST_NAME),
             max((len(host.gpus) for host in hosts), default=FEWEST_GPU_CELLS),
@@ -64,7 +69,8 @@ class FleetTable(Painted):
         return max(1, min(MOST_LINES, (height - 1) // max(1, len(self.hosts))))
 
     def shown_hosts(self, height: int) -> int:
-        """Return the number of hosts that fit into a table of `height` rows, below the row of column titles."""
+        """Return the number of hosts that fit into a table of `height` rows, below the row of
+        column titles."""
         return max(1, (height - 1) // self.lines_of(height))
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -77,24 +83,41 @@ class FleetTable(Painted):
         self.top = max(self.top, self.cursor - fit + 1)
         rows = [self._head(name_cells, gpu_cells, width)]
         for index in range(self.top, min(len(self.hosts), self.top + fit)):
-            rows += _block(self.hosts[index], index == self.cursor, name_cells, gpu_cells, width, lines)
+            rows += _block(
+                self.hosts[index], index == self.cursor, name_cells, gpu_cells, width, lines
+            )
         return rows
 
     def _head(self, name_cells: int, gpu_cells: int, width: int) -> Row:
-        titles = [("host", name_cells + len(INDENT), False), ("state", STATE_CELLS, False), ("", MARK_CELLS, False)]
-        titles += [("GPUs", gpu_cells, False), *((column.title, column.cells, True) for column in NUMBERS)]
+        titles = [
+            ("host", name_cells + len(INDENT), False),
+            ("state", STATE_CELLS, False),
+            ("", MARK_CELLS, False),
+        ]
+        titles += [
+            ("GPUs", gpu_cells, False),
+            *((column.title, column.cells, True) for column in NUMBERS),
+        ]
         runs: list[Run] = []
         for title, cells, right in titles:
             chosen = title == self.order
             text = title + ("v" if self.reverse == (title == "host") else "^") if chosen else title
             lead = INDENT if title == "host" else ""
             runs.append((pad(lead + text, cells, right=right), "strong" if chosen else "head"))
-        return (*runs, ("  servers" if row_width(runs) + len("  servers") <= width else "  srv", "head"))
+        return (
+            *runs,
+            ("  servers" if row_width(runs) + len("  servers") <= width else "  srv", "head"),
+        )
 
 
-def _block(host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width: int, lines: int) -> list[Row]:
+def _block(
+    host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width: int, lines: int
+) -> list[Row]:
     role = "select" if chosen else "strong"
-    lead: list[Run] = [(f"{G.arrow} " if chosen else INDENT, "key"), (_name(host, name_cells - 1), role)]
+    lead: list[Run] = [
+        (f"{G.arrow} " if chosen else INDENT, "key"),
+        (_name(host, name_cells - 1), role),
+    ]
     lead.append((" " * (name_cells - width_of(lead[1][0])), "text"))
     first: list[Run] = [*lead, *state_runs(host), *mark_runs(host)]
     if host.telemetry is None:
@@ -108,14 +131,14 @@ def _block(host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width
 
 
 def _name(host: FleetHost, cells: int) -> str:
-    """Return the name of the host in at most `cells` cells. If the name is longer, its end is kept, because long names
-    differ at the end."""
+    """Return the name of the host in at most `cells` cells. If the name is longer, its end is kept,
+    because long names differ at the end."""
     return cut_middle(host.name, cells) if host.name.isascii() else cut(host.name, cells)
 
 
 def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
-    """Return the row with the names of the GPUs in the first `left` cells, and the graphs of utilization, power and
-    token rate in the rest of `width`. Without telemetry the row is empty."""
+    """Return the row with the names of the GPUs in the first `left` cells, and the graphs of
+    utilization, power and token rate in the rest of `width`. Without telemetry the row is empty."""
     if host.telemetry is None:
         return ()
     title = INDENT * 2 + gpus_title(host)
@@ -128,20 +151,30 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     each = (width - left) // len(graphs)
     for label, trail, top in graphs:
         cells = max(0, each - width_of(label) - 2)
-        values = (*(None,) * max(0, cells - len(trail)), *trail[len(trail) - min(cells, len(trail)) :])
+        values = (
+            *(None,) * max(0, cells - len(trail)),
+            *trail[len(trail) - min(cells, len(trail)) :],
+        )
         role = "sm" if label == "tok/s" else label
-        body = draw(Graph(label, "", values, max(top, LEAST_TOK_S), role=role if host.live else "dim"), 1)[0]
+        body = draw(
+            Graph(label, "", values, max(top, LEAST_TOK_S), role=role if host.live else "dim"), 1
+        )[0]
         runs += [(f"{label} ", "dim"), *body, (" ", "text")]
     return tuple(runs)
 
 
 def _power_top(host: FleetHost) -> float:
     telemetry = host.telemetry
-    return sum(POWER.top(telemetry.info(gpu.index)) for gpu in telemetry.gpus) if telemetry is not None else 0.0
+    return (
+        sum(POWER.top(telemetry.info(gpu.index)) for gpu in telemetry.gpus)
+        if telemetry is not None
+        else 0.0
+    )
 
 
 def gpus_title(host: FleetHost) -> str:
-    """Return the label that the user gave to the host, followed by its GPUs, such as "8x RTX PRO 6000 96G"."""
+    """Return the label that the user gave to the host, followed by its GPUs, such as "8x RTX PRO
+    6000 96G"."""
     telemetry = host.telemetry
     counts: dict[str, int] = {}
     for gpu in host.gpus:
@@ -152,8 +185,8 @@ def gpus_title(host: FleetHost) -> str:
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:
-    """Return the row with the present values of each GPU. If the row would be longer than `width`, it has fewer values
-    for each GPU."""
+    """Return the row with the present values of each GPU. If the row would be longer than `width`,
+    it has fewer values for each GPU."""
     if not host.gpus:
         return ()
     each = min(MOST_GPU, (width - 2 * len(INDENT)) // len(host.gpus))
@@ -165,7 +198,9 @@ def _figures_row(host: FleetHost, width: int) -> Row:
         text = " ".join(_figures(gpu)[:count]) if gpu.live else f"x {gpu.state}"
         name = f"GPU{gpu.index} " if each >= NAMED_GPU else f"{gpu.index}: "
         runs.append((name, "warn" if altered else "dim"))
-        runs.append((pad(cut(text, each - len(name) - 1), each - len(name)), role if gpu.live else "bad"))
+        runs.append(
+            (pad(cut(text, each - len(name) - 1), each - len(name)), role if gpu.live else "bad")
+        )
     return tuple(runs) if count else ()
 
 
@@ -177,18 +212,28 @@ def _figures(gpu: GpuSample) -> list[str]:
         (gpu.temperature_c, "C", 4),
         (None if used is None else used / GIB, "G", 4),
     )
-    return [pad(NA if value is None else f"{value:.0f}{unit}", cells, right=True) for value, unit, cells in values]
+    return [
+        pad(NA if value is None else f"{value:.0f}{unit}", cells, right=True)
+        for value, unit, cells in values
+    ]
 
 
 def notes_row(host: FleetHost) -> Row:
-    """Return the notes about the host: its problem, throttled GPUs, altered settings, and problems of servers."""
+    """Return the notes about the host: its problem, throttled GPUs, altered settings, and problems
+    of servers."""
     parts: list[Row] = []
     if host.problem and host.telemetry is not None:
         parts.append(((f"! {host.problem}", "warnb"),))
     if host.live:
-        parts += [((f"! {gpus_text(gpus)} {reason}", "warnb"),) for reason, gpus in host.throttled.items()]
-    parts += [((f"{G.alert} {gpus} {now}", "warn"),) for gpus, now, _ in alteration_texts(host.altered)]
+        parts += [
+            ((f"! {gpus_text(gpus)} {reason}", "warnb"),) for reason, gpus in host.throttled.items()
+        ]
+    parts += [
+        ((f"{G.alert} {gpus} {now}", "warn"),) for gpus, now, _ in alteration_texts(host.altered)
+    ]
     for server in host.servers:
         if server.text or server.problem:
-            parts.append(((f"{server.engine} :{server.port}: {server.text or server.problem}", "text"),))
+            parts.append(
+                ((f"{server.engine} :{server.port}: {server.text or server.problem}", "text"),)
+            )
     return ((INDENT * 2, "text"), *joined(parts, (INDENT, "text"))) if parts else ()

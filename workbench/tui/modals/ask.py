@@ -1,5 +1,5 @@
-"""Questions before actions that cannot be undone, and the question on leaving: which servers keep running, and which
-GPU settings stay altered."""
+"""Questions before actions that cannot be undone, and the question on leaving: which servers keep
+running, and which GPU settings stay altered."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 class Question(Modal[T]):
-    """A box with a text and a list of choices. `outcome` is a function that gets the name of the chosen item and
-    returns the value with which the box closes."""
+    """A box with a text and a list of choices. `outcome` is a function that gets the name of the
+    chosen item and returns the value with which the box closes."""
 
     AUTO_FOCUS = "Choices"
 
@@ -52,8 +52,8 @@ class Question(Modal[T]):
 
 
 class Confirm(Question[bool]):
-    """A question that closes with True for yes and False for no. `default` is the choice on which the cursor begins;
-    callers pass False if yes would lose data."""
+    """A question that closes with True for yes and False for no. `default` is the choice on which
+    the cursor begins; callers pass False if yes would lose data."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "choose('yes')", show=False),
@@ -61,7 +61,14 @@ class Confirm(Question[bool]):
     ]
 
     def __init__(
-        self, title: str, make: Make, *, yes: str, no: str = "cancel", default: bool = False, wide: bool = False
+        self,
+        title: str,
+        make: Make,
+        *,
+        yes: str,
+        no: str = "cancel",
+        default: bool = False,
+        wide: bool = False,
     ) -> None:
         super().__init__(
             title,
@@ -75,10 +82,11 @@ class Confirm(Question[bool]):
 
 
 def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
-    """Return the question what to do about settings that another program has changed since Workbench applied them.
+    """Return the question what to do about settings that another program has changed since
+    Workbench applied them.
 
-    The outcome is "keep" (keep the other program's values), "ours" (set Workbench's values again) or "original"
-    (restore the values from before Workbench).
+    The outcome is "keep" (keep the other program's values), "ours" (set Workbench's values again)
+    or "original" (restore the values from before Workbench).
     """
 
     def text(width: int) -> list[Row]:
@@ -90,25 +98,36 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
         ("ours", "set Workbench's value again", "text"),
         ("original", "restore the value from before Workbench", "text"),
     ]
-    title, keys = "Someone else has changed these settings", "enter choose   esc leave everything as it is"
+    title, keys = (
+        "Someone else has changed these settings",
+        ("enter choose   esc leave everything as it is"),
+    )
     return Question(title, text, items, str, keys=keys)
 
 
 def running_rows(state: SessionState, width: int) -> list[Row]:
-    """Return a warning for the running experiment, sweep or benchmark, which would end when the server restarts or
-    Workbench leaves the host. Return [] if none is running."""
+    """Return a warning for the running experiment, sweep or benchmark, which would end when the
+    server restarts or Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
     for name, one in (("experiment", state.experiment), ("sweep", state.sweep)):
         if one is not None and one.state == "running":
-            rows += paragraph(f"! {name} {one.id} is running: it ends, and its complete runs are kept", width, "warn")
+            rows += paragraph(
+                f"! {name} {one.id} is running: it ends, and its complete runs are kept",
+                width,
+                "warn",
+            )
     return rows or bench_rows(state, width)
 
 
 def leaving_rows(state: SessionState, width: int) -> list[Row]:
-    """Return warnings about everything that would end when Workbench leaves the host: the running measurement, and work
-    on model files. Return [] if nothing is running."""
+    """Return warnings about everything that would end when Workbench leaves the host: the running
+    measurement, and work on model files. Return [] if nothing is running."""
     rows, work = running_rows(state, width), state.host.model_work
-    text = f"! {work.what} is not finished: it ends, and begun again it goes on" if work is not None else ""
+    text = (
+        (f"! {work.what} is not finished: it ends, and begun again it goes on")
+        if work is not None
+        else ""
+    )
     return [*rows, *paragraph(text, width, "warn", "  ")] if text else rows
 
 
@@ -121,8 +140,8 @@ def bench_rows(state: SessionState, width: int) -> list[Row]:
 
 
 class _Toggles(PickList):
-    """A list of switches. Each row has a label and two options, of which one is chosen. The space, left and right keys
-    choose the other option in the row under the cursor."""
+    """A list of switches. Each row has a label and two options, of which one is chosen. The space,
+    left and right keys choose the other option in the row under the cursor."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "change", show=False)]
@@ -130,14 +149,17 @@ class _Toggles(PickList):
     def __init__(self, items: list[tuple[str, str, tuple[str, str]]]) -> None:
         super().__init__()
         self.items = items
-        self.second = dict.fromkeys((i[0] for i in items), False)  # whether the second option is chosen
+        # whether the second option is chosen
+        self.second = dict.fromkeys((i[0] for i in items), False)
 
     def key_of(self, item: Any) -> Hashable:
         return str(item[0])
 
     def item_row(self, item: Any, width: int) -> Row:
         name, label, options = item
-        marked = [f"[{o}]" if (n == 1) is self.second[name] else f" {o} " for n, o in enumerate(options)]
+        marked = [
+            f"[{o}]" if (n == 1) is self.second[name] else f" {o} " for n, o in enumerate(options)
+        ]
         return ((f" {pad(label, 24)}{marked[0]}  {marked[1]}", "text"),)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -150,10 +172,11 @@ class _Toggles(PickList):
 
 
 class Quit(Modal[dict[str, bool]]):
-    """The question whether to keep the altered GPU settings and to stop the server when the user leaves Workbench.
+    """The question whether to keep the altered GPU settings and to stop the server when the user
+    leaves Workbench.
 
-    The box closes with a dict of two booleans: "keep" leaves the GPU settings altered, and "stop" stops the server. It
-    closes with None if the user stays.
+    The box closes with a dict of two booleans: "keep" leaves the GPU settings altered, and "stop"
+    stops the server. It closes with None if the user stays.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "accept", show=False)]

@@ -1,4 +1,5 @@
-"""The parts of modals: a box with title and keys in its border, text that scrolls, and lists to choose from."""
+"""The parts of modals: a box with title and keys in its border, text that scrolls, and lists to
+choose from."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from workbench.tui.widgets.scrolled import Scrolled
 
 T = TypeVar("T")
 Choice = tuple[str, str, str]  # outcome, text of its row, role of the text
-ROOM_AROUND = 4  # rows of the screen that a modal leaves free: its border, and two rows of what it covers
+# rows of the screen that a modal leaves free: its border, and two rows of what it covers
+ROOM_AROUND = 4
 
 
 class Modal(ModalScreen[T], Generic[T]):
-    """A box in the middle of the screen. A subclass returns the widgets of the box from `content`. The box closes with
-    a value, its outcome, which is None if the user presses escape."""
+    """A box in the middle of the screen. A subclass returns the widgets of the box from `content`.
+    The box closes with a value, its outcome, which is None if the user presses escape."""
 
     working = False  # while true, keys other than escape are dropped (interfaces.OrderedKeys)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -63,8 +65,8 @@ class Modal(ModalScreen[T], Generic[T]):
         self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
 
     def on_resize(self) -> None:
-        """Compute the heights of the box's texts again for the new size of the screen. Textual would do that only if
-        the width of the box had changed."""
+        """Compute the heights of the box's texts again for the new size of the screen. Textual
+        would do that only if the width of the box had changed."""
         for widget in self.query(Painted):
             widget.refresh(layout=True)
 
@@ -73,8 +75,9 @@ class Modal(ModalScreen[T], Generic[T]):
 
 
 class Text(Scrolled, can_focus=False):
-    """A scrolling text in a box. `make` gets the width in cells and returns the rows. The text is as high as the number
-    of its rows, but leaves at least `reserve` rows of the screen for other widgets of the box."""
+    """A scrolling text in a box. `make` gets the width in cells and returns the rows. The text is
+    as high as the number of its rows, but leaves at least `reserve` rows of the screen for other
+    widgets of the box."""
 
     GROUND = "box"
 
@@ -83,7 +86,9 @@ class Text(Scrolled, can_focus=False):
         self.make, self.reserve = make, reserve
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return max(0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve))
+        return max(
+            0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve)
+        )
 
     def make_again(self) -> None:
         """Make the rows again, draw them, and adapt the height of the text to their number."""
@@ -108,8 +113,8 @@ class Label(Text):
 
 
 class Choices(PickList):
-    """A list of items to choose from. An item is (name, text, role). The enter key calls `on_take` with the name of the
-    item under the cursor, and each move of the cursor calls `on_move`."""
+    """A list of items to choose from. An item is (name, text, role). The enter key calls `on_take`
+    with the name of the item under the cursor, and each move of the cursor calls `on_move`."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]
@@ -149,8 +154,8 @@ class Choices(PickList):
 
 
 class PickModal(Modal[str]):
-    """A list from which the user chooses one item. With `filter`, typing narrows the list. With `free`, the user may
-    also enter a text that matches no item."""
+    """A list from which the user chooses one item. With `filter`, typing narrows the list. With
+    `free`, the user may also enter a text that matches no item."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),
@@ -167,7 +172,9 @@ class PickModal(Modal[str]):
         filter: bool = False,
         free: bool = True,
     ) -> None:
-        super().__init__(title, "enter choose   esc cancel" + ("   type to filter" if filter else ""))
+        super().__init__(
+            title, "enter choose   esc cancel" + ("   type to filter" if filter else "")
+        )
         self.all, self.intro, self.filter, self.free = items, intro, filter, free
         self.choices = Choices(items, self.dismiss, chosen, reserve=4)
 
@@ -179,7 +186,9 @@ class PickModal(Modal[str]):
             self.choices.lit = True
             self.choices.can_focus = False
             placeholder = "type to filter" + (", or a name" if self.free else "")
-            parts.append(Entry(placeholder=placeholder, on_submit=self._typed, on_change=self._narrow_down))
+            parts.append(
+                Entry(placeholder=placeholder, on_submit=self._typed, on_change=self._narrow_down)
+            )
         return (*parts, self.choices)
 
     def action_move(self, by: int) -> None:

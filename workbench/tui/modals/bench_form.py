@@ -1,4 +1,5 @@
-"""The form of a benchmark: its profile, its size, and fields for details, which are hidden at first."""
+"""The form of a benchmark: its profile, its size, and fields for details, which are hidden at
+first."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def text_of(value: object) -> str:
 
 
 def overrides(values: Values) -> dict[str, Any]:
-    """Return the values of the form as BenchSpec fields, by field name. Raise InputError for an invalid value."""
+    """Return the values of the form as BenchSpec fields, by field name. Raise InputError for an
+    invalid value."""
     made: dict[str, Any] = {}
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
@@ -60,12 +62,17 @@ def overrides(values: Values) -> dict[str, Any]:
 
 
 class BenchForm(Form):
-    """The form of a benchmark. A chosen profile fills the other fields, and the user may then change each of them."""
+    """The form of a benchmark. A chosen profile fills the other fields, and the user may then
+    change each of them."""
 
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
-        """`spec` has the first values of the fields, and `about` is the text above the fields. `standing` says in a few
-        words where `spec` comes from: the last benchmark, the preset, or Workbench's standard."""
-        self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
+        """`spec` has the first values of the fields, and `about` is the text above the fields.
+        `standing` says in a few words where `spec` comes from: the last benchmark, the preset, or
+        Workbench's standard."""
+        self.profiles, self.first = (
+            profiles,
+            {name: text_of(getattr(spec, name)) for name in FIELDS},
+        )
         super().__init__(
             "Benchmark",
             _fields(spec, profiles, standing),
@@ -86,7 +93,11 @@ class BenchForm(Form):
     def changed(self, name: str) -> None:
         if name == "profile":
             chosen = self.values["profile"]
-            given = {n: text_of(v) for n, v in self.profiles[chosen][1].items()} if chosen in self.profiles else {}
+            given = (
+                {n: text_of(v) for n, v in self.profiles[chosen][1].items()}
+                if chosen in self.profiles
+                else {}
+            )
             for field in FIELDS:
                 self.put(field, given.get(field, self.first[field]))
         super().changed(name)
@@ -99,10 +110,26 @@ def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, 
     named = Field("profile", "profile", standing, "left and right change it", (standing, *profiles))
     return (
         *([named] if profiles else []),
-        *(Field(n, label, text_of(getattr(spec, n)), hint, detail=detail(n)) for n, label, hint in NUMBERS),
-        *(Field(n, label, text_of(getattr(spec, n)), hint, ("off", "on"), detail=True) for n, label, hint in SWITCHES),
-        *(Field(n, label, text_of(getattr(spec, n)), hint, detail=True) for n, label, hint in OPTIONAL),
-        Field("arrival", "schedule", spec.arrival, "of requests a second", ("poisson", "constant"), detail=True),
+        *(
+            Field(n, label, text_of(getattr(spec, n)), hint, detail=detail(n))
+            for n, label, hint in NUMBERS
+        ),
+        *(
+            Field(n, label, text_of(getattr(spec, n)), hint, ("off", "on"), detail=True)
+            for n, label, hint in SWITCHES
+        ),
+        *(
+            Field(n, label, text_of(getattr(spec, n)), hint, detail=True)
+            for n, label, hint in OPTIONAL
+        ),
+        Field(
+            "arrival",
+            "schedule",
+            spec.arrival,
+            "of requests a second",
+            ("poisson", "constant"),
+            detail=True,
+        ),
         Field("prompts_file", "prompts file", "", "JSON lines of your own", detail=True),
     )
 
@@ -112,7 +139,8 @@ def _check(values: Values) -> None:
     streams, requests = made["concurrency"], made["requests"]
     if made["rate"] is None and streams > requests:
         raise InputError(
-            f"{count_of(requests, 'request')} cannot keep {streams} streams busy: set {streams} requests or more, or "
+            f"{count_of(requests, 'request')} cannot keep {streams} streams busy: set {streams} "
+            "requests or more, or "
             "fewer streams"
         )
 
@@ -123,9 +151,16 @@ def _folded_values(values: Values, width: int) -> list[Row]:
     except InputError:  # enter shows the error
         return []
     what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens"
-    loop = f"{made['rate']:g} requests a second, {made['arrival']}" if made["rate"] is not None else "closed loop"
+    loop = (
+        (f"{made['rate']:g} requests a second, {made['arrival']}")
+        if made["rate"] is not None
+        else "closed loop"
+    )
     warm = "until steady" if made["until_steady"] else "requests"
     end = f", at most {made['seconds']:g} s" if made["seconds"] is not None else ""
     cache = ", prefix cache in play" if made["shared_prefix"] else ""
-    text = f"{what}, {made['max_tokens']} output tokens; {loop}{end}; warm-up {made['warmup']} {warm}{cache}"
+    text = (
+        f"{what}, {made['max_tokens']} output tokens; {loop}{end}; warm-up {made['warmup']} "
+        f"{warm}{cache}"
+    )
     return paragraph(text, width, "dim", "  ")

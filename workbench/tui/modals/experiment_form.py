@@ -1,5 +1,5 @@
-"""The form of an A/B experiment: A and B as one line of text each, the number of pairs, and an estimate of the
-duration."""
+"""The form of an A/B experiment: A and B as one line of text each, the number of pairs, and an
+estimate of the duration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from workbench.tui.glyphs import G
 from workbench.tui.modals.form import Field, Form, Values, filled, positive, whole_number
 from workbench.tui.widgets.experiment import arm_words
 
-METRICS = {"tok/s": "output_tok_s", "tok/J": "tok_per_joule", "TTFT p50": "ttft_ms.p50", "ITL mean": "itl_ms.mean"}
+METRICS = {
+    "tok/s": "output_tok_s",
+    "tok/J": "tok_per_joule",
+    "TTFT p50": "ttft_ms.p50",
+    "ITL mean": "itl_ms.mean",
+}
 
 
 class Wanted(NamedTuple):
@@ -29,9 +34,9 @@ class Wanted(NamedTuple):
 
 
 def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
-    """Return the arms (A, B) for an experiment about `changes`, the differences between a running server and the plan.
-    A has the value before each change and B the value after it. Raise InputError for a change that is neither a flag
-    nor an environment variable."""
+    """Return the arms (A, B) for an experiment about `changes`, the differences between a running
+    server and the plan. A has the value before each change and B the value after it. Raise
+    InputError for a change that is neither a flag nor an environment variable."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
@@ -40,7 +45,8 @@ def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
             raise InputError(f"A and B would also differ in the {change.kind}: {text}")
         for arm, value in ((a, change.a), (b, change.b)):
             if value is None:
-                if change.kind == "flag" or change.b is not None:  # the plan sets the variable, so it can be unset
+                # the plan sets the variable, so it can be unset
+                if change.kind == "flag" or change.b is not None:
                     arm["unsets"].append(change.name)
             elif change.kind == "env":
                 arm["envs"].append(f"{change.name}={value}")
@@ -54,13 +60,15 @@ def _arm(words: Mapping[str, Sequence[str]]) -> Arm:
 
 
 def line_of(arm: Arm) -> str:
-    return " ".join(shlex.quote(word) if any(c in word for c in " \t\"'\\") else word for word in arm_words(arm))
+    return " ".join(
+        shlex.quote(word) if any(c in word for c in " \t\"'\\") else word for word in arm_words(arm)
+    )
 
 
 def parse_arm(text: str) -> Arm:
-    """Parse a line of the form into an arm, which is a configuration to compare. Allowed words are flag=value, -flag
-    (removes the flag), $NAME=value (environment variable), gpu.SETTING=value, and one server, as @PRESET or a URL.
-    Raise InputError for any other word."""
+    """Parse a line of the form into an arm, which is a configuration to compare. Allowed words are
+    flag=value, -flag (removes the flag), $NAME=value (environment variable), gpu.SETTING=value, and
+    one server, as @PRESET or a URL. Raise InputError for any other word."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -74,7 +82,9 @@ def parse_arm(text: str) -> Arm:
             arm = replace(arm, target=ArmTarget(word.removeprefix("@")))
         elif name.startswith("gpu."):
             try:
-                arm = replace(arm, gpu=GpuSettings({**arm.gpu, **parse_word(word.removeprefix("gpu."))}))
+                arm = replace(
+                    arm, gpu=GpuSettings({**arm.gpu, **parse_word(word.removeprefix("gpu."))})
+                )
             except InputError as error:
                 raise InputError(f"{name}: {error.message}") from None
         elif word.startswith("$") and equals:
@@ -90,22 +100,29 @@ def parse_arm(text: str) -> Arm:
 
 
 def parse(values: Values) -> Wanted:
-    """Return the two arms and the options of the experiment from the texts in the form. Raise InputError for an invalid
-    field."""
+    """Return the two arms and the options of the experiment from the texts in the form. Raise
+    InputError for an invalid field."""
     a, b = _arm_of(values, "a"), _arm_of(values, "b")
     if a == b:
         raise InputError("A and B are the same; enter the change to test in the field B")
-    options: dict[str, Any] = {"pairs": whole_number(values, "pairs", "pairs"), "metric": METRICS[values["metric"]]}
+    options: dict[str, Any] = {
+        "pairs": whole_number(values, "pairs", "pairs"),
+        "metric": METRICS[values["metric"]],
+    }
     if twin := values.get("twin", "").strip():
         options["twin"] = twin
         if options["pairs"] % 2 or options["pairs"] < LEAST_PAIRS:
-            raise InputError("choose 4, 6 or 8 pairs: with a twin, A and B swap their hosts in half of them")
+            raise InputError(
+                "choose 4, 6 or 8 pairs: with a twin, A and B swap their hosts in half of them"
+            )
     limits = {
         "until_pct": positive(values, "until", "until", "%"),
         "max_minutes": positive(values, "minutes", "minutes", "min"),
         "match_temperature_c": positive(values, "temperature", "temperature", "°C"),
     }
-    return Wanted(a, b, options | {name: value for name, value in limits.items() if value is not None})
+    return Wanted(
+        a, b, options | {name: value for name, value in limits.items() if value is not None}
+    )
 
 
 def _arm_of(values: Values, name: str) -> Arm:
@@ -123,25 +140,42 @@ def experiment_form(
     estimate: Callable[[Wanted], float | None],
     last: Mapping[str, str] | None = None,
 ) -> Form:
-    """Return the form of a new experiment. `about` says where A and B come from, and `load` describes the benchmark of
-    each run. `estimate` returns the duration in seconds, None if unknown, and `last` has the texts of the fields when
-    the user last accepted the form."""
+    """Return the form of a new experiment. `about` says where A and B come from, and `load`
+    describes the benchmark of each run. `estimate` returns the duration in seconds, None if
+    unknown, and `last` has the texts of the fields when the user last accepted the form."""
     fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),
         Field("pairs", "pairs", "3"),
         Field("until", f"until {G.plus_minus} percent", ""),
         Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(METRICS)),
-        Field("temperature", f"start {G.plus_minus} C", "", "of the first run's; empty: any temperature", detail=True),
-        Field("twin", "twin host", "", "a host like this one: also says how much is the machine", detail=True),
-        Field("minutes", "at most minutes", "", "then it stops with the complete pairs", detail=True),
+        Field(
+            "temperature",
+            f"start {G.plus_minus} C",
+            "",
+            "of the first run's; empty: any temperature",
+            detail=True,
+        ),
+        Field(
+            "twin",
+            "twin host",
+            "",
+            "a host like this one: also says how much is the machine",
+            detail=True,
+        ),
+        Field(
+            "minutes", "at most minutes", "", "then it stops with the complete pairs", detail=True
+        ),
     )
 
     fields = filled(fields, last or {})
 
     def hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
-        return {"pairs": f"smallest difference shown: {listed}", "until": "stop at this interval; pairs: at most"}
+        return {
+            "pairs": f"smallest difference shown: {listed}",
+            "until": "stop at this interval; pairs: at most",
+        }
 
     def tail(values: Values, width: int) -> list[Row]:
         wanted = parse(values)
@@ -154,7 +188,8 @@ def experiment_form(
 
     def intro(width: int) -> list[Row]:
         text = (
-            "Words of A and B: flag=value, -flag, $NAME=value, gpu.power-limit=400, gpu.gpu-clocks=1755; "
+            "Words of A and B: flag=value, -flag, $NAME=value, gpu.power-limit=400, "
+            "gpu.gpu-clocks=1755; "
             "@PRESET, @RUN or a URL in place of the plan"
         )
         return [*paragraph(about, width), *paragraph(text, width, "dim", "  "), ()]

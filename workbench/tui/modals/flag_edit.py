@@ -22,12 +22,13 @@ UNSET = "\0unset"
 
 
 class FlagEdit(Modal[bool]):
-    """The editor of one flag or environment variable. It calls `set_value` with the new text, or `unset` to remove the
-    flag from the plan. An invalid value keeps the box open and shows the error. The box closes with True if the plan
-    has changed.
+    """The editor of one flag or environment variable. It calls `set_value` with the new text, or
+    `unset` to remove the flag from the plan. An invalid value keeps the box open and shows the
+    error. The box closes with True if the plan has changed.
 
-    `notes` are remarks about the flag from the preset and from the text that accompanies the preset. While the user
-    types, the box shows the result of `estimate`, which says how the typed value would change the use of memory.
+    `notes` are remarks about the flag from the preset and from the text that accompanies the
+    preset. While the user types, the box shows the result of `estimate`, which says how the typed
+    value would change the use of memory.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
@@ -47,15 +48,17 @@ class FlagEdit(Modal[bool]):
         self.notes, self.estimate = notes, estimate
         self.effect = Text(self._effect)
         self.secret, self.problem = False, ""
-        self.complaint = Text(lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [])
+        self.complaint = Text(
+            lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else []
+        )
         self.entry: Entry | None = None
         options = self.options(row)
         self.field: Widget = self._choices(options) if options else self._entry()
 
     @staticmethod
     def options(row: FlagRow) -> tuple[str, ...]:
-        """Return the allowed values of a flag, from which the user chooses one; () if the user has to type the
-        value."""
+        """Return the allowed values of a flag, from which the user chooses one; () if the user has
+        to type the value."""
         spec = row.spec
         if spec is None or spec.repeatable:
             return ()
@@ -64,19 +67,28 @@ class FlagEdit(Modal[bool]):
     def _choices(self, options: Sequence[str]) -> Choices:
         row = self.row
         default = value_text(row.default)
-        items: list[Choice] = [(o, o + ("  (default)" if o == default else ""), "text") for o in options]
+        items: list[Choice] = [
+            (o, o + ("  (default)" if o == default else ""), "text") for o in options
+        ]
         if row.value is not None:
             items.append((UNSET, "remove from the plan", "dim"))
         now = value_text(row.value if row.value is not None else row.default)
         return Choices(items, self._take, now, reserve=10, on_move=self.effect.make_again)
 
     def _entry(self) -> Entry:
-        # The value of a secret is not known here: a typed text replaces the value, an empty one keeps it.
+        # The value of a secret is not known here: a typed text replaces the value, an empty one
+        # keeps it.
         row = self.row
         self.secret = is_secret_name(row.name)
         value = "" if row.value is None or self.secret else value_text(row.value)
-        hint = "set; type a new value" if self.secret and row.value else f"default {value_text(row.default)}"
-        self.entry = Entry(value, placeholder=hint, on_submit=self._take, secret=self.secret, select=True)
+        hint = (
+            "set; type a new value"
+            if self.secret and row.value
+            else (f"default {value_text(row.default)}")
+        )
+        self.entry = Entry(
+            value, placeholder=hint, on_submit=self._take, secret=self.secret, select=True
+        )
         self.entry.change = lambda _: self.effect.make_again()
         return self.entry
 
@@ -88,12 +100,16 @@ class FlagEdit(Modal[bool]):
         """Return the value that the enter key would set; "" if it would remove the flag."""
         if self.entry is not None:
             return self.entry.value.strip()
-        chosen = self.field.current[0] if isinstance(self.field, Choices) and self.field.current is not None else ""
+        chosen = (
+            self.field.current[0]
+            if isinstance(self.field, Choices) and self.field.current is not None
+            else ""
+        )
         return "" if chosen == UNSET else str(chosen)
 
     def _effect(self, width: int) -> list[Row]:
-        """Return the row that says how the typed or chosen value would change the memory estimate; [] if the effect is
-        unknown."""
+        """Return the row that says how the typed or chosen value would change the memory estimate;
+        [] if the effect is unknown."""
         if self.estimate is None:
             return []
         try:
@@ -107,8 +123,17 @@ class FlagEdit(Modal[bool]):
         rows: list[Row] = []
         if spec is not None:
             kind = " ".join(filter(None, (str(spec.kind), range_text(spec.minimum, spec.maximum))))
-            known = spec.default_note if spec.default is None and spec.default_note else value_text(spec.default)
-            facts = [spec.area, kind, f"default {known}", *(["repeatable"] if spec.repeatable else [])]
+            known = (
+                spec.default_note
+                if spec.default is None and spec.default_note
+                else value_text(spec.default)
+            )
+            facts = [
+                spec.area,
+                kind,
+                f"default {known}",
+                *(["repeatable"] if spec.repeatable else []),
+            ]
             facts += [f"also {', '.join(spec.aliases)}"] if spec.aliases else []
             facts += [f"turned off by {spec.negation}"] if spec.negation else []
             facts += ["1k = 1000, 1K = 1024"] if spec.human_readable_int else []
@@ -120,7 +145,9 @@ class FlagEdit(Modal[bool]):
         elif row.is_env:
             rows += paragraph("environment variable of the server process", width, "dim")
         else:
-            rows += paragraph("not in the flag list of this engine version: passed unchanged", width, "warn")
+            rows += paragraph(
+                "not in the flag list of this engine version: passed unchanged", width, "warn"
+            )
         if row.finding:
             sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
             rows += paragraph(f"{sign} {row.finding}", width, role)
@@ -137,7 +164,9 @@ class FlagEdit(Modal[bool]):
             try:
                 self.set_value(text.strip())
             except WorkbenchError as error:
-                self.problem = f"x {error.message}" + (f"  next: {error.next_step}" if error.next_step else "")
+                self.problem = f"x {error.message}" + (
+                    f"  next: {error.next_step}" if error.next_step else ""
+                )
                 self.complaint.make_again()
             else:
                 self.dismiss(True)

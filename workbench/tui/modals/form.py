@@ -1,4 +1,5 @@
-"""Forms: labelled inputs and choices with hints beside them, and fields for details, which are hidden at first."""
+"""Forms: labelled inputs and choices with hints beside them, and fields for details, which are
+hidden at first."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ ENTRY_CELLS = 22
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a form. If `options` is not empty, the user chooses one of these values. A `detail` field is hidden
-    until the user presses ctrl+o, the input of a `wide` field fills the rest of the row, and the text of a `secret`
-    field is shown as dots."""
+    """A field of a form. If `options` is not empty, the user chooses one of these values. A
+    `detail` field is hidden until the user presses ctrl+o, the input of a `wide` field fills the
+    rest of the row, and the text of a `secret` field is shown as dots."""
 
     name: str
     label: str
@@ -41,17 +42,19 @@ class Field:
 
 
 def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
-    """Return the fields with the values of `last`, which maps field names to texts. A value that is not among the
-    options of its field is ignored."""
+    """Return the fields with the values of `last`, which maps field names to texts. A value that is
+    not among the options of its field is ignored."""
     return tuple(
-        replace(f, value=last[f.name]) if f.name in last and (not f.options or last[f.name] in f.options) else f
+        replace(f, value=last[f.name])
+        if f.name in last and (not f.options or last[f.name] in f.options)
+        else f
         for f in fields
     )
 
 
 class Cycle(Painted, can_focus=True):
-    """A field whose value is one of several words. The left, right and space keys change the word, and a letter selects
-    the next word that begins with it.
+    """A field whose value is one of several words. The left, right and space keys change the word,
+    and a letter selects the next word that begins with it.
 
     Textual's Select would need two more keys for each change, and would draw a list over the form.
     """
@@ -63,7 +66,11 @@ class Cycle(Painted, can_focus=True):
     ]
 
     def __init__(
-        self, options: Sequence[str], value: str, on_change: Callable[[str], None], on_submit: Callable[[str], None]
+        self,
+        options: Sequence[str],
+        value: str,
+        on_change: Callable[[str], None],
+        on_submit: Callable[[str], None],
     ) -> None:
         super().__init__()
         self.options = list(options)
@@ -102,17 +109,20 @@ class Cycle(Painted, can_focus=True):
 
 class _Hint(Text):
     def __init__(self, form: Form, field: Field) -> None:
-        super().__init__(lambda _: [((f"  {form.known.get(field.name, field.hint)}", form.HINT_ROLE),)])
+        super().__init__(
+            lambda _: [((f"  {form.known.get(field.name, field.hint)}", form.HINT_ROLE),)]
+        )
 
 
 class Form(Modal[Values]):
-    """A form that closes with the values of its fields, a dict of texts by field name. The enter key accepts all
-    values.
+    """A form that closes with the values of its fields, a dict of texts by field name. The enter
+    key accepts all values.
 
-    `check` raises InputError for invalid values, whose message the form shows while it stays open. `hints` returns the
-    texts beside the fields, by field name, and `tail` returns rows below the fields. `submit` acts on the accepted
-    values before the form closes. Meanwhile the border shows the text `doing`, and only the escape key has an effect.
-    The form shows an error of `submit` and stays open.
+    `check` raises InputError for invalid values, whose message the form shows while it stays open.
+    `hints` returns the texts beside the fields, by field name, and `tail` returns rows below the
+    fields. `submit` acts on the accepted values before the form closes. Meanwhile the border shows
+    the text `doing`, and only the escape key has an effect. The form shows an error of `submit` and
+    stays open.
     """
 
     HINT_ROLE: ClassVar[str] = "dim"
@@ -143,21 +153,31 @@ class Form(Modal[Values]):
     ) -> None:
         details = "   ctrl+o details" if any(f.detail for f in fields) else ""
         more = f"   {keys}" if keys else ""
-        super().__init__(title, f"enter {accept}   tab next field{details}{more}   esc cancel", wide=wide)
-        self.fields, self.intro, self.check, self.hints, self.heading = fields, intro, check, hints, heading
+        super().__init__(
+            title, f"enter {accept}   tab next field{details}{more}   esc cancel", wide=wide
+        )
+        self.fields, self.intro, self.check, self.hints, self.heading = (
+            fields,
+            intro,
+            check,
+            hints,
+            heading,
+        )
         self.label_cells, self.entry_cells = label_cells, entry_cells
         self.submit, self.doing = submit, doing
         self.problem = ""
         self.known: Mapping[str, str] = {}  # the present hints
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
-        self.complaint = Text(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [])
+        self.complaint = Text(
+            lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else []
+        )
         self.make_tail = tail
         self.tail = Text(self._tail) if tail else None
         self.lines: dict[str, Horizontal] = {}
 
     def _tail(self, width: int) -> list[Row]:
-        """Return the rows below the fields, which describe the values. While a typed value is invalid, return the error
-        instead."""
+        """Return the rows below the fields, which describe the values. While a typed value is
+        invalid, return the error instead."""
         if self.problem or self.make_tail is None:
             return []
         try:
@@ -167,7 +187,9 @@ class Form(Modal[Values]):
 
     def _input(self, field: Field) -> Entry | Cycle:
         if field.options:
-            return Cycle(field.options, field.value, lambda _: self.changed(field.name), self._accept)
+            return Cycle(
+                field.options, field.value, lambda _: self.changed(field.name), self._accept
+            )
         return Entry(
             field.value,
             on_submit=self._accept,
@@ -235,8 +257,8 @@ class Form(Modal[Values]):
         self.set_focus(self.inputs[(details if shown else self.fields)[0].name])
 
     def complain(self, problem: str) -> None:
-        """Show the error `problem`, and focus the field whose name is at its beginning. If `problem` is "", remove the
-        error that is shown."""
+        """Show the error `problem`, and focus the field whose name is at its beginning. If
+        `problem` is "", remove the error that is shown."""
         if problem == self.problem:
             return
         self.problem = problem
@@ -265,8 +287,8 @@ class Form(Modal[Values]):
             self.run_worker(self._submitted(self.submit, values), exit_on_error=False)
 
     async def _submitted(self, submit: Submit, values: Values) -> None:
-        """Call `submit` with the accepted values. Close the form if `submit` succeeds, otherwise show its error in the
-        form."""
+        """Call `submit` with the accepted values. Close the form if `submit` succeeds, otherwise
+        show its error in the form."""
         problem = ""
         try:
             await submit(values)
@@ -285,12 +307,17 @@ class Form(Modal[Values]):
 
 
 def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
-    """Return the field that the error message `problem` is about; None if there is none. The message, such as "power
-    limit: expected watts", begins with the name or the label of the field."""
+    """Return the field that the error message `problem` is about; None if there is none. The
+    message, such as "power limit: expected watts", begins with the name or the label of the field.
+    """
     subject = problem.partition(":")[0].lower()
     named = [(f.name.lower(), f.label.lower(), f) for f in fields]
     exact = [f for name, label, f in named if subject in (name, label)]
-    partly = [f for name, label, f in named if subject.startswith(f"{name} ") or label.startswith(f"{subject} ")]
+    partly = [
+        f
+        for name, label, f in named
+        if subject.startswith(f"{name} ") or label.startswith(f"{subject} ")
+    ]
     return next(iter([*exact, *partly]), None)
 
 
@@ -303,8 +330,8 @@ def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
 
 
 def positive(values: Values, name: str, label: str, unit: str = "") -> float | None:
-    """Return the number in the field `name`, whose text may end with `unit`; None for an empty field. If the text is
-    not a number above 0, raise InputError with `label` in the message."""
+    """Return the number in the field `name`, whose text may end with `unit`; None for an empty
+    field. If the text is not a number above 0, raise InputError with `label` in the message."""
     text = values.get(name, "").rstrip(f"{unit} ")
     try:
         number = float(text) if text else None
@@ -316,8 +343,8 @@ def positive(values: Values, name: str, label: str, unit: str = "") -> float | N
 
 
 def gpu_index(values: Values, count: int) -> int | None:
-    """Return the number of the chosen GPU; None for all GPUs. Raise InputError if the text is not one of the numbers
-    from 0 to `count` - 1."""
+    """Return the number of the chosen GPU; None for all GPUs. Raise InputError if the text is not
+    one of the numbers from 0 to `count` - 1."""
     text = values.get("gpu", "all").lower()
     if text in ("", "all"):
         return None

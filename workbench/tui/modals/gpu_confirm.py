@@ -1,4 +1,5 @@
-"""The pages before and after a change of GPU settings: first the commands and the affected GPUs, then the report."""
+"""The pages before and after a change of GPU settings: first the commands and the affected GPUs,
+then the report."""
 
 from __future__ import annotations
 
@@ -48,45 +49,70 @@ def place_of(index: int) -> str:
 def concerned_rows(
     state: SessionState, indexes: Sequence[int], processes: Sequence[Process] | None, width: int
 ) -> list[Row]:
-    """Return rows with the names of the GPUs that have the numbers `indexes`, and the processes on these GPUs.
-    `processes` is None if the processes are unknown."""
+    """Return rows with the names of the GPUs that have the numbers `indexes`, and the processes on
+    these GPUs. `processes` is None if the processes are unknown."""
     rows: list[Row] = []
     telemetry = state.telemetry
     for index in indexes:
         info = telemetry.info(index) if telemetry else None
-        name = short_gpu_name(info.name) if info else ("CPUs of the host" if index == HOST_INDEX else NA)
-        rows.append(((pad(place_of(index), 6), "title"), (name, "strong"), (f"  {info.uuid}" if info else "", "dim")))
+        name = (
+            short_gpu_name(info.name)
+            if info
+            else ("CPUs of the host" if index == HOST_INDEX else NA)
+        )
+        rows.append(
+            (
+                (pad(place_of(index), 6), "title"),
+                (name, "strong"),
+                (f"  {info.uuid}" if info else "", "dim"),
+            )
+        )
     where: dict[tuple[int, str, bool], list[int]] = {}
     for index, pid, what, ours in processes or ():
         if index in indexes:
             where.setdefault((pid, what, ours), []).append(index)
     for (pid, what, ours), on in where.items():
         place = f" on {gpus_text(on)}" if len(indexes) > 1 else ""
-        said = f"      {pid} {what}{place}: " + ("a server of Workbench" if ours else "not started by Workbench")
+        said = f"      {pid} {what}{place}: " + (
+            "a server of Workbench" if ours else "not started by Workbench"
+        )
         rows += paragraph(said, width, "text" if ours else "warn", "        ")
     if processes is None:
         rows += paragraph("! the processes on these GPUs are not known", width, "warn")
     elif any(not ours for *_, ours in processes):
-        rows += paragraph("! Other programs use these GPUs: the change affects them too.", width, "warn", "  ")
+        rows += paragraph(
+            "! Other programs use these GPUs: the change affects them too.", width, "warn", "  "
+        )
     return rows
 
 
 def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return a table of the planned changes of GPU settings: GPU, setting, value before, requested value, and how the
-    value before is known. GPUs with the same change share a row."""
+    """Return a table of the planned changes of GPU settings: GPU, setting, value before, requested
+    value, and how the value before is known. GPUs with the same change share a row."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
         word, before = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
         wanted = setting_value(o.command.setting, o.command.value)
-        alike.setdefault((word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
-            o.command.gpu_index
-        )
+        alike.setdefault(
+            (word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []
+        ).append(o.command.gpu_index)
     cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
     heads = zip(("", "setting", "before", "requested"), cells, strict=True)
     rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
     for (word, before, wanted, known), indexes in alike.items():
-        row = [cell(text, size) for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)]
-        rows.append(((row[0], "title"), (row[1], "text"), (row[2], "text"), (row[3], "strong"), (known, "dim")))
+        row = [
+            cell(text, size)
+            for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)
+        ]
+        rows.append(
+            (
+                (row[0], "title"),
+                (row[1], "text"),
+                (row[2], "text"),
+                (row[3], "strong"),
+                (known, "dim"),
+            )
+        )
     return rows
 
 
@@ -94,9 +120,13 @@ def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """Return the notes about the planned commands as rows, each different note once."""
     rows: list[Row] = []
     notes = [note for o in planned for note in sentences(f"{o.command.note}; {o.message}")]
-    rights = {part for o in planned for part in sentences(o.command.right or "")}  # listed below the commands
+    # listed below the commands
+    rights = {part for o in planned for part in sentences(o.command.right or "")}
     for note in (n for n in dict.fromkeys(notes) if n not in rights):
-        rows += [(("! " if not n else "  ", "warn"), *line) for n, line in enumerate(paragraph(note, width - 2))]
+        rows += [
+            (("! " if not n else "  ", "warn"), *line)
+            for n, line in enumerate(paragraph(note, width - 2))
+        ]
     return rows
 
 
@@ -105,8 +135,8 @@ def sentences(text: str) -> list[str]:
 
 
 def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
-    """Return rows for what a check under load found about each GPU setting. GPUs with the same finding share a
-    paragraph."""
+    """Return rows for what a check under load found about each GPU setting. GPUs with the same
+    finding share a paragraph."""
     alike: dict[str, list[int]] = {}
     for finding in findings:
         place, _, text = finding.partition(": ")
@@ -126,7 +156,10 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
         rows += [row for line in more for row in paragraph(f"  {line}", width, "text", "  ")]
         rows.append(())
     said = rows or [*paragraph("The load gave no evidence about the settings.", width, "dim"), ()]
-    where = "The GPU's row on the main screen shows this until the settings change, and every result records it."
+    where = (
+        "The GPU's row on the main screen shows this until the settings change, and every "
+        "result records it."
+    )
     return [*said, *paragraph(where, width, "dim")]
 
 
@@ -141,13 +174,19 @@ def _sign(text: str) -> tuple[str, str]:
 _SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force come first
 
 
-def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:
-    """Return rows with the commands, followed by a row for each permission that the user lacks. If `password` is true,
-    these rows are warnings, because sudo with the password may permit the commands. Otherwise they are errors."""
+def command_rows(
+    commands: Sequence[SettingCommand], width: int, password: bool = False
+) -> list[Row]:
+    """Return rows with the commands, followed by a row for each permission that the user lacks. If
+    `password` is true, these rows are warnings, because sudo with the password may permit the
+    commands. Otherwise they are errors."""
     rows: list[Row] = []
     for c in commands:
         lines = paragraph(f"$ {c.shell_line}", width - 6, "text", "    ")
-        rows += [((pad("" if n else place_of(c.gpu_index), 6), "title"), *line) for n, line in enumerate(lines)]
+        rows += [
+            ((pad("" if n else place_of(c.gpu_index), 6), "title"), *line)
+            for n, line in enumerate(lines)
+        ]
     rights = dict.fromkeys(c.right for c in commands if c.right)
     for right in rights:
         sign, role = ("!", "warn") if password else ("x", "bad")
@@ -156,8 +195,8 @@ def command_rows(commands: Sequence[SettingCommand], width: int, password: bool 
 
 
 class ConfirmSettings(Modal[dict[str, str]]):
-    """The question before commands change GPU settings. It closes with {"password": the typed sudo password}, with {}
-    if it asked for no password, or with None if the user cancels.
+    """The question before commands change GPU settings. It closes with {"password": the typed sudo
+    password}, with {} if it asked for no password, or with None if the user cancels.
 
     The box keeps no copy of the password: it empties the field on closing.
     """
@@ -168,10 +207,14 @@ class ConfirmSettings(Modal[dict[str, str]]):
     ]
     AUTO_FOCUS = "Entry, Choices"
 
-    def __init__(self, title: str, make: Make, *, yes: str, default_no: bool = False, password: bool = False) -> None:
+    def __init__(
+        self, title: str, make: Make, *, yes: str, default_no: bool = False, password: bool = False
+    ) -> None:
         super().__init__(title, "enter choose   esc cancel", wide=True)
         self.make, self.yes, self.default_no = make, yes, default_no and not password
-        self.field = Entry(on_submit=lambda _: self._decide("yes"), secret=True) if password else None
+        self.field = (
+            Entry(on_submit=lambda _: self._decide("yes"), secret=True) if password else None
+        )
 
     def content(self) -> Sequence[Widget]:
         items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
@@ -193,14 +236,17 @@ class ConfirmSettings(Modal[dict[str, str]]):
 
 
 def report_rows(report: SettingsReport, width: int) -> list[Row]:
-    """Return a table of the settings: the value before, requested and read back, and whether the setting is in force.
+    """Return a table of the settings: the value before, requested and read back, and whether the
+    setting is in force.
 
-    Below the table are the settings that were reverted after a failed command, the state of the guard, and the file
-    with the previous values.
+    Below the table are the settings that were reverted after a failed command, the state of the
+    guard, and the file with the previous values.
     """
     rows: list[Row] = []
     if report.outcomes:
-        rows.append(((_columns(width, "", "setting", "before", "requested", "reads", "in force"), "head"),))
+        rows.append(
+            ((_columns(width, "", "setting", "before", "requested", "reads", "in force"), "head"),)
+        )
     rows += _outcomes(report.outcomes, width)
     if not report.outcomes:
         rows += paragraph("Nothing to do: no setting was altered.", width, "dim")
@@ -209,10 +255,13 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
         rows += _outcomes(report.rolled_back, width)
     unchecked = [o for o in report.outcomes if o.ok and o.in_force is InForce.NOT_CHECKED]
     if unchecked:
-        text = "A clock lock cannot be read back: press V to put load on the GPU and see the effect."
+        text = (
+            "A clock lock cannot be read back: press V to put load on the GPU and see the effect."
+        )
         rows += [(), *paragraph(text, width)]
     if report.guard is not None:
-        rows += [(), *guard_rows(replace(report.guard, trial_left_s=None), None, width)]  # the page counts it down
+        # the page counts it down
+        rows += [(), *guard_rows(replace(report.guard, trial_left_s=None), None, width)]
     if report.journal:
         rows += paragraph(f"the previous values are kept in {report.journal}", width, "dim", "  ")
     return rows
@@ -229,14 +278,21 @@ def _sizes(width: int) -> tuple[int, ...]:
 def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
     alike: dict[tuple[object, ...], list[SettingOutcome]] = {}
     for o in outcomes:
-        said = (o.ok, str(o.before), str(o.requested), str(o.read_back), o.in_force, _message_without_gpu(o))
+        said = (
+            o.ok,
+            str(o.before),
+            str(o.requested),
+            str(o.read_back),
+            o.in_force,
+            _message_without_gpu(o),
+        )
         alike.setdefault((o.command.setting, str(o.command.value), *said), []).append(o)
     return [row for same in alike.values() for row in _outcome_rows(same, width)]
 
 
 def _message_without_gpu(o: SettingOutcome) -> str:
-    """Return the setting's message without the UUID and the index of its GPU, so that several GPUs with the same
-    message can share a row."""
+    """Return the setting's message without the UUID and the index of its GPU, so that several GPUs
+    with the same message can share a row."""
     return o.message.replace(o.command.gpu_uuid, "").replace(place_of(o.command.gpu_index), "")
 
 

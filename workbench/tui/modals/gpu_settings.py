@@ -9,7 +9,14 @@ from textual.binding import Binding, BindingType
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuSample
-from workbench.model.settings import HOST_INDEX, SETTINGS, ClockSetting, GpuSettings, NumberSetting, Setting
+from workbench.model.settings import (
+    HOST_INDEX,
+    SETTINGS,
+    ClockSetting,
+    GpuSettings,
+    NumberSetting,
+    Setting,
+)
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.formats import NA, setting_value
@@ -25,26 +32,33 @@ class Wanted(NamedTuple):
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return the settings, the GPU and the trial time from the texts in the form, without the settings whose fields are
-    empty. `count` is the number of GPUs on the host. Raise InputError for an invalid field."""
+    """Return the settings, the GPU and the trial time from the texts in the form, without the
+    settings whose fields are empty. `count` is the number of GPUs on the host. Raise InputError for
+    an invalid field."""
     gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
-    settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
+    settings = GpuSettings(
+        {s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())}
+    )
     if not settings:
         raise InputError("no setting is given: enter a value in at least one field")
     return Wanted(settings, gpu, trial_s)
 
 
 class Suggestion(NamedTuple):
-    """The GPU settings of the loaded preset as texts for the fields of the form, and the preset's reason for them."""
+    """The GPU settings of the loaded preset as texts for the fields of the form, and the preset's
+    reason for them."""
 
     values: dict[str, str]
     reason: str
     preset_id: str
 
 
-def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str) -> Suggestion | None:
-    """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is (GPU number or
-    "all", settings, reason). The form shows one entry: the first one, or the entry for all GPUs if there is one."""
+def suggestion_of(
+    entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str
+) -> Suggestion | None:
+    """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is
+    (GPU number or "all", settings, reason). The form shows one entry: the first one, or the entry
+    for all GPUs if there is one."""
     entry = next((e for e in entries if e[0] == "all"), next(iter(entries), None))
     if entry is None:
         return None
@@ -54,8 +68,8 @@ def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: st
 
 
 class SettingsForm(Form):
-    """The form of GPU settings. The key ctrl+l empties every field except that of the GPU, so that no value of the
-    preset is used."""
+    """The form of GPU settings. The key ctrl+l empties every field except that of the GPU, so that
+    no value of the preset is used."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "empty", show=False, priority=True)]
 
@@ -68,19 +82,22 @@ class SettingsForm(Form):
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
-    """Return one pair for each setting in `settings`: its label, and a GpuSettings with only this setting."""
+    """Return one pair for each setting in `settings`: its label, and a GpuSettings with only this
+    setting."""
     return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]
 
 
 def settings_form(
     state: SessionState, suggested: Suggestion | None = None, look_up: Submit | None = None
 ) -> SettingsForm:
-    """Return the form of GPU settings. `suggested` has the first texts of its fields. `look_up` finds the commands for
-    the accepted values, or raises the error that the form shows."""
+    """Return the form of GPU settings. `suggested` has the first texts of its fields. `look_up`
+    finds the commands for the accepted values, or raises the error that the form shows."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     given = dict(suggested.values if suggested else {})
-    if given.get("gpu", "all") != "all" and not (given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)):
+    if given.get("gpu", "all") != "all" and not (
+        given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)
+    ):
         given["gpu"] = "all"
 
     def intro(width: int) -> list[Row]:
@@ -89,8 +106,12 @@ def settings_form(
             why = f": {suggested.reason}" if suggested.reason else ""
             rows += paragraph(f"Filled in from {suggested.preset_id}{why}", width, "text", "  ")
         if state.host.can_change_gpus:
-            rows += paragraph(f"! read-only here: {state.host.can_change_gpus}", width, "warn", "  ")
-            rows += paragraph("  enter shows the commands and the rights that they need", width, "dim")
+            rows += paragraph(
+                f"! read-only here: {state.host.can_change_gpus}", width, "warn", "  "
+            )
+            rows += paragraph(
+                "  enter shows the commands and the rights that they need", width, "dim"
+            )
         return [*rows, ()] if rows else []
 
     before = "before" if state.alterations else ""
@@ -113,15 +134,17 @@ def settings_form(
 
 
 def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
-    labels = {s.name: f"{s.label} {s.unit}" if isinstance(s, NumberSetting) else s.label for s in SETTINGS}
+    labels = {
+        s.name: f"{s.label} {s.unit}" if isinstance(s, NumberSetting) else s.label for s in SETTINGS
+    }
     gpu = [Field("gpu", "GPU", given.get("gpu", "all"))] if count > 1 else []
     named = {**labels, "trial": "trial seconds"}
     return (*gpu, *(Field(name, label, given.get(name, "")) for name, label in named.items()))
 
 
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
-    """Return a function that maps the texts in the form to the hints beside the fields, by field name. A hint has the
-    present, the allowed and the previous value on the chosen GPUs."""
+    """Return a function that maps the texts in the form to the hints beside the fields, by field
+    name. A hint has the present, the allowed and the previous value on the chosen GPUs."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     infos = telemetry.infos if telemetry else ()
@@ -134,7 +157,9 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
             return {"gpu": f"no such GPU: all or 0..{len(gpus) - 1}"}
         made = {
             s.name: _columns(
-                _now(s, state, chosen), s.allowed(known) or f"{NA}: not supported", _before(state, s, chosen)
+                _now(s, state, chosen),
+                s.allowed(known) or f"{NA}: not supported",
+                _before(state, s, chosen),
             )
             for s in SETTINGS
         }
@@ -151,22 +176,27 @@ def _columns(now: str, allowed: str, before: str) -> str:
 
 
 def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
-    """Return the present value of a setting on the chosen GPUs as text. For a clock lock, return the present clock,
-    because drivers do not report locks."""
+    """Return the present value of a setting on the chosen GPUs as text. For a clock lock, return
+    the present clock, because drivers do not report locks."""
     if setting.of_host:
         host = state.telemetry.host if state.telemetry else None
         return getattr(host, setting.reading or "", None) or NA
     names = [setting.clock] if isinstance(setting, ClockSetting) else [setting.reading or ""]
     if isinstance(setting, NumberSetting) and setting.enforced:
         names.append(setting.enforced)
-    values = [next((v for name in names if (v := getattr(s, name)) is not None), None) for s in chosen]
+    values = [
+        next((v for name in names if (v := getattr(s, name)) is not None), None) for s in chosen
+    ]
     texts = [setting.format(v) if isinstance(v, bool) else v for v in values]
     return _same(texts, f" {setting.unit}" if setting.unit else "")
 
 
 def _same(values: Sequence[float | str | None], unit: str) -> str:
-    """Return the values of several GPUs as "600 W", or "300-600 W" if they differ; "n/a" if all values are None."""
-    given = sorted({v if isinstance(v, str) else round(v) for v in values if v is not None}, key=str)
+    """Return the values of several GPUs as "600 W", or "300-600 W" if they differ; "n/a" if all
+    values are None."""
+    given = sorted(
+        {v if isinstance(v, str) else round(v) for v in values if v is not None}, key=str
+    )
     if not given:
         return NA
     if all(isinstance(v, int) for v in given):
@@ -177,5 +207,7 @@ def _same(values: Sequence[float | str | None], unit: str) -> str:
 
 def _before(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:
     indexes = {s.index for s in chosen} | {HOST_INDEX}
-    values = [a.before for a in state.alterations if a.setting == setting.key and a.gpu_index in indexes]
+    values = [
+        a.before for a in state.alterations if a.setting == setting.key and a.gpu_index in indexes
+    ]
     return ", ".join(dict.fromkeys(setting_value(setting.key, value) for value in values))

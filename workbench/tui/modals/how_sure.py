@@ -1,5 +1,5 @@
-"""The question before a quick A/B experiment: how many pairs of runs, or how narrow a confidence interval, the user
-wants."""
+"""The question before a quick A/B experiment: how many pairs of runs, or how narrow a confidence
+interval, the user wants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from workbench.tui.modals.ask import Question
 from workbench.tui.modals.base import Choice
 
 UNTIL_PCT = 2.0
-ANSWERS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {  # answer -> its words, options, what it can show
+# answer -> its words, options, what it can show
+ANSWERS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "one": ("one pair now", {"pairs": 1}, "shows a change, no interval"),
     "three": ("3 pairs", {"pairs": 3}, f"shows a difference of {SHOWS_PCT[3]:g} % or more"),
     "until": (f"until {G.plus_minus} {UNTIL_PCT:g} %", {"until_pct": UNTIL_PCT}, "5 to 16 pairs"),
@@ -29,17 +30,21 @@ def how_sure(
     estimate_s: Callable[[Mapping[str, Any]], float | None],
     earlier: int | None,
 ) -> Question[str]:
-    """Return the question how precisely to compare A and B. It closes with the name of the answer: a key of ANSWERS
-    (start with that precision), FORM (open the form with all options) or SHOW (show the experiment `earlier`). `about`
-    are sentences about the runs, and `estimate_s` returns the duration in seconds for options of an experiment, None if
-    unknown."""
+    """Return the question how precisely to compare A and B. It closes with the name of the answer:
+    a key of ANSWERS (start with that precision), FORM (open the form with all options) or SHOW
+    (show the experiment `earlier`). `about` are sentences about the runs, and `estimate_s` returns
+    the duration in seconds for options of an experiment, None if unknown."""
 
     def text(width: int) -> list[Row]:
         rows: list[Row] = []
         for arm, words, role in (("A", a.words, "a"), ("B", b.words, "b")):
-            rows += beside(f"{arm} ", role, paragraph("  ".join(words) or "as it is now", width - 2))
+            rows += beside(
+                f"{arm} ", role, paragraph("  ".join(words) or "as it is now", width - 2)
+            )
         lines = (
-            about if known["one"] is not None else (*about, "The time is known after a first benchmark of this load.")
+            about
+            if known["one"] is not None
+            else (*about, "The time is known after a first benchmark of this load.")
         )
         return [*rows, (), *(row for line in lines for row in paragraph(line, width, "dim"))]
 
@@ -54,4 +59,11 @@ def how_sure(
     items.append((FORM, "more choices: A and B, metric, number of pairs", "dim"))
     if earlier is not None:
         items.append((SHOW, f"show experiment {earlier} instead", "dim"))
-    return Question("A/B: how sure?", text, items, str, keys="enter start   up/down choose   esc cancel", wide=True)
+    return Question(
+        "A/B: how sure?",
+        text,
+        items,
+        str,
+        keys="enter start   up/down choose   esc cancel",
+        wide=True,
+    )

@@ -1,4 +1,5 @@
-"""The page before the start of a server, and rows about commands, findings, changes and other servers."""
+"""The page before the start of a server, and rows about commands, findings, changes and other
+servers."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
-    """Return rows with the findings, which are problems that Workbench has found in the plan, and their fixes. The
-    worst finding is first."""
+    """Return rows with the findings, which are problems that Workbench has found in the plan, and
+    their fixes. The worst finding is first."""
     rows: list[Row] = []
     for f in by_severity(findings):
         sign, role = LEVELS[f.level]
@@ -42,8 +43,8 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
 
 
 def command_rows(command: Command, width: int) -> list[Row]:
-    """Return rows with the working directory, the environment variables, the command with one flag per row, and the
-    files that the command needs."""
+    """Return rows with the working directory, the environment variables, the command with one flag
+    per row, and the files that the command needs."""
     rows: list[Row] = []
     if command.workdir:
         rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
@@ -57,7 +58,9 @@ def command_rows(command: Command, width: int) -> list[Row]:
             parts[-1] += " " + shlex.quote(word)
     for index, part in enumerate(parts):
         end = " \\" if index + 1 < len(parts) else ""
-        rows += paragraph(f"{'  ' if index else '$ '}{part}{end}", width, "text" if index else "strong", "    ")
+        rows += paragraph(
+            f"{'  ' if index else '$ '}{part}{end}", width, "text" if index else "strong", "    "
+        )
     for name, text in command.files.items():
         rows += [(), ((f"file {name}:", "dim"),)]
         rows += [((f"  {line}", "text"),) for line in text.splitlines()]
@@ -65,8 +68,8 @@ def command_rows(command: Command, width: int) -> list[Row]:
 
 
 def found_rows(server: FoundServer, width: int) -> list[Row]:
-    """Return rows about a server that Workbench did not start: its process, address and models, and how the user can
-    benchmark or follow it."""
+    """Return rows about a server that Workbench did not start: its process, address and models, and
+    how the user can benchmark or follow it."""
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
         ("address", server.url),
@@ -81,8 +84,8 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
 
 
 def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
-    """Return a warning that another Workbench is measuring on this host. `by` describes that Workbench. If `by` is
-    None, nobody else is measuring, and the result is []."""
+    """Return a warning that another Workbench is measuring on this host. `by` describes that
+    Workbench. If `by` is None, nobody else is measuring, and the result is []."""
     if by is None:
         return []
     text = f"{G.alert} This host is being measured: {by}. A change here disturbs that measurement."
@@ -99,8 +102,8 @@ def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
 
 
 class StartPlan(Modal[bool]):
-    """The page before the start of a server. The enter key starts the server, but it has no effect while the plan has
-    an error. The page closes with True if the user agrees."""
+    """The page before the start of a server. The enter key starts the server, but it has no effect
+    while the plan has an error. The page closes with True if the user agrees."""
 
     def __init__(
         self,
@@ -109,7 +112,8 @@ class StartPlan(Modal[bool]):
         changes: Sequence[PlanDifference],
         disturbed: Make = lambda width: [],
     ) -> None:
-        """`disturbed` gets the width in cells, and returns warnings about measurements that the start would disturb."""
+        """`disturbed` gets the width in cells, and returns warnings about measurements that the
+        start would disturb."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state.alive or bool(server.outlived))
         verb = "restart" if self.restart else "start"
@@ -121,14 +125,17 @@ class StartPlan(Modal[bool]):
         self.port_problem: tuple[str, str] | None = None
         self.add_class("-wide")
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,s", "accept", show=False), Binding("y", "copy", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,s", "accept", show=False),
+        Binding("y", "copy", show=False),
+    ]
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(self._text),)
 
     def show_port_problem(self, problem: tuple[str, str] | None) -> None:
-        """Show that another program uses the server's port. `problem` is (which program, what to do about it), None if
-        the port is free."""
+        """Show that another program uses the server's port. `problem` is (which program, what to do
+        about it), None if the port is free."""
         self.port_problem = problem
         for body in self.query(TextBody):
             body.make_again()
@@ -142,11 +149,17 @@ class StartPlan(Modal[bool]):
                 *paragraph(f"  -> {step}", width, "key", "     "),
             ]
         if self.rejected:
-            rows += paragraph("x This plan cannot start until the errors below are fixed.", width, "bad")
+            rows += paragraph(
+                "x This plan cannot start until the errors below are fixed.", width, "bad"
+            )
         elif self.restart and self.server is not None:
             run_id, left = self.server.run_id, self.server.outlived
             outlived = f"{count_of(left, 'process', 'processes')} that outlived the server {run_id}"
-            which = f"{outlived} {'is' if left == 1 else 'are'}" if left else f"The running server {run_id} is"
+            which = (
+                (f"{outlived} {'is' if left == 1 else 'are'}")
+                if left
+                else f"The running server {run_id} is"
+            )
             rows += paragraph(f"{which} stopped first.", width, "warn")
         rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
         checked = f"checked against {plan.checked_against}"

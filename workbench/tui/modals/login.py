@@ -12,8 +12,8 @@ from workbench.tui.widgets.entry import Entry
 
 
 class Login(Modal[str]):
-    """The question of an SSH login. The outcome is the answer, which Workbench does not store; None if the user
-    cancels."""
+    """The question of an SSH login. The outcome is the answer, which Workbench does not store; None
+    if the user cancels."""
 
     def __init__(self, prompt: str) -> None:
         super().__init__("Log in", "enter answer   esc do not connect")

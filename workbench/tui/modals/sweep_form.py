@@ -19,7 +19,11 @@ from workbench.tui.modals.form import Field, Form, Values, filled, gpu_index
 
 STREAMS, FLAG = "concurrency", "flag"
 SETTING = {s.label: s for s in SWEPT}
-KINDS = {**{label: setting.key for label, setting in SETTING.items()}, STREAMS: "concurrency", FLAG: "flag"}
+KINDS = {
+    **{label: setting.key for label, setting in SETTING.items()},
+    STREAMS: "concurrency",
+    FLAG: "flag",
+}
 LEVELS = "1,2,4,8,16,32,64"
 POINTS = 7
 
@@ -32,8 +36,8 @@ class Wanted(NamedTuple):
 
 
 def suggested(what: str, state: SessionState) -> str:
-    """Return suggested values for the swept quantity `what` as text, separated by commas; "" if there are none. If the
-    quantity is a GPU setting, every GPU of the host allows these values."""
+    """Return suggested values for the swept quantity `what` as text, separated by commas; "" if
+    there are none. If the quantity is a GPU setting, every GPU of the host allows these values."""
     infos = state.telemetry.infos if state.telemetry else ()
     if what == STREAMS:
         return LEVELS
@@ -49,9 +53,9 @@ def suggested(what: str, state: SessionState) -> str:
 
 
 def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
-    """Return at most POINTS evenly spaced values as text, separated by commas. The last value is `high`, and none is
-    below `low`. The distance between two values is the first of `sizes` with which the values cover the whole range, or
-    else the last of `sizes`."""
+    """Return at most POINTS evenly spaced values as text, separated by commas. The last value is
+    `high`, and none is below `low`. The distance between two values is the first of `sizes` with
+    which the values cover the whole range, or else the last of `sizes`."""
     size = next((s for s in sizes if (high - low) / s <= POINTS - 1), sizes[-1])
     values: list[float] = []
     at = high
@@ -62,9 +66,9 @@ def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
 
 
 def around(row: FlagRow | None) -> str:
-    """Return values for a sweep of the flag `row` as text, separated by commas: on and off, some of its choices, or
-    numbers around its present value. Return "" for None, for an environment variable, and for a flag without a
-    value."""
+    """Return values for a sweep of the flag `row` as text, separated by commas: on and off, some of
+    its choices, or numbers around its present value. Return "" for None, for an environment
+    variable, and for a flag without a value."""
     if row is None or row.is_env:
         return ""
     if row.spec is not None and row.spec.kind is FlagKind.BOOL:
@@ -80,8 +84,8 @@ def around(row: FlagRow | None) -> str:
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return from the texts in the form what to sweep, its values, the GPU and the flags. `count` is the number of GPUs
-    on the host. Raise InputError for an invalid field."""
+    """Return from the texts in the form what to sweep, its values, the GPU and the flags. `count`
+    is the number of GPUs on the host. Raise InputError for an invalid field."""
     what, gpu = values["what"], gpu_index(values, count)
     if what == FLAG:
         return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))
@@ -117,10 +121,14 @@ def _is_value(what: str, text: str) -> bool:
 
 
 def sweep_form(
-    state: SessionState, flag: FlagRow | None, load: BenchSpec, last: Mapping[str, str] | None = None
+    state: SessionState,
+    flag: FlagRow | None,
+    load: BenchSpec,
+    last: Mapping[str, str] | None = None,
 ) -> Form:
-    """Return the form of a new sweep. `flag` is the flag whose values are suggested, and `load` is the benchmark to run
-    at each value. `last` has the texts of the fields when the user last accepted the form."""
+    """Return the form of a new sweep. `flag` is the flag whose values are suggested, and `load` is
+    the benchmark to run at each value. `last` has the texts of the fields when the user last
+    accepted the form."""
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]
@@ -156,21 +164,27 @@ def _about(wanted: Wanted, load: BenchSpec) -> str:
     if wanted.kind == "flag":
         starts = count_of(math.prod(map(len, wanted.flags.values())), "start")
         return (
-            f"{starts} of the server, each with {count_of(load.requests, 'request')} at {streams}. An A/B experiment "
+            f"{starts} of the server, each with {count_of(load.requests, 'request')} at {streams}. "
+            "An A/B experiment "
             "then compares the best values with the present ones. The other values get no verdict."
         )
     points = count_of(len(wanted.values), "point")
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     if wanted.kind == "concurrency":
-        return f"{points} of {tokens} for each request. Errors end the sweep early. The knee is marked."
+        return (
+            f"{points} of {tokens} for each request. Errors end the sweep early. The knee is "
+            "marked."
+        )
     return (
-        f"{points}, each settled under load and then measured for the same time at {streams} of {tokens}. The previous "
+        f"{points}, each settled under load and then measured for the same time at {streams} of "
+        f"{tokens}. The previous "
         "setting is restored at the end and after any failure."
     )
 
 
 class _SweepForm(Form):
-    """The form of a sweep. The swept quantity decides which fields are shown and which values are suggested."""
+    """The form of a sweep. The swept quantity decides which fields are shown and which values are
+    suggested."""
 
     def __init__(self, *args: Any, suggest: Callable[[str], str], **named: Any) -> None:
         super().__init__(*args, **named)
@@ -181,7 +195,11 @@ class _SweepForm(Form):
 
     def _show_fields(self) -> None:
         what = self.values["what"]
-        hidden: Mapping[str, bool] = {"flags": what != FLAG, "values": what == FLAG, "gpu": what not in SETTING}
+        hidden: Mapping[str, bool] = {
+            "flags": what != FLAG,
+            "values": what == FLAG,
+            "gpu": what not in SETTING,
+        }
         for name, line in self.lines.items():
             if name in hidden:
                 line.display = not hidden[name]

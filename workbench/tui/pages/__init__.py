@@ -1,4 +1,5 @@
-"""Pages: texts to read, which cover the panes. The status bar, the GPU strip and the messages stay visible.
+"""Pages: texts to read, which cover the panes. The status bar, the GPU strip and the messages stay
+visible.
 
 base, frame     the base class with its keys, and the frame that holds the open pages
 live            pages that follow an experiment or a sweep

@@ -17,14 +17,21 @@ _ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Level.IN
 
 
 def top_rows(advised: Advised, width: int) -> list[Row]:
-    """Return a heading and rows with the most important findings, each with its expected gain and the verdicts of its
-    tests. Return [] if the advice has no finding."""
+    """Return a heading and rows with the most important findings, each with its expected gain and
+    the verdicts of its tests. Return [] if the advice has no finding."""
     rows: list[Row] = []
     for number, finding in enumerate(_first(advised.findings), 1):
-        rows += beside(f"{number} ", "dim", paragraph(line_of(finding), max(8, width - 2), _ROLES[finding.level]))
+        rows += beside(
+            f"{number} ",
+            "dim",
+            paragraph(line_of(finding), max(8, width - 2), _ROLES[finding.level]),
+        )
         for said in advised.verdicts.get(finding.code, ()):
             rows += beside("  ", "dim", paragraph(said, max(8, width - 2), "good"))
-    head: Row = (("advice", "head"), ("  i shows all of it, t tests a change as an A/B experiment", "dim"))
+    head: Row = (
+        ("advice", "head"),
+        ("  i shows all of it, t tests a change as an A/B experiment", "dim"),
+    )
     return [head, *rows] if rows else []
 
 
@@ -40,8 +47,8 @@ def line_of(finding: Finding) -> str:
 
 
 def advice_rows(advised: Advised, width: int) -> list[Row]:
-    """Return the rows of the page with all findings. Each has its text, expected gain, evidence, next step, change, the
-    verdicts of its tests, and its source."""
+    """Return the rows of the page with all findings. Each has its text, expected gain, evidence,
+    next step, change, the verdicts of its tests, and its source."""
     rows: list[Row] = []
     for number, finding in enumerate(advised.findings, 1):
         text = paragraph(line_of(finding), max(8, width - 4), _ROLES[finding.level])
@@ -52,10 +59,18 @@ def advice_rows(advised: Advised, width: int) -> list[Row]:
             ("next", finding.fix, "text"),
             ("change", changes, "goodb"),
             *(("verdict", said, "good") for said in advised.verdicts.get(finding.code, ())),
-            ("source", f"{finding.code}; {finding.source}" if finding.source else finding.code, "dim"),
+            (
+                "source",
+                f"{finding.code}; {finding.source}" if finding.source else finding.code,
+                "dim",
+            ),
         )
         for label, value, role in facts:
             if value:
-                rows += beside(f"    {pad(label, _LABEL)}", "dim", paragraph(value, max(8, width - _LABEL - 4), role))
+                rows += beside(
+                    f"    {pad(label, _LABEL)}",
+                    "dim",
+                    paragraph(value, max(8, width - _LABEL - 4), role),
+                )
         rows.append(())
     return rows or paragraph("No finding: nothing in the facts asks for a change.", width, "dim")

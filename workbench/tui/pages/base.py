@@ -23,11 +23,11 @@ Keys = Mapping[str, tuple[str, Callable[[], Any]]]  # key -> (its word in the fo
 
 
 class Page(Scrolled):
-    """A page to read. `keys` is a function that returns the page's keys that work now, as {key: (label, function)}. It
-    is called again after each change of the session's state.
+    """A page to read. `keys` is a function that returns the page's keys that work now, as {key:
+    (label, function)}. It is called again after each change of the session's state.
 
-    The keys of the main screen work too, except the keys in `OWN`, which belong to the page even while `keys` does not
-    return them.
+    The keys of the main screen work too, except the keys in `OWN`, which belong to the page even
+    while `keys` does not return them.
     """
 
     OWN: ClassVar[str] = ""
@@ -36,9 +36,11 @@ class Page(Scrolled):
         *(Binding(key, f"press('{key}')", show=False) for key in "KRVacfinompstxy"),
     ]
 
-    def __init__(self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = "") -> None:
-        """`make` returns the rows of the page for a width in cells. `kind` is the subject of the page, by default its
-        title. Opening a page closes an open page of the same kind."""
+    def __init__(
+        self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = ""
+    ) -> None:
+        """`make` returns the rows of the page for a width in cells. `kind` is the subject of the
+        page, by default its title. Opening a page closes an open page of the same kind."""
         super().__init__()
         self.title, self.make, self.keys, self.kind = title, make, keys, kind or title
         self.frame: PageFrame | None = None
@@ -47,8 +49,8 @@ class Page(Scrolled):
         return self.made(self.make, width)
 
     def show(self, state: SessionState) -> None:
-        """Draw the page again. The main screen calls this method after each change of the session's state and once a
-        second."""
+        """Draw the page again. The main screen calls this method after each change of the session's
+        state and once a second."""
         self.draw()
 
     def draw(self) -> None:

@@ -1,5 +1,5 @@
-"""The page about the examination of a host, or the check of a host or cluster: first the findings with what to do, then
-what was read from the host, such as versions."""
+"""The page about the examination of a host, or the check of a host or cluster: first the findings
+with what to do, then what was read from the host, such as versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LEAST_LABEL, MOST_LABEL = 9, 20
 
 
 class Report(Protocol):
-    """The result of an examination: the findings, and `lines`, pairs (label, text) with what was read from the host."""
+    """The result of an examination: the findings, and `lines`, pairs (label, text) with what was
+    read from the host."""
 
     @property
     def findings(self) -> Sequence[Finding]: ...
@@ -23,8 +24,8 @@ class Report(Protocol):
 
 
 def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
-    """Return the rows of the last report in `reports`. If there is no report yet, return a row that says that the
-    examination is running."""
+    """Return the rows of the last report in `reports`. If there is no report yet, return a row that
+    says that the examination is running."""
     if not reports:
         return paragraph("examining the host …", width, "dim")
     report = reports[-1]

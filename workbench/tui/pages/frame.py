@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class PageFrame(Vertical):
-    """A stack of pages. Only the last page is visible, and the footer shows its keys. `moved` is called when another
-    page, or none, becomes visible."""
+    """A stack of pages. Only the last page is visible, and the footer shows its keys. `moved` is
+    called when another page, or none, becomes visible."""
 
     def __init__(self, footer: Footer, moved: Callable[[], None]) -> None:
         super().__init__(id="page", classes="pane")

@@ -1,4 +1,5 @@
-"""The pages of an experiment and of a sweep. They show a running measurement as it proceeds, or an earlier one."""
+"""The pages of an experiment and of a sweep. They show a running measurement as it proceeds, or an
+earlier one."""
 
 from __future__ import annotations
 
@@ -19,24 +20,27 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 STOPPING = "stopping: complete runs are kept, settings are reverted"
-Left = Callable[[object, "float | None"], "float | None"]  # (measurement, its left_s) -> seconds left now
+# (measurement, its left_s) -> seconds left now
+Left = Callable[[object, "float | None"], "float | None"]
 Do = Callable[[Any, str], Any]  # (page, outcome): does what the key asks for
 
 
 class Live(Page):
     """The page of an experiment or a sweep. Closing the page does not stop the measurement.
 
-    A key of the page calls `do(page, action)` with the name of an action, such as "stop", which the session carries
-    out. The page shows that the action was requested until the session's state has changed.
+    A key of the page calls `do(page, action)` with the name of an action, such as "stop", which the
+    session carries out. The page shows that the action was requested until the session's state has
+    changed.
     """
 
-    WORDS: ClassVar[Mapping[str, tuple[str, str]]]  # outcome -> key and its word, shown if the outcome is possible
+    # outcome -> key and its word, shown if the outcome is possible
+    WORDS: ClassVar[Mapping[str, tuple[str, str]]]
     OWN = "KRnom"
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        """`left` returns the seconds left of a measurement. The progress row of the main screen uses the same function,
-        so that page and row show the same number. `do` is called with the page and an action when the user presses a
-        key."""
+        """`left` returns the seconds left of a measurement. The progress row of the main screen
+        uses the same function, so that page and row show the same number. `do` is called with the
+        page and an action when the user presses a key."""
         super().__init__("", lambda width: [], self._keys, kind=type(self).__name__)
         self.state, self.left, self.do = state, left, do
         self.request, self.blank = "", False
@@ -44,12 +48,15 @@ class Live(Page):
         self.title = self.title_now
 
     def _keys(self) -> Keys:
-        possible = [] if self.request else [one for one in self.WORDS.items() if self.possible(one[0])]
+        possible = (
+            [] if self.request else [one for one in self.WORDS.items() if self.possible(one[0])]
+        )
         return {key: (word, partial(self.do, self, outcome)) for outcome, (key, word) in possible}
 
     def ask(self, text: str, *, blank: bool = False) -> None:
-        """Show that the user has requested an action, until the session's state changes. `text` describes the action,
-        such as "stopping". With `blank`, hide the rows of the previous measurement meanwhile."""
+        """Show that the user has requested an action, until the session's state changes. `text`
+        describes the action, such as "stopping". With `blank`, hide the rows of the previous
+        measurement meanwhile."""
         self.request, self.blank, self._before = text, blank, self.measured
         self.draw()
 
@@ -57,8 +64,8 @@ class Live(Page):
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
-        """Stop showing that an action is requested, because it has failed. A message of the main screen shows the
-        error. Close the page if it has no measurement to show."""
+        """Stop showing that an action is requested, because it has failed. A message of the main
+        screen shows the error. Close the page if it has no measurement to show."""
         self.show(state)
         nothing = self.blank
         self.request, self.blank = "", False
@@ -69,7 +76,11 @@ class Live(Page):
 
     def show(self, state: SessionState) -> None:
         self.state = state
-        if self.request and self.measured is not self._before and (self.request != STOPPING or not self.running):
+        if (
+            self.request
+            and self.measured is not self._before
+            and (self.request != STOPPING or not self.running)
+        ):
             self._answered()
         self.draw()
 
@@ -109,9 +120,13 @@ class Live(Page):
 
     @property
     def left_s(self) -> float | None:
-        """Return the seconds left of the running measurement, as the progress row of the main screen shows them. Return
-        None if the time is unknown, or if the measurement has ended."""
-        return self.left(self.shown, self.shown.left_s) if self.shown is not None and self.running else None
+        """Return the seconds left of the running measurement, as the progress row of the main
+        screen shows them. Return None if the time is unknown, or if the measurement has ended."""
+        return (
+            self.left(self.shown, self.shown.left_s)
+            if self.shown is not None and self.running
+            else None
+        )
 
 
 class ExperimentPage(Live):
@@ -124,11 +139,16 @@ class ExperimentPage(Live):
     }
 
     def __init__(
-        self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail], fixed: Experiment | None = None
+        self,
+        state: SessionState,
+        left: Left,
+        do: Do,
+        trail: Callable[[int], Trail],
+        fixed: Experiment | None = None,
     ) -> None:
-        """`trail` maps the id of an experiment to the confidence intervals after each of its pairs. `fixed` is an
-        earlier experiment that the user chose from the list. If it is None, the page follows the experiment that is
-        running or ran last."""
+        """`trail` maps the id of an experiment to the confidence intervals after each of its pairs.
+        `fixed` is an earlier experiment that the user chose from the list. If it is None, the page
+        follows the experiment that is running or ran last."""
         self.trail, self.fixed = trail, fixed
         super().__init__(state, left, do)
 
@@ -163,7 +183,9 @@ class ExperimentPage(Live):
         e = self.shown
         if e is None:
             return []
-        return experiment_rows(e, width, left_s=self.left_s, now=progress_text(self.state), trail=self.trail(e.id))
+        return experiment_rows(
+            e, width, left_s=self.left_s, now=progress_text(self.state), trail=self.trail(e.id)
+        )
 
 
 class SweepPage(Live):
@@ -188,11 +210,13 @@ class SweepPage(Live):
         s = self.measured
         if s is None:
             return []
-        return sweep_rows(s, width, height, left_s=self.left_s, now=progress_text(self.state), draw=self._plots)
+        return sweep_rows(
+            s, width, height, left_s=self.left_s, now=progress_text(self.state), draw=self._plots
+        )
 
     def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
-        """Return the plots of the sweep. Draw the plots again only if a point, the size, or the knee (the point beyond
-        which more gains little) has changed."""
+        """Return the plots of the sweep. Draw the plots again only if a point, the size, or the
+        knee (the point beyond which more gains little) has changed."""
         key = (s.points, s.knee, width, height)
         if key != self._plotted[0]:
             self._plotted = key, plots(s, width, height)

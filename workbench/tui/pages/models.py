@@ -1,4 +1,5 @@
-"""The page of models: the copies of models on this host or on all hosts, and details of the copy under the cursor."""
+"""The page of models: the copies of models on this host or on all hosts, and details of the copy
+under the cursor."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ MOST_FOOT = 7  # rows about the copy under the cursor
 
 
 class ModelsPage(PickList, Page):
-    """The list of the model copies on one or several hosts. With several hosts, each host has a heading."""
+    """The list of the model copies on one or several hosts. With several hosts, each host has a
+    heading."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "press('enter')", show=False)]
 
@@ -42,13 +44,14 @@ class ModelsPage(PickList, Page):
         self.draw()
 
     def show(self, state: SessionState) -> None:
-        """Draw how long the search for models has been running. Nothing else on the page depends on `state`."""
+        """Draw how long the search for models has been running. Nothing else on the page depends on
+        `state`."""
         if self.began_s is not None:
             self.draw()
 
     def take(self, found: Sequence[HostModels], several: bool) -> None:
-        """Show the result of the search: the hosts in `found` with their model copies. If `several` is true, each host
-        has a heading."""
+        """Show the result of the search: the hosts in `found` with their model copies. If `several`
+        is true, each host has a heading."""
         items: list[ModelCopy | str] = []
         for host in found:
             if host.problem:
@@ -72,15 +75,24 @@ class ModelsPage(PickList, Page):
 
     def head_rows(self, width: int) -> list[Row]:
         if self.began_s is not None:
-            return paragraph(f"looking for models: {elapsed(time.monotonic() - self.began_s)}", width, "dim")
+            return paragraph(
+                f"looking for models: {elapsed(time.monotonic() - self.began_s)}", width, "dim"
+            )
         head = pad("size", SIZE_CELLS, True) + pad("files", FILES_CELLS, True) + "  state"
         return [((pad(" model", self._name_cells(width)) + head, "head"),)] if self.items else []
 
     def empty_rows(self, width: int) -> list[Row]:
         if self.began_s is not None:
             return []
-        text = "No models on this host: neither in the hub's cache nor in the directories of hosts.toml."
-        return [*paragraph(text, width), (), *paragraph("n downloads one, a lists all hosts.", width, "dim")]
+        text = (
+            "No models on this host: neither in the hub's cache nor in the directories of "
+            "hosts.toml."
+        )
+        return [
+            *paragraph(text, width),
+            (),
+            *paragraph("n downloads one, a lists all hosts.", width, "dim"),
+        ]
 
     @staticmethod
     def _name_cells(width: int) -> int:
@@ -93,21 +105,34 @@ class ModelsPage(PickList, Page):
         state = (("  complete", "good"),) if item.complete else (("  ! PARTIAL", "warn"),)
         sizes = pad(size_text(item.size_bytes), SIZE_CELLS, True)
         sizes += pad(count_of(len(item.files), "file"), FILES_CELLS, True)
-        return ((f" {pad(cut_middle(item.model, name - 2), name - 1)}", "text"), (sizes, "text"), *state)
+        return (
+            (f" {pad(cut_middle(item.model, name - 2), name - 1)}", "text"),
+            (sizes, "text"),
+            *state,
+        )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         copy = self.copy
-        return [(), *about_copy(copy, width)[:MOST_FOOT]] if copy is not None and height > 2 * MOST_FOOT else []
+        return (
+            [(), *about_copy(copy, width)[:MOST_FOOT]]
+            if copy is not None and height > 2 * MOST_FOOT
+            else []
+        )
 
 
 def about_copy(copy: ModelCopy, width: int) -> list[Row]:
-    """Return the rows about a model copy: its directory, commit, problems, and the digest of its small files."""
+    """Return the rows about a model copy: its directory, commit, problems, and the digest of its
+    small files."""
     commit = copy.revision and " ".join((copy.revision, *(f"({ref})" for ref in copy.refs)))
     facts = (
         ("place", f"{copy.path} on {copy.host}  ({copy.kind})", "text"),
         ("commit", commit or "", "text"),
         ("problem", "; ".join(copy.problems), "warn"),
-        ("digest", f"{copy.small_digest} of its index and small files" if copy.small_digest else "", "dim"),
+        (
+            "digest",
+            f"{copy.small_digest} of its index and small files" if copy.small_digest else "",
+            "dim",
+        ),
     )
     return [
         row
@@ -118,19 +143,23 @@ def about_copy(copy: ModelCopy, width: int) -> list[Row]:
 
 
 def file_rows(copy: ModelCopy, width: int) -> list[Row]:
-    """Return the rows of a model copy's page: its directory, commit, problems and digest, then its files with size and
-    hash."""
+    """Return the rows of a model copy's page: its directory, commit, problems and digest, then its
+    files with size and hash."""
     damaged = [file.name for file in copy.files if file.damaged]
     hashed = sum(file.sha256 is not None for file in copy.files)
     rows = about_copy(copy, width)
     if damaged:
         text = (
-            f"x {count_of(len(damaged), 'file has', 'files have')} other bytes than the hub names: {', '.join(damaged)}"
+            f"x {count_of(len(damaged), 'file has', 'files have')} other bytes than the hub names: "
+            f"{', '.join(damaged)}"
         )
         rows += [(), *paragraph(text, width, "bad", "  ")]
     elif hashed == len(copy.files):
         named = sum(file.sha256 is not None and file.sha256 == file.blob for file in copy.files)
-        text = f"ok every byte was hashed; {count_of(named, 'file')} compared with the hash that the hub gave"
+        text = (
+            f"ok every byte was hashed; {count_of(named, 'file')} compared with the hash that "
+            "the hub gave"
+        )
         rows += [(), *paragraph(text, width, "good", "   ")]
     else:
         rows += [(), *paragraph("V in the list of models hashes every byte.", width, "dim")]
@@ -143,4 +172,8 @@ def _file_row(file: ModelFile, name: int) -> Row:
     digest = file.sha256[:DIGEST_CELLS] if file.sha256 else "not hashed"
     sign, role = ("x ", "bad") if file.damaged else ("  ", "text" if file.sha256 else "dim")
     size = pad(size_text(file.size_bytes), SIZE_CELLS, True)
-    return ((cell(cut_middle(file.name, name - 1), name), "text"), (size, "text"), (sign + digest, role))
+    return (
+        (cell(cut_middle(file.name, name - 1), name), "text"),
+        (size, "text"),
+        (sign + digest, role),
+    )

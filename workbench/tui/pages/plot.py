@@ -14,17 +14,22 @@ if TYPE_CHECKING:
 
 
 class Plot(Page):
-    """A page with a plot of all results, in which the results marked A and B stand out. The key t closes the page."""
+    """A page with a plot of all results, in which the results marked A and B stand out. The key t
+    closes the page."""
 
     def __init__(self, state: SessionState) -> None:
         super().__init__("Results", lambda width: [], lambda: {"t": ("Close", self.leave)})
         self.state = state
 
     def show(self, state: SessionState) -> None:
-        """Draw the plot again if the results have changed. Other changes of the state do not matter, because plotting
-        takes time."""
+        """Draw the plot again if the results have changed. Other changes of the state do not
+        matter, because plotting takes time."""
         before, self.state = self.state, state
-        if (before.results, before.mark_a, before.mark_b) != (state.results, state.mark_a, state.mark_b):
+        if (before.results, before.mark_a, before.mark_b) != (
+            state.results,
+            state.mark_a,
+            state.mark_b,
+        ):
             self.draw()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:

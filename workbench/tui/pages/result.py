@@ -1,5 +1,5 @@
-"""The page of a result: first the reasons why it is not valid or not reliable, then its metrics, GPUs, engine and
-conditions."""
+"""The page of a result: first the reasons why it is not valid or not reliable, then its metrics,
+GPUs, engine and conditions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from workbench.tui.formats import NA, figure, setting_name, settings_texts, valu
 LABEL = 12
 
 
-def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = (), advice: Sequence[Row] = ()) -> list[Row]:
-    """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the benchmark, and
-    `advice` are rows with the most important findings of the advisor."""
+def result_rows(
+    result: BenchResult, width: int, timeline: Sequence[Row] = (), advice: Sequence[Row] = ()
+) -> list[Row]:
+    """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the
+    benchmark, and `advice` are rows with the most important findings of the advisor."""
     s, c = result.summary, result.conditions
     rows: list[Row] = []
     if s.refused:
@@ -31,7 +33,13 @@ def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = (), a
     for reason in s.marked:
         rows += paragraph(f"! {reason}", width, "warn", "  ")
     if c.simulated:
-        rows += [((" SIMULATED ", "reverse"), (" these values come from a simulated GPU and engine", "warn")), ()]
+        rows += [
+            (
+                (" SIMULATED ", "reverse"),
+                (" these values come from a simulated GPU and engine", "warn"),
+            ),
+            (),
+        ]
     if result.note or result.tags:
         tags = " ".join(f"#{tag}" for tag in result.tags)
         rows += [*paragraph(f"{result.note}  {tags}".strip(), width, "strong"), ()]
@@ -50,7 +58,11 @@ def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = (), a
 
 def _facts(facts: list[tuple[str, str]], width: int) -> list[Row]:
     room = max(20, width - LABEL)
-    return [row for label, text in facts for row in beside(pad(label, LABEL), "dim", paragraph(text, room))]
+    return [
+        row
+        for label, text in facts
+        for row in beside(pad(label, LABEL), "dim", paragraph(text, room))
+    ]
 
 
 def _figures(s: BenchSummary, width: int) -> list[Row]:
@@ -58,8 +70,14 @@ def _figures(s: BenchSummary, width: int) -> list[Row]:
     tokens = f"{figure(s.output_tokens, 0)} output tokens in {s.duration_s:.1f} s"
     rows = paragraph(f"{count_of(s.requests_ok, 'request')}{failed}, {tokens}", width)
     if s.errors:
-        rows += paragraph("errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad")
-    over = s.window + (f" window of {s.window_s:.1f} s" if s.window_s is not None and s.window != "whole run" else "")
+        rows += paragraph(
+            "errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad"
+        )
+    over = s.window + (
+        f" window of {s.window_s:.1f} s"
+        if s.window_s is not None and s.window != "whole run"
+        else ""
+    )
     if s.whole_run_tok_s and s.window != "whole run":
         over += f", {figure(s.whole_run_tok_s)} over the whole run"
     facts = [
@@ -78,10 +96,16 @@ def _figures(s: BenchSummary, width: int) -> list[Row]:
         facts.append(("command", f"exit {s.command_exit}"))
     idle = f", idle {figure(s.idle_power_w, 0)} W" if s.idle_power_w is not None else ""
     facts.append(("power", f"{figure(s.power_w, 0)} W{idle}"))
-    net = f", {figure(s.net_tok_per_joule)} without idle power" if s.net_tok_per_joule is not None else ""
+    net = (
+        (f", {figure(s.net_tok_per_joule)} without idle power")
+        if s.net_tok_per_joule is not None
+        else ""
+    )
     facts.append(("efficiency", f"{figure(s.tok_per_joule)} tok/J{net}"))
     if s.energy_per_request_j is not None:
-        facts.append(("energy", f"{figure(s.energy_j, 0)} J, {figure(s.energy_per_request_j)} J a request"))
+        facts.append(
+            ("energy", f"{figure(s.energy_j, 0)} J, {figure(s.energy_per_request_j)} J a request")
+        )
     return rows + _facts(facts, width)
 
 
@@ -105,9 +129,16 @@ def _latencies(s: BenchSummary, width: int) -> list[Row]:
             rows.append(((pad(label, LABEL), "dim"), (pad(NA, cells, True), "dim")))
             continue
         values = [getattr(d, h) if d is not None else known.get(h) for h in heads]
-        rows.append(((pad(label, LABEL), "dim"), ("".join(pad(figure(v, 1), cells, True) for v in values), "text")))
+        rows.append(
+            (
+                (pad(label, LABEL), "dim"),
+                ("".join(pad(figure(v, 1), cells, True) for v in values), "text"),
+            )
+        )
     if s.tokens_per_chunk is not None and abs(s.tokens_per_chunk - 1) > 0.005:
-        rows += paragraph(f"{s.tokens_per_chunk:.2f} tokens in a chunk: ITL is between chunks", width, "dim")
+        rows += paragraph(
+            f"{s.tokens_per_chunk:.2f} tokens in a chunk: ITL is between chunks", width, "dim"
+        )
     return rows
 
 
@@ -122,7 +153,9 @@ def _gpus(s: BenchSummary, width: int) -> list[Row]:
     rows: list[Row] = [(), (("GPUs during the run", "title"),)]
     rows += paragraph(f"{clocks}, {figure(g.temperature_c, 0)} C at most", width)
     if len(g.gpus) > 1 and g.power_w_each:
-        each = ", ".join(f"GPU{i} {whole(w, ' W')}" for i, w in zip(g.gpus, g.power_w_each, strict=False))
+        each = ", ".join(
+            f"GPU{i} {whole(w, ' W')}" for i, w in zip(g.gpus, g.power_w_each, strict=False)
+        )
         rows += paragraph(each, width)
     for name, share in g.event_reasons.items():
         rows += paragraph(f"  {name}: {share * 100:.0f} % of the samples", width, "dim")
@@ -130,16 +163,24 @@ def _gpus(s: BenchSummary, width: int) -> list[Row]:
 
 
 def _engine(s: BenchSummary, width: int) -> list[Row]:
-    """Return rows with the engine's own counters, and a warning for each counter that disagrees with the count of
-    Workbench."""
+    """Return rows with the engine's own counters, and a warning for each counter that disagrees
+    with the count of Workbench."""
     e = s.engine
     if e is None:
         return []
     facts: list[tuple[str, str]] = []
     if e.requests_finished is not None or e.generation_tokens is not None:
-        tokens = f"{figure(e.prompt_tokens, 0)} prompt and {figure(e.generation_tokens, 0)} output tokens"
-        facts.append(("counted", f"{value_text(e.requests_finished)} requests, {tokens}, warm-up included"))
-    for label, mean, most in (("running", e.running_mean, e.running_max), ("waiting", e.waiting_mean, e.waiting_max)):
+        tokens = (
+            f"{figure(e.prompt_tokens, 0)} prompt and {figure(e.generation_tokens, 0)} "
+            "output tokens"
+        )
+        facts.append(
+            ("counted", f"{value_text(e.requests_finished)} requests, {tokens}, warm-up included")
+        )
+    for label, mean, most in (
+        ("running", e.running_mean, e.running_max),
+        ("waiting", e.waiting_mean, e.waiting_max),
+    ):
         if mean is not None or most is not None:
             facts.append((label, f"{figure(mean)} requests, {value_text(most)} at most"))
     if e.kv_use_max_pct is not None:
@@ -150,14 +191,17 @@ def _engine(s: BenchSummary, width: int) -> list[Row]:
         facts.append(("preempted", count_of(e.preemptions, "time")))
     if e.spec_accepted_pct is not None:
         facts.append(("drafts", f"{e.spec_accepted_pct:.0f} % accepted"))
-    rows: list[Row] = [(), (("The engine's own counters", "title"),), *_facts(facts, width)] if facts else []
+    rows: list[Row] = (
+        [(), (("The engine's own counters", "title"),), *_facts(facts, width)] if facts else []
+    )
     for text in e.disagreements:
         rows += paragraph(f"! {text}", width, "warn", "  ")
     return rows
 
 
 def load_text(result: BenchResult) -> str:
-    """Return the load of a result in one line: profile, streams, requests, prompts, warm-up and client."""
+    """Return the load of a result in one line: profile, streams, requests, prompts, warm-up and
+    client."""
     spec = result.spec
     if spec.command:
         return shlex.join(spec.command)
@@ -165,7 +209,9 @@ def load_text(result: BenchResult) -> str:
     spread = f" ±{spec.length_spread * 100:.0f} %" if spec.length_spread else ""
     loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
     end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""
-    warm = f"{result.summary.warmup_requests or spec.warmup} warm-up" + (" until steady" if spec.until_steady else "")
+    warm = (f"{result.summary.warmup_requests or spec.warmup} warm-up") + (
+        " until steady" if spec.until_steady else ""
+    )
     size = f"{count_of(spec.concurrency, 'stream')}, {count_of(spec.requests, 'request')}"
     return f"{spec.profile}: {loop}{size}{end}, {prompts} / {spec.max_tokens}{spread} out, {warm}"
 
@@ -178,7 +224,12 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
         ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
     ]
     if c.in_force:
-        facts.append(("under load", ", ".join(f"{name} {said}" for name, said in settings_in_force(c.in_force))))
+        facts.append(
+            (
+                "under load",
+                ", ".join(f"{name} {said}" for name, said in settings_in_force(c.in_force)),
+            )
+        )
     facts += [("", text) for text in c.findings.values()]
     rows: list[Row] = [(), (("Conditions", "title"),), *_facts(facts, width)]
     command = Command(mask_argv(c.argv), mask_env(c.env)).shell()
@@ -186,6 +237,6 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
 
 
 def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return pairs (label of a setting, verdict), such as [("GPU0 GPU clocks", "no effect")] for {"gpu0.gpu_clocks":
-    "no effect"}."""
+    """Return pairs (label of a setting, verdict), such as [("GPU0 GPU clocks", "no effect")] for
+    {"gpu0.gpu_clocks": "no effect"}."""
     return [(setting_name(name), said) for name, said in in_force.items()]

@@ -1,6 +1,8 @@
-"""The panes of the main screen, in the order of their numbers, and the table of all keys of the main screen.
+"""The panes of the main screen, in the order of their numbers, and the table of all keys of the
+main screen.
 
-A pane is a subclass of `Pane` in a file of its own, with a title, keys, and the state fields that it draws.
+A pane is a subclass of `Pane` in a file of its own, with a title, keys, and the state fields that
+it draws.
 
 base, frame                the interface of a pane, and the border around it
 presets, launch, log       panes 1 to 3; log_lines shortens lines for a narrow log

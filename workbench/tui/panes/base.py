@@ -1,5 +1,5 @@
-"""The base class of the panes. A new pane is a subclass in a file of this folder, and an entry in `PANES`
-(__init__.py)."""
+"""The base class of the panes. A new pane is a subclass in a file of this folder, and an entry in
+`PANES` (__init__.py)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 
 class Pane(Painted, can_focus=True):
-    """A part of the main screen with keys of its own, which draws some fields of the session's state.
+    """A part of the main screen with keys of its own, which draws some fields of the session's
+    state.
 
-    `FIELDS` has the names of these fields. `AREA` is the row of panes that contains the pane ("middle" or "bottom");
-    with "" the pane is always shown alone. `HINTS` has the keys that the border names. `SEARCH` is the text in the
-    pane's empty search input, "" if the pane has no search.
+    `FIELDS` has the names of these fields. `AREA` is the row of panes that contains the pane
+    ("middle" or "bottom"); with "" the pane is always shown alone. `HINTS` has the keys that the
+    border names. `SEARCH` is the text in the pane's empty search input, "" if the pane has no
+    search.
     """
 
     NAME: ClassVar[str]
@@ -46,9 +48,11 @@ class Pane(Painted, can_focus=True):
         self.state: SessionState | None = None
         self._looks: object = None  # with which it was drawn last
 
-    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Let Textual draw the pane, except if only the focus has moved. In that case Textual would send the whole pane
-        to the terminal, although nothing in the pane has changed."""
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """Let Textual draw the pane, except if only the focus has moved. In that case Textual would
+        send the whole pane to the terminal, although nothing in the pane has changed."""
         looks = looks_of(self)
         if regions or layout or recompose or not repaint or looks != self._looks:
             self._looks = looks
@@ -56,7 +60,8 @@ class Pane(Painted, can_focus=True):
         return self
 
     def show(self, state: SessionState) -> None:
-        """Draw `state` in the pane. The main screen calls this method when a field that the pane draws has changed."""
+        """Draw `state` in the pane. The main screen calls this method when a field that the pane
+        draws has changed."""
         self.state = state
         self.repaint()
 
@@ -71,18 +76,20 @@ class Pane(Painted, can_focus=True):
 
     @property
     def hint(self) -> str:
-        """Return the key hints for the pane's border, which shows them while the pane has the focus."""
+        """Return the key hints for the pane's border, which shows them while the pane has the
+        focus."""
         return hint(self.KEYS, *self.HINTS)
 
     @property
     def footer_keys(self) -> list[Key]:
-        """Return the keys in HINTS that only this pane has. The footer of a small terminal shows them, because the pane
-        has no border there."""
+        """Return the keys in HINTS that only this pane has. The footer of a small terminal shows
+        them, because the pane has no border there."""
         return [key for key in self.KEYS if key.key in self.HINTS]
 
     @property
     def badge(self) -> str:
-        """Return the short text in the pane's tab on a small terminal, such as the number of results; "" for none."""
+        """Return the short text in the pane's tab on a small terminal, such as the number of
+        results; "" for none."""
         return ""
 
     # search
@@ -90,8 +97,9 @@ class Pane(Painted, can_focus=True):
         """Handle the new text of the pane's search input after an edit. By default nothing happens."""
 
     def search_closed(self, controllers: Controllers) -> None:
-        """End the search of the pane, because the user pressed escape in its search input. By default nothing
-        happens."""
+        """End the search of the pane, because the user pressed escape in its search input. By
+        default nothing happens."""
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Act on the text of the pane's search input, because the user pressed enter. By default nothing happens."""
+        """Act on the text of the pane's search input, because the user pressed enter. By default
+        nothing happens."""

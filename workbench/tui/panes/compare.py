@@ -1,5 +1,5 @@
-"""Pane 5, Compare: two results, or the arms of an experiment, with the change of each metric and a verdict on the
-change."""
+"""Pane 5, Compare: two results, or the arms of an experiment, with the change of each metric and a
+verdict on the change."""
 
 from __future__ import annotations
 
@@ -29,11 +29,17 @@ class Compare(Pane, Scrolled):
             "show the experiment with its runs, pairs and intervals",
             lambda c: c.experiments.show(),
         ),
-        Key("o", "experiments", "choose which experiment is shown, or resume one", lambda c: c.experiments.pick()),
+        Key(
+            "o",
+            "experiments",
+            "choose which experiment is shown, or resume one",
+            lambda c: c.experiments.pick(),
+        ),
         Key(
             "i",
             "timelines",
-            "show power, clock, utilization and tokens per second of A and B over time, one over the other",
+            "show power, clock, utilization and tokens per second of A and B over time, one over "
+            "the other",
             lambda c: c.results.show_timelines(),
         ),
         Key("t", "plot", "plot the results", plot_results),
@@ -51,7 +57,9 @@ class Compare(Pane, Scrolled):
         self.trails.add(state.experiment)
         if before is None or before.comparison is not state.comparison:
             self.top, self.of_experiment = 0, False
-        if state.experiment is not None and (before is None or before.experiment is not state.experiment):
+        if state.experiment is not None and (
+            before is None or before.experiment is not state.experiment
+        ):
             self.of_experiment = True
         if state.experiment is None:
             self.of_experiment = False
@@ -65,7 +73,9 @@ class Compare(Pane, Scrolled):
     @property
     def detail(self) -> str:
         experiment = self.state.experiment if self.state else None
-        return f"experiment {experiment.id}" if experiment is not None and self.of_experiment else ""
+        return (
+            f"experiment {experiment.id}" if experiment is not None and self.of_experiment else ""
+        )
 
     def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
@@ -79,11 +89,13 @@ class Compare(Pane, Scrolled):
         return comparison_rows(comparison, width, height)
 
     def _experiment(self, e: Experiment, width: int, height: int) -> list[Row]:
-        """Return one row per completed pair of the experiment with the confidence interval after that pair, then the
-        comparison over all pairs so far."""
+        """Return one row per completed pair of the experiment with the confidence interval after
+        that pair, then the comparison over all pairs so far."""
         if e.comparison is None:
             done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
-            return paragraph(f"Experiment {e.id}: {done}. Press enter to see the experiment.", width, "dim")
+            return paragraph(
+                f"Experiment {e.id}: {done}. Press enter to see the experiment.", width, "dim"
+            )
         from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
 
         top = narrowing_rows(e, width, self.trails.of(e.id))
@@ -93,7 +105,11 @@ class Compare(Pane, Scrolled):
         state = self.state
         if state is None or len(state.results) < 2:
             have = len(state.results) if state else 0
-            return paragraph(f"Nothing to compare: {have} of 2 results. Press b to run a benchmark.", width, "dim")
+            return paragraph(
+                f"Nothing to compare: {have} of 2 results. Press b to run a benchmark.",
+                width,
+                "dim",
+            )
         marks = [m for m, v in (("A", state.mark_a), ("B", state.mark_b)) if v is not None]
         if len(marks) == 1:
             other = "B" if marks == ["A"] else "a"
@@ -103,7 +119,8 @@ class Compare(Pane, Scrolled):
                 "dim",
             )
         return paragraph(
-            "Press c to compare the last two results. To choose others, mark them with a and B in the Bench pane.",
+            "Press c to compare the last two results. To choose others, mark them with a and B in "
+            "the Bench pane.",
             width,
             "dim",
         )

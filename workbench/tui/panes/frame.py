@@ -1,5 +1,5 @@
-"""The border around a pane, with the pane's title and key hints. A change of the pane's content does not redraw the
-border."""
+"""The border around a pane, with the pane's title and key hints. A change of the pane's content
+does not redraw the border."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class PaneFrame(Vertical):
-    """A box with a border that shows the number, title and key hints of a pane. A search input may be mounted above the
-    pane."""
+    """A box with a border that shows the number, title and key hints of a pane. A search input may
+    be mounted above the pane."""
 
     def __init__(self, number: int, body: Pane) -> None:
         super().__init__(id=f"pane-{body.NAME}", classes="pane")
@@ -30,21 +30,26 @@ class PaneFrame(Vertical):
     def compose(self) -> ComposeResult:
         yield self.body
 
-    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Let Textual draw the frame. If only a border text or a border colour has changed, draw the border without the
-        pane inside."""
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """Let Textual draw the frame. If only a border text or a border colour has changed, draw
+        the border without the pane inside."""
         looks, before = looks_of(self), self._looks
         self._looks = looks
         if regions or layout or recompose or not repaint or looks != before or looks is None:
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
         (width, height), (left, top) = self.outer_size, self.content_offset
-        sides = (Region(-left, 0, 1, height - 2 * top), Region(width - 1 - left, 0, 1, height - 2 * top))
+        sides = (
+            Region(-left, 0, 1, height - 2 * top),
+            Region(width - 1 - left, 0, 1, height - 2 * top),
+        )
         ends = (Region(-left, -top, width, 1), Region(-left, height - 1 - top, width, 1))
         return super().refresh(*sides, *ends) if top else self
 
     def title(self, detail: str = "", hint: str = "") -> None:
-        """Draw the pane's title in the border, followed by `detail`, and the key hints `hint`. Do nothing for unchanged
-        texts, because setting them would repaint the border."""
+        """Draw the pane's title in the border, followed by `detail`, and the key hints `hint`. Do
+        nothing for unchanged texts, because setting them would repaint the border."""
         texts = (f"{self.number} {self.body.TITLE}" + (f"  {detail}" if detail else ""), hint)
         if texts != self._texts:
             self._texts = texts

@@ -1,4 +1,5 @@
-"""Pane 6, the GPUs: every metric of every GPU with its limits, and the reason for each metric that is absent."""
+"""Pane 6, the GPUs: every metric of every GPU with its limits, and the reason for each metric that
+is absent."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ class GpuPane(Pane, Scrolled):
     KEYS = keys_of(
         "gpu",
         Key("enter", "settings", "change GPU settings", change_gpu_settings),
-        Key("L", "leave on", "leave the GPU settings on when Workbench ends", lambda c: c.gpu.leave_on()),
+        Key(
+            "L",
+            "leave on",
+            "leave the GPU settings on when Workbench ends",
+            lambda c: c.gpu.leave_on(),
+        ),
     )
     HINTS = ("enter", "r", "V", "L")
     BINDINGS = bindings_for(KEYS)
@@ -70,28 +76,39 @@ class GpuPane(Pane, Scrolled):
         if age is not None:
             why = state.host.telemetry_problem or f"last reading {age:.0f} s ago"
             rows += paragraph(f"STALE: {why}", width, "warnb")
-        versions = f"driver {driver.driver_version or NA}  CUDA {driver.cuda_version or NA}  source {driver.source}"
+        versions = (
+            f"driver {driver.driver_version or NA}  CUDA {driver.cuda_version or NA}  "
+            f"source {driver.source}"
+        )
         rows.append(((versions, "text"),))
         if driver.message:
             rows += paragraph(f"! {driver.message}", width, "warn")
         load = f"{host.load_1m:.1f}" if host.load_1m is not None else NA
         rows += paragraph(
-            f"host memory {gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} GiB free  load {load} "
-            f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}  C-states {host.cpu_c_states or NA}",
+            f"host memory {gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} GiB "
+            f"free  load {load} "
+            f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}  C-states "
+            f"{host.cpu_c_states or NA}",
             width,
             "dim",
         )
         right = state.host.can_change_gpus
         if right:
             rows += paragraph(f"! settings are read-only: {right}", width, "warn")
-        if state.guard is not None and (state.alterations or state.guard.did or state.guard.problem):
-            rows += guard_rows(state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width)
+        if state.guard is not None and (
+            state.alterations or state.guard.did or state.guard.problem
+        ):
+            rows += guard_rows(
+                state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width
+            )
         rows += _changed_rows(state, -1, width)  # the host's own
         if state.host.others_problem and (state.alterations or state.host.can_change_gpus is None):
             rows += paragraph(f"! {state.host.others_problem}", width, "warn")
         return rows
 
-    def _gpu(self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int) -> list[Row]:
+    def _gpu(
+        self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int
+    ) -> list[Row]:
         info = telemetry.info(sample.index)
         rows: list[Row] = [((gpu_title(sample, info), "title"), (f"  {sample.uuid}", "dim"))]
         if not sample.live:
@@ -123,7 +140,11 @@ class GpuPane(Pane, Scrolled):
             (label, whole(getattr(s, name), unit) + self._after_value(name, s, i))
             for name, (label, unit) in READINGS.items()
         ]
-        memory = NA if s.memory_used_bytes is None else f"{gib(s.memory_used_bytes)} of {gib(s.memory_total_bytes)} GiB"
+        memory = (
+            NA
+            if s.memory_used_bytes is None
+            else (f"{gib(s.memory_used_bytes)} of {gib(s.memory_total_bytes)} GiB")
+        )
         reserved = None if i is None else i.memory_reserved_bytes
         rates = f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s"
         return [
@@ -139,8 +160,9 @@ class GpuPane(Pane, Scrolled):
         ]
 
     def _after_value(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
-        """Return the text that follows a value of a GPU, such as " of 3090" with the highest clock or " (slows at 90)"
-        with a temperature limit; "" for none. `name` is a field of GpuSample."""
+        """Return the text that follows a value of a GPU, such as " of 3090" with the highest clock
+        or " (slows at 90)" with a temperature limit; "" for none. `name` is a field of GpuSample.
+        """
         if name == "power_w":
             return f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else ""
         if i is None:
@@ -157,13 +179,15 @@ class GpuPane(Pane, Scrolled):
     def _processes(self, sample: GpuSample, width: int) -> list[Row]:
         if not sample.processes:
             return []
-        listed = ", ".join(f"{p.pid} {p.title} {gib(p.memory_bytes)} GiB" for p in sample.processes[:6])
+        listed = ", ".join(
+            f"{p.pid} {p.title} {gib(p.memory_bytes)} GiB" for p in sample.processes[:6]
+        )
         return paragraph(f"  processes: {listed}", width, "text", "    ")
 
 
 def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
-    """Return rows that list the absent values, grouped by the reason of their absence. `absent` maps the name of a
-    value to this reason."""
+    """Return rows that list the absent values, grouped by the reason of their absence. `absent`
+    maps the name of a value to this reason."""
     names_by_reason: dict[str, list[str]] = {}
     for name, reason in absent.items():
         names_by_reason.setdefault(reason, []).append(name)
@@ -174,8 +198,8 @@ def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
 
 
 def _engine_rows(state: SessionState, width: int) -> list[Row]:
-    """Return rows with the live metrics that the selected server's engine does not report; [] if it reports all of
-    them."""
+    """Return rows with the live metrics that the selected server's engine does not report; [] if it
+    reports all of them."""
     from workbench.model.engine_live import LIVE_METRICS  # not for the first frame
 
     if state.engine is None or not state.engine.absent:
@@ -186,21 +210,23 @@ def _engine_rows(state: SessionState, width: int) -> list[Row]:
 
 
 def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
-    """Return rows with the clock frequencies to which the driver can lock a GPU; [] if `info` is None, because the
-    GPU's properties are not known yet."""
+    """Return rows with the clock frequencies to which the driver can lock a GPU; [] if `info` is
+    None, because the GPU's properties are not known yet."""
     from workbench.model.gpu import clocks_text  # not for the first frame
 
     if info is None:
         return []
     found = (("SM", info.supported_sm_mhz), ("memory", info.supported_memory_mhz))
     texts = [f"{kind} {clocks_text(clocks)}" for kind, clocks in found if clocks]
-    return paragraph(f"  clocks to lock: {'; '.join(texts) or f'{NA} (not listed)'}", width, "dim", "    ")
+    return paragraph(
+        f"  clocks to lock: {'; '.join(texts) or f'{NA} (not listed)'}", width, "dim", "    "
+    )
 
 
 def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
-    """Return rows about the altered settings of GPU `index`, or of the host if `index` is -1. First come the settings
-    that this Workbench changed, each with a note if another program has changed it since. The settings that other users
-    changed follow."""
+    """Return rows about the altered settings of GPU `index`, or of the host if `index` is -1. First
+    come the settings that this Workbench changed, each with a note if another program has changed
+    it since. The settings that other users changed follow."""
     rows: list[Row] = []
     for alteration in state.alterations:
         if alteration.gpu_index == index:
@@ -212,7 +238,9 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
         if other.gpu_index == index:
             for _, now, before in alteration_texts([other]):
                 by, since = other.by, clock(other.since_unix_s)
-                rows += paragraph(f"  {now} by {by} since {since} (was {before})", width, "text", "    ")
+                rows += paragraph(
+                    f"  {now} by {by} since {since} (was {before})", width, "text", "    "
+                )
     return rows
 
 
@@ -222,7 +250,8 @@ def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
         known = alteration.before_known
         how = f", {known}" if known and known not in before else ""
         rows += paragraph(
-            f"  {G.alert} {now} since {clock(alteration.since_unix_s)} (was {before}{how}; r reverts)",
+            f"  {G.alert} {now} since {clock(alteration.since_unix_s)} (was {before}{how}; r "
+            "reverts)",
             width,
             "warn",
             "    ",

@@ -1,5 +1,5 @@
-"""Pane 2, Launch: the flags of the plan under edit with their values, defaults and findings. Help on the flag under the
-cursor is below."""
+"""Pane 2, Launch: the flags of the plan under edit with their values, defaults and findings. Help
+on the flag under the cursor is below."""
 
 from __future__ import annotations
 
@@ -37,8 +37,15 @@ class Launch(Pane, PickList):
         ),
         Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
         Key("n", "next group", "go to the next group of flags", lambda c: c.plan.next_group(1)),
-        Key("N", "group before", "go to the group of flags before", lambda c: c.plan.next_group(-1)),
-        Key("e", "engine", "choose the program that starts the engine", lambda c: c.plan.choose_engine()),
+        Key(
+            "N", "group before", "go to the group of flags before", lambda c: c.plan.next_group(-1)
+        ),
+        Key(
+            "e",
+            "engine",
+            "choose the program that starts the engine",
+            lambda c: c.plan.choose_engine(),
+        ),
         Key(
             "L",
             "launcher",
@@ -46,8 +53,15 @@ class Launch(Pane, PickList):
             lambda c: c.plan.choose_launcher(),
         ),
         Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
-        Key("f", "fix", "apply the fix of a finding, first of the flag under the cursor", lambda c: c.plan.fix()),
-        Key("d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
+        Key(
+            "f",
+            "fix",
+            "apply the fix of a finding, first of the flag under the cursor",
+            lambda c: c.plan.fix(),
+        ),
+        Key(
+            "d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()
+        ),
     )
     HINTS = ("enter", "a", "o", "question_mark")
     SEARCH = "letters of a flag, or a group such as memory"
@@ -73,12 +87,15 @@ class Launch(Pane, PickList):
 
     @property
     def footer_keys(self) -> list[Key]:
-        """Return the keys for the footer of a small terminal. If the engine's program was not found on the host, the
-        first key is the one that chooses the program."""
+        """Return the keys for the footer of a small terminal. If the engine's program was not found
+        on the host, the first key is the one that chooses the program."""
         plan = self.session.state.plan
         if plan is None:
             return []
-        return [*(key for key in self.KEYS if key.key == "e" and plan.installed_problem), *super().footer_keys]
+        return [
+            *(key for key in self.KEYS if key.key == "e" and plan.installed_problem),
+            *super().footer_keys,
+        ]
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -90,8 +107,8 @@ class Launch(Pane, PickList):
         self._fill(keep=True)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Open the editor for the flag that matches the search best. If no flag matches, open it for a new flag named
-        `text`."""
+        """Open the editor for the flag that matches the search best. If no flag matches, open it
+        for a new flag named `text`."""
         row = self.current
         if row is None and text.strip():
             row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
@@ -116,8 +133,8 @@ class Launch(Pane, PickList):
         self._go_below(self.items.index(name))
 
     def jump(self, by: int) -> None:
-        """Move the cursor to the first flag of the next group (`by` 1) or of the group before (`by` -1). With -1, a
-        cursor inside a group first moves to the first flag of that group."""
+        """Move the cursor to the first flag of the next group (`by` 1) or of the group before (`by`
+        -1). With -1, a cursor inside a group first moves to the first flag of that group."""
         if not self.all or self.query_text:
             self.go_to_group(self.groups[0])
             return
@@ -147,7 +164,9 @@ class Launch(Pane, PickList):
     def _grouped(self) -> list[FlagRow | str]:
         """Return the rows of all flags, with a heading above each group."""
         items: list[FlagRow | str] = []
-        for heading, rows in groupby(self.session.plans.flag_rows("all"), key=lambda row: row.heading):
+        for heading, rows in groupby(
+            self.session.plans.flag_rows("all"), key=lambda row: row.heading
+        ):
             items += [heading, *rows]
         return items
 
@@ -157,7 +176,9 @@ class Launch(Pane, PickList):
     def _columns(self, width: int) -> tuple[int, int, int]:
         flags = [item for item in self.items if not self.is_heading(item)][:60]
         longest = max((len(i.name) for i in flags), default=20)
-        longest_default = max((len(value_text(i.default)) for i in flags if not i.is_env), default=0)
+        longest_default = max(
+            (len(value_text(i.default)) for i in flags if not i.is_env), default=0
+        )
         most = 0 if width < 44 else 10 if width < 60 else 16  # flag and value are more important
         default = min(most, max(8, longest_default + 1))
         name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
@@ -167,7 +188,13 @@ class Launch(Pane, PickList):
         if not self.items:
             return []
         name, value, default = self._columns(width)
-        return [((pad("   flag", name + 3), "head"), (pad("value", value), "head"), (pad("default", default), "head"))]
+        return [
+            (
+                (pad("   flag", name + 3), "head"),
+                (pad("value", value), "head"),
+                (pad("default", default), "head"),
+            )
+        ]
 
     def item_row(self, item: FlagRow | str, width: int) -> Row:
         if isinstance(item, str):
@@ -203,7 +230,9 @@ class Launch(Pane, PickList):
             return []
         rows: list[Row] = []
         if not self.all and not self.query_text:
-            flags = sum(not r.is_env and r.name.partition(".")[0] not in NOT_FLAGS for r in plan.rows)
+            flags = sum(
+                not r.is_env and r.name.partition(".")[0] not in NOT_FLAGS for r in plan.rows
+            )
             more = max(0, plan.total_flags - flags)
             whose = " of its own list" if plan.catalog_asked else ""
             rows.append(((f"   + {more} more flags{whose} (a: all, /: find)", "dim"),))
@@ -232,11 +261,17 @@ class Launch(Pane, PickList):
             rows = paragraph(f"No flag matches “{self.query_text}”.", width, "dim")
             return [
                 *rows,
-                *paragraph("Press enter to set it nevertheless: unknown flags are passed on and marked.", width, "dim"),
+                *paragraph(
+                    "Press enter to set it nevertheless: unknown flags are passed on and marked.",
+                    width,
+                    "dim",
+                ),
             ]
         if self.state is None or self.state.plan is None:
             return _greeting(self.state, width)
-        return paragraph("No flag is set. Press / to find a flag, or a to list all flags.", width, "dim")
+        return paragraph(
+            "No flag is set. Press / to find a flag, or a to list all flags.", width, "dim"
+        )
 
 
 def about_text(item: FlagRow) -> str:
@@ -247,14 +282,19 @@ def about_text(item: FlagRow) -> str:
         return "environment variable of the server process" if item.is_env else unknown
     kind = f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()
     if spec.choices:
-        kind = "one of " + ", ".join(spec.choices[:8]) + (f" {G.more}" if len(spec.choices) > 8 else "")
+        kind = (
+            "one of "
+            + ", ".join(spec.choices[:8])
+            + (f" {G.more}" if len(spec.choices) > 8 else "")
+        )
     if spec.deprecated:
         kind += " (deprecated)"
     return f"{kind}. {spec.help}"
 
 
 def engine_title(plan: PlanView) -> str:
-    """Return the installed engine with its version, or the engine's name if the host does not have it."""
+    """Return the installed engine with its version, or the engine's name if the host does not have
+    it."""
     missing = " (not found)" if plan.installed_problem else ""
     return plan.installed or f"{plan.plan.engine}{missing}"
 
@@ -275,13 +315,22 @@ WITHOUT_GPU_KEYS = (
 
 
 def _greeting(state: SessionState | None, width: int) -> list[Row]:
-    rows = [*paragraph("Tune a server: load a setup, change one thing, measure.", width, "strong"), ()]
+    rows = [
+        *paragraph("Tune a server: load a setup, change one thing, measure.", width, "strong"),
+        (),
+    ]
     problem = state.host.telemetry_problem if state is not None else None
     if problem is not None and state is not None:
-        rows += [*paragraph(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"), ()]
+        rows += [
+            *paragraph(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"),
+            (),
+        ]
     for key, text in NEXT_KEYS if problem is None else WITHOUT_GPU_KEYS:
         rows += beside(f" {key:<3}", "key", paragraph(text, width - 4))
-    more = "No plan yet. In the Presets pane, i shows the source of a preset's numbers; F1 lists every key."
+    more = (
+        "No plan yet. In the Presets pane, i shows the source of a preset's numbers; F1 lists "
+        "every key."
+    )
     return [*rows, (), *paragraph(more, width, "dim")]
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from workbench.tui.controllers import Controllers
 
 LOOK_BACK, CHUNK = 2000, 100  # most lines that are read to fill the pane
-TITLE_CELLS = 9  # of "3 Log" and of what Textual leaves free around a title, less the padding of the pane
+# of "3 Log" and of what Textual leaves free around a title, less the padding of the pane
+TITLE_CELLS = 9
 ROOMY = 12  # rows from which a known line has two rows for its cause and two for its fix
 FAILED = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
@@ -35,7 +36,12 @@ class LogPane(Pane):
     FIELDS = frozenset({"log_revision", "servers", "run_id", "plan"})
     KEYS = keys_of(
         "log",
-        Key("f", "follow", "follow the log, or stop at this position", lambda c: c.pane(LogPane).toggle_follow()),
+        Key(
+            "f",
+            "follow",
+            "follow the log, or stop at this position",
+            lambda c: c.pane(LogPane).toggle_follow(),
+        ),
         Key("e", "error", "jump to the next error in the log", lambda c: c.servers.next_error()),
         Key(
             "m",
@@ -44,9 +50,17 @@ class LogPane(Pane):
             lambda c: c.servers.show_matches(),
         ),
         Key(
-            "i", "known lines", "list what is known of the log: cause and fix", lambda c: c.servers.show_log_findings()
+            "i",
+            "known lines",
+            "list what is known of the log: cause and fix",
+            lambda c: c.servers.show_log_findings(),
         ),
-        Key("t", "restart", "restart the unit, container or job of this run", lambda c: c.servers.restart()),
+        Key(
+            "t",
+            "restart",
+            "restart the unit, container or job of this run",
+            lambda c: c.servers.restart(),
+        ),
         Key(
             "d",
             "uninstall",
@@ -60,7 +74,12 @@ class LogPane(Pane):
             "copy the address of the server, or write its endpoint file",
             lambda c: c.servers.endpoint(),
         ),
-        Key("J", "jobs", "list your jobs of Slurm or PBS on this host", lambda c: c.servers.pick_job()),
+        Key(
+            "J",
+            "jobs",
+            "list your jobs of Slurm or PBS on this host",
+            lambda c: c.servers.pick_job(),
+        ),
     )
     HINTS = ("f", "e", "slash")
     SEARCH = "text in the log"
@@ -84,7 +103,8 @@ class LogPane(Pane):
         self.left = 0
         self.search = ""
         self.hit: int | None = None
-        self.centre: int | None = None  # line to draw in the middle, once the number of rows is known
+        # line to draw in the middle, once the number of rows is known
+        self.centre: int | None = None
         self.in_sight = 0  # lines of the log that are drawn; explanations take rows, too
 
     @property
@@ -92,7 +112,11 @@ class LogPane(Pane):
         server = self.session.state.server
         if server is None:
             return ""
-        found = f"{count_of(len(server.findings), 'finding')} (i)" if server.alive and server.findings else ""
+        found = (
+            (f"{count_of(len(server.findings), 'finding')} (i)")
+            if server.alive and server.findings
+            else ""
+        )
         paused = "" if self.follow else "PAUSED"
         words = (f"{server.engine} {server.run_id[-4:]}", found, paused)
         shorter = (words, (server.run_id[-4:], found, paused), (found, paused), (paused or found,))
@@ -142,35 +166,49 @@ class LogPane(Pane):
             self.top, self.centre = self.centre - room // 2, None
         self.top = max(0, min(self.top, total - 1))
         if self.follow and not self.left:
-            shown = [(raw, self._counted(raw, count, width)) for raw, count in self._newest(total, room)]
+            shown = [
+                (raw, self._counted(raw, count, width)) for raw, count in self._newest(total, room)
+            ]
         else:
             lines = self.view.lines(self.top, room)
-            shown = [(raw, self._line(raw, width, self.top + n == self.hit)) for n, raw in enumerate(lines)]
+            shown = [
+                (raw, self._line(raw, width, self.top + n == self.hit))
+                for n, raw in enumerate(lines)
+            ]
         explained = self._explained(shown, width, room)
         explained = explained[-room:] if self.follow else explained[:room]
         self.in_sight = sum(is_line for _, is_line in explained)
         return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
 
-    def _explained(self, shown: Sequence[tuple[str, Row]], width: int, room: int) -> list[tuple[Row, bool]]:
-        """Return the log lines `shown`, with rows that explain them, as pairs (row, whether the row is a log line). An
-        explanation has cause and fix, and follows the first line of each kind that Workbench can explain."""
+    def _explained(
+        self, shown: Sequence[tuple[str, Row]], width: int, room: int
+    ) -> list[tuple[Row, bool]]:
+        """Return the log lines `shown`, with rows that explain them, as pairs (row, whether the row
+        is a log line). An explanation has cause and fix, and follows the first line of each kind
+        that Workbench can explain."""
         server = self.state.server if self.state else None
         if server is None:
             return [(row, True) for _, row in shown]
-        explained = {finding.code for finding in server.findings[:2]} if server.state in FAILED else set()
+        explained = (
+            {finding.code for finding in server.findings[:2]} if server.state in FAILED else set()
+        )
         rows: list[tuple[Row, bool]] = []
         for raw, row in shown:
             rows.append((row, True))
             finding = self.view.explain(raw, server.engine)
             if finding is not None and finding.code not in explained:
                 explained.add(finding.code)
-                rows += [(row, False) for row in explanation(finding, width, 2 if room >= ROOMY else 1)]
+                rows += [
+                    (row, False) for row in explanation(finding, width, 2 if room >= ROOMY else 1)
+                ]
         return rows
 
     def _newest(self, total: int, room: int) -> list[tuple[str, int]]:
-        """Return the newest of the log's `total` lines, as many as fit into `room` rows, as pairs (line, count).
-        Successive lines about the same HTTP request share one row, and `count` is their number."""
-        shown: list[tuple[str, str, int]] = []  # line, text that it shares with others, their number
+        """Return the newest of the log's `total` lines, as many as fit into `room` rows, as pairs
+        (line, count). Successive lines about the same HTTP request share one row, and `count` is
+        their number."""
+        # line, text that it shares with others, their number
+        shown: list[tuple[str, str, int]] = []
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
@@ -194,7 +232,9 @@ class LogPane(Pane):
 
     def _line(self, raw: str, width: int, hit: bool) -> Row:
         text = raw
-        role = "rest" if hit else "dim" if is_access(raw) else ROLES.get(self.view.level(raw), "text")
+        role = (
+            "rest" if hit else "dim" if is_access(raw) else ROLES.get(self.view.level(raw), "text")
+        )
         at = text.lower().find(self.search.lower()) if hit and self.search else -1
         if self.left:
             text = text[self.left :]
@@ -206,7 +246,8 @@ class LogPane(Pane):
         return ((cut(text, width).ljust(width) if hit else cut(text, width), role),)
 
     def _failure(self, width: int, height: int) -> list[Row]:
-        """Return rows with the reason and the known causes of a failed server; [] if the server has not failed."""
+        """Return rows with the reason and the known causes of a failed server; [] if the server has
+        not failed."""
         server = self.state.server if self.state else None
         if server is None or server.state not in FAILED:
             return []
@@ -227,7 +268,9 @@ class LogPane(Pane):
         if server is None:
             if self.state and self.state.plan:
                 return paragraph("No server has run yet. Press s to start the plan.", width, "dim")
-            return paragraph("No server has run yet. Press p to load a preset, then s to start it.", width, "dim")
+            return paragraph(
+                "No server has run yet. Press p to load a preset, then s to start it.", width, "dim"
+            )
         rows = self._failure(width, height)
         runs_as = launcher_text(server, time.time())
         waits = paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
@@ -238,7 +281,8 @@ class LogPane(Pane):
         explained = max(0, self.content_size.height - self.in_sight)  # rows that hide as many lines
         last = min(max(0, len(self.view) - self.content_size.height + explained), len(self.view))
         self.top = max(0, min(last, self.top + by))
-        self.follow = self.top == last and (by > 0 or last == 0)  # at the end of the log the pane follows it again
+        # at the end of the log the pane follows it again
+        self.follow = self.top == last and (by > 0 or last == 0)
         self.repaint()
         self.post_message(self.TitleChanged())
 
@@ -261,23 +305,27 @@ class LogPane(Pane):
         self.post_message(self.TitleChanged())
 
     def find(self, text: str, *, again: bool = False) -> bool:
-        """Move to a line that contains `text`, and return whether there is such a line. Search backwards from the end
-        of the log or, with `again`, forwards from the line found last. If `text` is "", end the search and return
-        True."""
+        """Move to a line that contains `text`, and return whether there is such a line. Search
+        backwards from the end of the log or, with `again`, forwards from the line found last. If
+        `text` is "", end the search and return True."""
         self.search = text
         if not text:
             self.hit = None
             self.repaint()
             return True
         start = self.hit + 1 if again and self.hit is not None else 0
-        found = self.view.find(text, start) if again else self.view.find(text, len(self.view) - 1, backwards=True)
+        found = (
+            self.view.find(text, start)
+            if again
+            else self.view.find(text, len(self.view) - 1, backwards=True)
+        )
         if found is None and again:
             found = self.view.find(text, 0)
         return self._go(found)
 
     def show_first_error(self) -> None:
-        """Move to the line that gives the reason of the server's failure. If there is none, move to the first line with
-        an error."""
+        """Move to the line that gives the reason of the server's failure. If there is none, move to
+        the first line with an error."""
         self.hit = None
         reason = self.session.state.server.reason if self.session.state.server is not None else None
         at = self.view.find(reason, 0) if reason else None
@@ -285,8 +333,8 @@ class LogPane(Pane):
             self.next_error()
 
     def next_error(self) -> bool:
-        """Move to the next line with an error, and after the last error to the first one. Return whether the log has an
-        error."""
+        """Move to the next line with an error, and after the last error to the first one. Return
+        whether the log has an error."""
         total, start = len(self.view), (self.hit + 1 if self.hit is not None else 0)
         for begin, end in ((start, total), (0, start)):
             for chunk in range(begin, end, 2000):
@@ -306,12 +354,15 @@ class LogPane(Pane):
 
 
 def explanation(finding: Finding, width: int, most: int) -> list[Row]:
-    """Return the explanation of a log line: its cause and its fix, each in at most `most` rows. If the line needs no
-    action, return one dim row with the cause."""
+    """Return the explanation of a log line: its cause and its fix, each in at most `most` rows. If
+    the line needs no action, return one dim row with the cause."""
     if finding.level is Level.INFO:
         return [((cut(f"  = {finding.text}", width), "dim"),)]
     role = "bad" if finding.level is Level.ERROR else "warn"
-    return [*_short(f"  ! {finding.text}", width, role, most), *_short(f"    fix: {finding.fix}", width, "text", most)]
+    return [
+        *_short(f"  ! {finding.text}", width, role, most),
+        *_short(f"    fix: {finding.fix}", width, "text", most),
+    ]
 
 
 def _short(text: str, width: int, role: str, most: int) -> list[Row]:

@@ -1,7 +1,7 @@
 """Short log lines for a narrow pane: the time, the level if it is above INFO, and the message.
 
-Engines put 40 to 60 cells of process, date, level and source in front of each line. A wide pane, a log that is scrolled
-to the right, and the hit of a search show the whole line.
+Engines put 40 to 60 cells of process, date, level and source in front of each line. A wide pane, a
+log that is scrolled to the right, and the hit of a search show the whole line.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from __future__ import annotations
 import re
 
 ROOM_FOR_ALL = 110  # cells from which lines are shown whole
-_RANK = re.compile(r"\[(rank|ray) (\d+)\] ")  # each line of a server on several hosts begins with its rank
+# each line of a server on several hosts begins with its rank
+_RANK = re.compile(r"\[(rank|ray) (\d+)\] ")
 _WHO = r"(?:\((?P<who>\w+)[^)]*\) )?"
 _VLLM = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[[^\]]*\] ?")
-_SGLANG = re.compile(r"\[\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d)(?P<who>[^\]]*)\] (?:(?P<level>[A-Z]{4,8}):? +)?")
+_SGLANG = re.compile(
+    r"\[\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d)(?P<who>[^\]]*)\] "
+    r"(?:(?P<level>[A-Z]{4,8}):? +)?"
+)
 _UVICORN = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}): {2,}")
 _ACCESS = re.compile(r'"(?P<what>[A-Z]{3,7} \S+) HTTP/[\d.]+" (?P<status>\d{3})')
 _PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info")
 
 
 def is_access(text: str) -> bool:
-    """Return whether a log line reports an HTTP request that succeeded, or a probe of the server such as /health."""
+    """Return whether a log line reports an HTTP request that succeeded, or a probe of the server
+    such as /health."""
     found = _ACCESS.search(text, 0, 250)
     if found is None:
         return False
@@ -27,12 +32,15 @@ def is_access(text: str) -> bool:
 
 
 def condensed(text: str) -> str:
-    """Return the time, the level if it is above INFO, and the message of a log line: "12:03:07 WARNING text" for
-    "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text", and "r0 12:03:07 text" for a line of "[rank 0]".
-    Unknown formats are unchanged."""
+    """Return the time, the level if it is above INFO, and the message of a log line: "12:03:07
+    WARNING text" for "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text", and "r0
+    12:03:07 text" for a line of "[rank 0]". Unknown formats are unchanged."""
     rank = _RANK.match(text)
     if rank is not None:
-        return f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} {_without_source(text[rank.end() :])}"
+        return (
+            f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} "
+            f"{_without_source(text[rank.end() :])}"
+        )
     return _without_source(text)
 
 

@@ -1,5 +1,5 @@
-"""Pane 1, Presets: first the presets that fit the GPUs of the host, then those for any GPU, then the others with the
-reason. The loaded preset and broken files have a mark."""
+"""Pane 1, Presets: first the presets that fit the GPUs of the host, then those for any GPU, then
+the others with the reason. The loaded preset and broken files have a mark."""
 
 from __future__ import annotations
 
@@ -32,14 +32,24 @@ class Presets(Pane, PickList):
     FIELDS = frozenset({"presets", "presets_read", "plan"})
     KEYS = keys_of(
         "presets",
-        Key("enter", "load", "load the preset under the cursor", lambda c: c.plan.load(c.pane(Presets).current)),
+        Key(
+            "enter",
+            "load",
+            "load the preset under the cursor",
+            lambda c: c.plan.load(c.pane(Presets).current),
+        ),
         Key(
             "i",
             "detail",
             "show the source of the preset's numbers, and known problems with them",
             lambda c: c.plan.show_preset(),
         ),
-        Key("I", "import", "make a preset of a recipe or a command line of another tool", lambda c: c.recipes.read()),
+        Key(
+            "I",
+            "import",
+            "make a preset of a recipe or a command line of another tool",
+            lambda c: c.recipes.read(),
+        ),
     )
     HINTS = ("enter", "slash", "i")
     SEARCH = "letters of a preset"
@@ -59,7 +69,9 @@ class Presets(Pane, PickList):
 
     @property
     def detail(self) -> str:
-        return f"/{self.query_text}" if self.query_text else str(len(self.session.state.presets) or "")
+        return (
+            f"/{self.query_text}" if self.query_text else str(len(self.session.state.presets) or "")
+        )
 
     @property
     def hint(self) -> str:
@@ -75,8 +87,8 @@ class Presets(Pane, PickList):
         self._narrow_down(keep=True)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Load the preset that matches the typed text best. If the presets have not been read yet, wait for them, at
-        most READ_S seconds."""
+        """Load the preset that matches the typed text best. If the presets have not been read yet,
+        wait for them, at most READ_S seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), READ_S)
         entry = self.current
@@ -84,10 +96,12 @@ class Presets(Pane, PickList):
         await controllers.plan.load(entry)
 
     def _narrow_down(self, keep: bool) -> None:
-        """Show the presets that match the search, the best match first. Without a search, show all presets, those for
-        the host's GPUs first. With `keep`, the cursor stays on its preset."""
+        """Show the presets that match the search, the best match first. Without a search, show all
+        presets, those for the host's GPUs first. With `keep`, the cursor stays on its preset."""
         entries = sorted(self.state.presets if self.state else (), key=_rank)
-        found = fuzzy.best(self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}")
+        found = fuzzy.best(
+            self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}"
+        )
         self.set_items(found, keep=keep)
 
     def key_of(self, item: Any) -> Hashable:
@@ -119,7 +133,8 @@ class Presets(Pane, PickList):
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        """Return rows about the preset under the cursor, for the lower end of the pane; [] if the pane is too low."""
+        """Return rows about the preset under the cursor, for the lower end of the pane; [] if the
+        pane is too low."""
         item: PresetEntry | None = self.current
         if item is None or height < 14:
             return []
@@ -139,20 +154,25 @@ class Presets(Pane, PickList):
 
     def empty_rows(self, width: int) -> list[Row]:
         if self.query_text:
-            return paragraph(f"No preset matches “{self.query_text}”. Press esc to see all presets.", width, "dim")
+            return paragraph(
+                f"No preset matches “{self.query_text}”. Press esc to see all presets.",
+                width,
+                "dim",
+            )
         if self.state is None or not self.state.presets_read:
             return paragraph("Reading presets …", width, "dim")
         return paragraph(
-            "No presets. `workbench presets path` shows their folders. Press n to save the plan as a preset.",
+            "No presets. `workbench presets path` shows their folders. Press n to save the plan as "
+            "a preset.",
             width,
             "dim",
         )
 
 
 def _rank(item: PresetEntry) -> tuple[int, bool]:
-    """Return the sort key of a preset: (number of its group, whether it is a variant of another preset). The groups are
-    0 for presets made for the host's GPUs, 1 for any GPU, 2 for GPUs that the host lacks or may lack, and 3 for broken
-    files."""
+    """Return the sort key of a preset: (number of its group, whether it is a variant of another
+    preset). The groups are 0 for presets made for the host's GPUs, 1 for any GPU, 2 for GPUs that
+    the host lacks or may lack, and 3 for broken files."""
     if item.problem:
         group = 3
     elif item.hardware == "any GPU":

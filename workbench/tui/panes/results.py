@@ -1,5 +1,5 @@
-"""Pane 4, Bench: the results with the newest first, and the highest tok/s that the memory bandwidth of the GPUs
-allows."""
+"""Pane 4, Bench: the results with the newest first, and the highest tok/s that the memory bandwidth
+of the GPUs allows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ TABLE_BESIDE_PLOT = 64
 ADVICE = 3  # findings below the table, at most; the table keeps half of the rows
 
 
-# word at the beginning of a column's head -> the value of a result in it, and whether the highest comes first
+# word at the beginning of a column's head -> the value of a result in it, and whether the highest
+# comes first
 ORDERS: Mapping[str, tuple[Callable[[BenchRow], Any], bool]] = {
     "#": (lambda row: row.id, True),
     "change": (lambda row: row.label, False),
@@ -46,20 +47,37 @@ def _newest_id(state: SessionState) -> int:
 
 class Results(Pane, PickList):
     NAME, TITLE, AREA = "results", "Bench", "bottom"
-    FIELDS = frozenset({"results", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"})
+    FIELDS = frozenset(
+        {"results", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"}
+    )
     KEYS = keys_of(
         "results",
         Key("enter", "detail", "show the result with its conditions", lambda c: c.results.show()),
-        Key("i", "advice", "show what limits the result, and which change would help", lambda c: c.advice.show()),
+        Key(
+            "i",
+            "advice",
+            "show what limits the result, and which change would help",
+            lambda c: c.advice.show(),
+        ),
         Key("a", "mark A", "mark the result as A", lambda c: c.results.mark("A")),
         Key("B", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
         Key("d", "delete", "delete the result", lambda c: c.results.delete()),
-        Key("e", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()),
+        Key(
+            "e", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()
+        ),
         Key("t", "plot", "plot the results", plot_results),
         Key(
-            "f", "filter", "show only results with these words: flags, notes, tags, dates", lambda c: c.search.results()
+            "f",
+            "filter",
+            "show only results with these words: flags, notes, tags, dates",
+            lambda c: c.search.results(),
         ),
-        Key("o", "order", "sort the results by the next column", lambda c: c.pane(Results).sort_by_next()),
+        Key(
+            "o",
+            "order",
+            "sort the results by the next column",
+            lambda c: c.pane(Results).sort_by_next(),
+        ),
         Key("n", "note", "edit the note and the tags of the result", lambda c: c.results.note()),
     )
     HINTS = ("enter", "a", "B", "n", "f")
@@ -67,8 +85,8 @@ class Results(Pane, PickList):
     BINDINGS = bindings_for(KEYS)
 
     class OlderWanted(Message):
-        """The message that the pane sends to the screen when the cursor is on the last result of the list, and older
-        results are stored."""
+        """The message that the pane sends to the screen when the cursor is on the last result of
+        the list, and older results are stored."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -84,12 +102,17 @@ class Results(Pane, PickList):
     @property
     def detail(self) -> str:
         column, highest = self.order
-        by = "" if self.order == NEWEST_FIRST else f"by {column}, {'highest' if highest else 'lowest'} first"
+        by = (
+            ""
+            if self.order == NEWEST_FIRST
+            else (f"by {column}, {'highest' if highest else 'lowest'} first")
+        )
         return "  ".join(filter(None, (f"/{self.search}" if self.search else self.badge, by)))
 
     @property
     def badge(self) -> str:
-        shown = len(self.session.state.results)  # 0 in the first frame, which does not wait for the results
+        # 0 in the first frame, which does not wait for the results
+        shown = len(self.session.state.results)
         return f"{shown}{'+' if self.session.results.has_older else ''}" if shown else ""
 
     @property
@@ -106,7 +129,8 @@ class Results(Pane, PickList):
         self._find("", controllers)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Move the focus from the search input to the list. The list stays filtered until the user presses escape."""
+        """Move the focus from the search input to the list. The list stays filtered until the user
+        presses escape."""
         self.lit = False
         self.screen.set_focus(self)
 
@@ -121,7 +145,8 @@ class Results(Pane, PickList):
 
     # the order
     def _sorted(self, state: SessionState) -> list[BenchRow]:
-        """Return the results in the chosen order. Results without a value in the column of that order come last."""
+        """Return the results in the chosen order. Results without a value in the column of that
+        order come last."""
         column, highest = self.order
         value = ORDERS[column][0]
         known = [row for row in state.results if value(row) is not None]
@@ -141,12 +166,14 @@ class Results(Pane, PickList):
         self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
     def head_clicked(self, x: int) -> None:
-        """Sort by the column whose title the user clicked at the cell `x` of the row. Titles are aligned right, so the
-        blanks left of a title belong to its column."""
+        """Sort by the column whose title the user clicked at the cell `x` of the row. Titles are
+        aligned right, so the blanks left of a title belong to its column."""
         text = self.drawn_text.splitlines()[self._head - 1]
         starts = {word: text.find(word) for word in ORDERS if word in text}
         last = {word: at + len(word) for word, at in starts.items()}
-        found = [word for word, end in sorted(last.items(), key=lambda item: item[1]) if x < end + 3]
+        found = [
+            word for word, end in sorted(last.items(), key=lambda item: item[1]) if x < end + 3
+        ]
         if "change" in last and starts["change"] <= x < starts.get("tok/s", x + 1) - 3:
             found = ["change"]
         if found:
@@ -172,8 +199,8 @@ class Results(Pane, PickList):
         ]
 
     def _plot_beside(self, width: int, height: int) -> list[Row]:
-        """Return the rows of the plot beside the table. Draw the plot again only if the results, the marks A and B, or
-        the size has changed."""
+        """Return the rows of the plot beside the table. Draw the plot again only if the results,
+        the marks A and B, or the size has changed."""
         marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
         key = (tuple((r.id, r.output_tok_s) for r in self.items), marks, width, height)
         if key != self._plotted:
@@ -198,9 +225,19 @@ class Results(Pane, PickList):
 
     def item_row(self, item: BenchRow, width: int) -> Row:
         state = self.state
-        mark = "A" if state and item.id == state.mark_a else "B" if state and item.id == state.mark_b else ""
+        mark = (
+            "A"
+            if state and item.id == state.mark_a
+            else "B"
+            if state and item.id == state.mark_b
+            else ""
+        )
         role = {"A": "a", "B": "b"}.get(mark, "text")
-        label = preset_name(item.label, item.engine) if item.label else f"{item.model} c{item.concurrency}"
+        label = (
+            preset_name(item.label, item.engine)
+            if item.label
+            else (f"{item.model} c{item.concurrency}")
+        )
         if item.simulated and not (state and state.simulated):
             label = f"SIM {label}"
         if item.tags:
@@ -209,9 +246,12 @@ class Results(Pane, PickList):
             label = f"x rejected {label}"
             role = "bad" if not mark else role
         elif item.requests_failed:
-            label = f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
+            label = (
+                f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
+            )
             role = "bad" if not mark else role
-        ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p99_ms, 0)}".replace(",", "")  # 10 cells for both
+        # 10 cells for both
+        ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p99_ms, 0)}".replace(",", "")
         values = (
             figure(item.output_tok_s),
             ttft,
@@ -229,9 +269,12 @@ class Results(Pane, PickList):
         return [*self._limit(width), *self._advice(width, height)]
 
     def _advice(self, width: int, height: int) -> list[Row]:
-        """Return rows with the most important findings of the advice on a result, one row for each finding. The result
-        is the newest one that has advice. The number of rows depends on `height`."""
-        newest = next((row for row in self.state.results if row.advice), None) if self.state else None
+        """Return rows with the most important findings of the advice on a result, one row for each
+        finding. The result is the newest one that has advice. The number of rows depends on
+        `height`."""
+        newest = (
+            next((row for row in self.state.results if row.advice), None) if self.state else None
+        )
         most = min(ADVICE, (height - 4) // 2)
         if newest is None or most < 1:
             return []
@@ -243,7 +286,11 @@ class Results(Pane, PickList):
         return rows
 
     def _limit(self, width: int) -> list[Row]:
-        ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None) if self.state else None
+        ceiling = (
+            next((row.ceiling for row in self.state.results if row.ceiling), None)
+            if self.state
+            else None
+        )
         if ceiling is None:
             return []
         limit = f"{figure(ceiling.tok_s)} tok/s (#{ceiling.result_id}, {ceiling.basis})"
@@ -253,16 +300,30 @@ class Results(Pane, PickList):
         text = f" {share * 100:.0f} % of {limit}"
         cells = max(12, min(30, width - 6 - len(text)))
         values = cut(text, width - 6 - cells)
-        return [(("limit ", "dim"), (gauge(share, cells), "good"), (values, "bad" if share > 1.0 else "text"))]
+        return [
+            (
+                ("limit ", "dim"),
+                (gauge(share, cells), "good"),
+                (values, "bad" if share > 1.0 else "text"),
+            )
+        ]
 
     def empty_rows(self, width: int) -> list[Row]:
         server = self.state.server if self.state else None
         if self.search:
-            return paragraph(f"No result contains “{self.search}”. Press esc to see all.", width, "dim")
+            return paragraph(
+                f"No result contains “{self.search}”. Press esc to see all.", width, "dim"
+            )
         if self.state and (self.state.bench.running or self.state.bench.queued):
-            return paragraph("No results yet. The first one appears here when its benchmark ends.", width, "dim")
+            return paragraph(
+                "No results yet. The first one appears here when its benchmark ends.", width, "dim"
+            )
         if server is not None and server.state is ServerState.READY:
             return paragraph("No results yet. Press b to run a quick benchmark.", width, "dim")
         if server is not None and server.state is ServerState.STARTING:
-            return paragraph("No results yet. Press b to benchmark the server when it is READY.", width, "dim")
-        return paragraph("No results yet. Press s to start the server, then b to benchmark it.", width, "dim")
+            return paragraph(
+                "No results yet. Press b to benchmark the server when it is READY.", width, "dim"
+            )
+        return paragraph(
+            "No results yet. Press s to start the server, then b to benchmark it.", width, "dim"
+        )

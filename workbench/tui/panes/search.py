@@ -1,4 +1,5 @@
-"""The search input above a pane. While the user types, the up and down keys move the cursor of the pane's list."""
+"""The search input above a pane. While the user types, the up and down keys move the cursor of the
+pane's list."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class SearchEntry(Entry):
     ]
 
     def __init__(self, search: Search) -> None:
-        super().__init__(placeholder=search.pane.SEARCH, on_change=lambda text: search.changed(search.pane, text))
+        super().__init__(
+            placeholder=search.pane.SEARCH, on_change=lambda text: search.changed(search.pane, text)
+        )
         self.search = search
 
     def action_list(self, by: int) -> None:
@@ -43,8 +46,8 @@ class SearchEntry(Entry):
 
 
 class Search(Horizontal):
-    """The row with the search input of a pane. It calls `changed` after each edit, `entered` on enter and `left` on
-    escape, before the next key is handled."""
+    """The row with the search input of a pane. It calls `changed` after each edit, `entered` on
+    enter and `left` on escape, before the next key is handled."""
 
     def __init__(
         self,

@@ -13,7 +13,19 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.session.state import Notice, PlanView, SessionState
 from workbench.tui.bindings import SHOWN, Key, footer_keys
-from workbench.tui.cells import Painted, Row, Run, beside, cut, fit, joined, paragraph, row_width, spread, width_of
+from workbench.tui.cells import (
+    Painted,
+    Row,
+    Run,
+    beside,
+    cut,
+    fit,
+    joined,
+    paragraph,
+    row_width,
+    spread,
+    width_of,
+)
 from workbench.tui.glyphs import LEVELS, G
 
 if TYPE_CHECKING:
@@ -22,10 +34,20 @@ if TYPE_CHECKING:
     from workbench.tui.pages.base import Page
 
 LEADING_KEYS = 5  # of the situation and of the only pane, so that ? has room beside them
-FIRST = (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "what is this"))
+FIRST = (
+    ("p", "pick a preset"),
+    ("s", "start its server"),
+    ("b", "benchmark"),
+    ("?", "what is this"),
+)
 COMMAND_KEYS: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
 FEWER_COMMAND_KEYS: Row = (("   v ", "key"), ("more", "dim"))
-FIRST_WITHOUT_GPU = (("D", "demo without a GPU"), ("h", "another host"), ("p", "pick a preset"), ("?", "what is this"))
+FIRST_WITHOUT_GPU = (
+    ("D", "demo without a GPU"),
+    ("h", "another host"),
+    ("p", "pick a preset"),
+    ("?", "what is this"),
+)
 
 
 class TabRow(Painted):
@@ -60,7 +82,8 @@ class TabRow(Painted):
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
-    """Return the text with one style at the position `offset` of `rows`; "" if `offset` is None or outside the rows."""
+    """Return the text with one style at the position `offset` of `rows`; "" if `offset` is None or
+    outside the rows."""
     if offset is None or not 0 <= offset.y < len(rows):
         return ""
     end = 0
@@ -87,7 +110,10 @@ class CommandBar(Painted):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         plan = self.state.plan if self.state else None
         if self.state is not None and self.state.host.replay is not None:
-            return [(("$ ", "strong"), ("a recording: nothing can be started or changed here", "dim")), ()]
+            return [
+                (("$ ", "strong"), ("a recording: nothing can be started or changed here", "dim")),
+                (),
+            ]
         if plan is None:
             missing = self.state is not None and bool(self.state.host.telemetry_problem)
             return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, missing)]
@@ -99,8 +125,8 @@ class CommandBar(Painted):
 
     @staticmethod
     def _command(command: Command, width: int) -> Row:
-        """Return the shell command in one row. If it is longer than `width`, the environment variables are replaced by
-        their number, and the end is cut."""
+        """Return the shell command in one row. If it is longer than `width`, the environment
+        variables are replaced by their number, and the end is cut."""
         line, count = command.shell(), ""
         if len(line) > width - 2 and command.env:
             line, count = replace(command, env={}).shell(), f"[{len(command.env)} env] "
@@ -108,15 +134,26 @@ class CommandBar(Painted):
 
     @staticmethod
     def _checks(plan: PlanView, width: int) -> Row:
-        """Return a row with the number of errors and warnings, the memory estimate, the first error and, at the right,
-        key hints. If the row is longer than `width`, first the key hints and then the estimate are shortened."""
+        """Return a row with the number of errors and warnings, the memory estimate, the first error
+        and, at the right, key hints. If the row is longer than `width`, first the key hints and
+        then the estimate are shortened."""
         errors = [f for f in plan.findings if f.level is Level.ERROR]
         warnings = [f for f in plan.findings if f.level is Level.WARN]
-        warned = ("! " + count_of(len(warnings), "warning"), "warn") if warnings else ("0 warnings", "dim")
+        warned = (
+            ("! " + count_of(len(warnings), "warning"), "warn")
+            if warnings
+            else ("0 warnings", "dim")
+        )
         problems: list[Run] = [(f.text, "bad") for f in errors[:1]]
         if plan.installed_problem:
-            problems.insert(0, (f"! {plan.installed_problem.partition(';')[0]} (2 e: its program)", "warn"))
-        role = "warn" if plan.memory and any(f.text.startswith(plan.memory) for f in warnings) else "text"
+            problems.insert(
+                0, (f"! {plan.installed_problem.partition(';')[0]} (2 e: its program)", "warn")
+            )
+        role = (
+            "warn"
+            if plan.memory and any(f.text.startswith(plan.memory) for f in warnings)
+            else "text"
+        )
         sizes = [
             (memory, good, keys)
             for memory in (_estimates(plan.memory) if plan.memory and not errors else ("",))
@@ -137,10 +174,12 @@ class CommandBar(Painted):
 
 
 def _estimates(text: str) -> tuple[str, ...]:
-    """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest form has only the
-    amount of memory."""
+    """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest
+    form has only the amount of memory."""
     brief = text.partition(" (")[0]
-    return tuple(dict.fromkeys((text, brief, brief.replace("full-length ", ""), brief.partition(", ")[0])))
+    return tuple(
+        dict.fromkeys((text, brief, brief.replace("full-length ", ""), brief.partition(", ")[0]))
+    )
 
 
 def _first_keys(width: int, without_gpu: bool) -> Row:
@@ -151,21 +190,26 @@ def _first_keys(width: int, without_gpu: bool) -> Row:
 
 
 def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
-    """Return a message with its next step below it. If both take more than `most` rows, the message is cut."""
+    """Return a message with its next step below it. If both take more than `most` rows, the message
+    is cut."""
     sign, role = LEVELS[notice.level]
     room = max(10, width - 2)
     lines = paragraph(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
-    after = paragraph(f"next: {notice.next_step}", room, "text", "      ") if notice.next_step else []
+    after = (
+        paragraph(f"next: {notice.next_step}", room, "text", "      ") if notice.next_step else []
+    )
     if most is not None and len(lines) + len(after) > most:
         after = after[: most - 1]
         lines = lines[: most - len(after)]
         lines[-1] = (*fit(lines[-1], room - 1), (G.more, "text"))
-    return beside(f"{sign} ", "good" if notice.level in (Level.HINT, Level.INFO) else role, [*lines, *after])
+    return beside(
+        f"{sign} ", "good" if notice.level in (Level.HINT, Level.INFO) else role, [*lines, *after]
+    )
 
 
 class NoticeBar(Painted):
-    """A message with its next step. The row is hidden while there is no message, and the escape key removes the
-    message."""
+    """A message with its next step. The row is hidden while there is no message, and the escape key
+    removes the message."""
 
     GROUND = "bar"
     MOST_ROWS = 4
@@ -196,8 +240,9 @@ class NoticeBar(Painted):
 
 
 class Footer(Painted):
-    """The row of keys: first those of the open page, then as many keys of the main screen as fit, the most needed ones
-    first. The last one is always the key of the palette, the list of all actions."""
+    """The row of keys: first those of the open page, then as many keys of the main screen as fit,
+    the most needed ones first. The last one is always the key of the palette, the list of all
+    actions."""
 
     GROUND = "bar"
 
@@ -208,29 +253,35 @@ class Footer(Painted):
         self._pane: tuple[Key, ...] = ()  # of the only visible pane
 
     def show_first(self, keys: Sequence[Key]) -> None:
-        """Show these keys before the other keys of the main screen, because the user most likely needs them next."""
+        """Show these keys before the other keys of the main screen, because the user most likely
+        needs them next."""
         if tuple(keys) != self._first:
             self._first = tuple(keys)
             self.repaint()
 
     def show_pane(self, keys: Sequence[Key]) -> None:
-        """Show the keys of the visible pane. Only a small terminal needs this, because it shows one pane without a
-        border. `keys` is () if several panes are visible."""
+        """Show the keys of the visible pane. Only a small terminal needs this, because it shows one
+        pane without a border. `keys` is () if several panes are visible."""
         if tuple(keys) != self._pane:
             self._pane = tuple(keys)
             self.repaint()
 
     def show(self, page: Page | None) -> None:
-        """Show the keys of the open page `page` and those of the main screen. For None, no page is open, so show only
-        the keys of the main screen."""
+        """Show the keys of the open page `page` and those of the main screen. For None, no page is
+        open, so show only the keys of the main screen."""
         if page is not None or page is not self.page:
             self.page = page
             self.repaint()
 
     def _keys(self) -> list[tuple[str, str, str]]:
-        """Return every key to show as (key as printed, label, id), the most important key first. The id identifies the
-        key in the table of keys. For a key of the open page, it is the name by which Textual knows the key."""
-        own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
+        """Return every key to show as (key as printed, label, id), the most important key first.
+        The id identifies the key in the table of keys. For a key of the open page, it is the name
+        by which Textual knows the key."""
+        own = (
+            {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}}
+            if self.page
+            else {}
+        )
         hidden = ("q", *self.page.OWN) if self.page else ()
         pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]
         listed = {k.key: k for k in (*self._first, *pane, *footer_keys())}
@@ -254,7 +305,11 @@ class Footer(Painted):
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()
         found = next(
-            (name for key, word, name in (*self._keys(), ("^p", "palette", "screen ctrl+p")) if said in (key, word)),
+            (
+                name
+                for key, word, name in (*self._keys(), ("^p", "palette", "screen ctrl+p"))
+                if said in (key, word)
+            ),
             None,
         )
         of_page = found and self.page and await self.app.run_action(f"press('{found}')", self.page)

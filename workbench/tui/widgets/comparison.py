@@ -1,4 +1,5 @@
-"""The rows of a comparison: the two results, their differences, and each metric with its change and verdict."""
+"""The rows of a comparison: the two results, their differences, and each metric with its change and
+verdict."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ FIRST = (
 
 
 def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
-    """Return rows of the whole comparison. If `height` leaves too few rows for one row per difference, the differences
-    share one row, and are listed one by one at the end."""
+    """Return rows of the whole comparison. If `height` leaves too few rows for one row per
+    difference, the differences share one row, and are listed one by one at the end."""
     rows = _heading(comparison, width, height)
     single = all(m.interval_pct is None for m in comparison.metrics)
     said = (f"{SINGLE}: no interval" if width >= SINGLE_WIDTH else SINGLE) if single else ""
@@ -65,8 +66,8 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
 
 
 def _differences(comparison: Comparison) -> list[str]:
-    """Return the differences between the conditions of the two results as texts. Differences in the preset and in the
-    port come last, because they matter least."""
+    """Return the differences between the conditions of the two results as texts. Differences in the
+    preset and in the port come last, because they matter least."""
     chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
     return [_difference(d) for d in chosen]
 
@@ -78,17 +79,23 @@ def _difference(d: Mapping[str, Any]) -> str:
 
 
 def _listed_first(texts: Sequence[str], height: int) -> bool:
-    """Return whether a pane of `height` rows is high enough to show each of the differences `texts` in a row of its
-    own, above the table of metrics."""
+    """Return whether a pane of `height` rows is high enough to show each of the differences `texts`
+    in a row of its own, above the table of metrics."""
     return len(texts) + 14 <= height
 
 
 def _heading(comparison: Comparison, width: int, height: int) -> list[Row]:
-    """Return rows with the two results and the differences between their conditions. If there is no room for one row
-    per difference, all differences share one row."""
+    """Return rows with the two results and the differences between their conditions. If there is no
+    room for one row per difference, all differences share one row."""
     texts = _differences(comparison)
     count = count_of(len(texts), "difference")
-    head: Row = (("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), ("B ", "b"), (f"#{comparison.b}", "b"))
+    head: Row = (
+        ("A ", "a"),
+        (f"#{comparison.a}", "a"),
+        (" vs ", "dim"),
+        ("B ", "b"),
+        (f"#{comparison.b}", "b"),
+    )
     if comparison.simulated:
         head += (("  SIMULATED", "warnb"),)
     if not comparison.like_for_like:
@@ -117,8 +124,8 @@ def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> s
 
 
 def _sizes(width: int) -> tuple[int, int, int]:
-    """Return the widths in cells of three columns of the table: the name of a metric, its value (one such column for
-    each result), and its change."""
+    """Return the widths in cells of three columns of the table: the name of a metric, its value
+    (one such column for each result), and its change."""
     return (18, 10, 16) if width >= 66 else (14, 7, 14)
 
 
@@ -128,7 +135,9 @@ def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
     change = NA if metric.change_pct is None else f"{metric.change_pct:+.1f}%"
     if metric.interval_pct is not None:
         change += f" {G.plus_minus}{half_width(metric.interval_pct)}"
-    word, role = VERDICTS.get(metric.verdict, ("" if single and metric.verdict == SINGLE else metric.verdict, "dim"))
+    word, role = VERDICTS.get(
+        metric.verdict, ("" if single and metric.verdict == SINGLE else metric.verdict, "dim")
+    )
     label, size, changed = _sizes(width)
     return (
         (pad(short_title(metric.metric, metric.unit), label), "text"),

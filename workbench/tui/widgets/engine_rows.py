@@ -1,4 +1,5 @@
-"""The rows below the GPUs in the telemetry strip: metrics of the selected server's engine, with the same time axis."""
+"""The rows below the GPUs in the telemetry strip: metrics of the selected server's engine, with the
+same time axis."""
 
 from __future__ import annotations
 
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
     from workbench.model.engine_live import EngineView
     from workbench.session.state import SessionState
 
-TALL_ROWS, TWO_LINES_ROWS = 50, 34  # rows of the terminal from which graphs are higher, or have a second line
+# rows of the terminal from which graphs are higher, or have a second line
+TALL_ROWS, TWO_LINES_ROWS = 50, 34
 ONE_ROW_LABEL = 12  # cells in front of a graph that are enough for a label and its value in one row
-LOOK_BACK = (10, 2880)  # length and number of the cells that the first scale is computed from: 8 hours
+# length and number of the cells that the first scale is computed from: 8 hours
+LOOK_BACK = (10, 2880)
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of the engine. `short` is its label if the graph is one row high. `fields` are fields of the history, of
-    which the graph shows the sum, and `text` makes a text of their present values. `top` is the upper end of the scale,
-    or None for a scale that grows with the values."""
+    """A metric of the engine. `short` is its label if the graph is one row high. `fields` are
+    fields of the history, of which the graph shows the sum, and `text` makes a text of their
+    present values. `top` is the upper end of the scale, or None for a scale that grows with the
+    values."""
 
     label: str
     short: str
@@ -38,10 +42,16 @@ class _Metric:
 
 
 def _tokens(values: Sequence[float]) -> str:
-    """Return the first of `values`, a number of tokens per second, as text of at most 5 cells, such as "1,234" or
-    "12.3k"."""
+    """Return the first of `values`, a number of tokens per second, as text of at most 5 cells, such
+    as "1,234" or "12.3k"."""
     value = values[0]
-    return f"{value:,.0f}" if value < 9_999.5 else f"{value / 1e3:.1f}k" if value < 99_950 else f"{value / 1e3:.0f}k"
+    return (
+        f"{value:,.0f}"
+        if value < 9_999.5
+        else f"{value / 1e3:.1f}k"
+        if value < 99_950
+        else f"{value / 1e3:.0f}k"
+    )
 
 
 def _percent(values: Sequence[float]) -> str:
@@ -67,8 +77,8 @@ _SECOND = (
 
 
 class EngineRows:
-    """The graphs of the engine's metrics, in the same columns as the graphs of the GPUs. The scale of a metric without
-    a fixed upper end grows, but never shrinks."""
+    """The graphs of the engine's metrics, in the same columns as the graphs of the GPUs. The scale
+    of a metric without a fixed upper end grows, but never shrinks."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -76,8 +86,8 @@ class EngineRows:
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
     def height(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
-        """Return how many rows the engine's graphs need: 0 if no server is selected, and 1 if the engine's metrics
-        cannot be read."""
+        """Return how many rows the engine's graphs need: 0 if no server is selected, and 1 if the
+        engine's metrics cannot be read."""
         if state.engine is None:
             return 0
         value_behind = bool(columns.after[0])
@@ -91,8 +101,8 @@ class EngineRows:
         return 1 if state.engine.problem is not None else self._lines * self._each
 
     def rows(self, state: SessionState, window: Window, columns: Columns, width: int) -> list[Row]:
-        """Return the rows with the engine's graphs and, as text, the present values. While there is a time cursor, the
-        texts are the values at the cursor."""
+        """Return the rows with the engine's graphs and, as text, the present values. While there is
+        a time cursor, the texts are the values at the cursor."""
         view = state.engine
         if view is None:
             return []
@@ -102,12 +112,20 @@ class EngineRows:
         rows: list[Row] = []
         for number, line in enumerate((_FIRST, self._second(view))[: self._lines]):
             metrics = line[: columns.count]
-            graphs = [self._graph(metric, view, window, short=self._each == 1) for metric in metrics]
+            graphs = [
+                self._graph(metric, view, window, short=self._each == 1) for metric in metrics
+            ]
             if columns.after[0]:  # one row: the first label begins in front of its column
-                title = f"{cut(view.title, columns.lead - 7)} " if not number and columns.lead >= 20 else ""
+                title = (
+                    (f"{cut(view.title, columns.lead - 7)} ")
+                    if not number and columns.lead >= 20
+                    else ""
+                )
                 text = (title + graphs[0].label).ljust(columns.lead) if graphs else ""
                 graphs[:1] = [replace(graph, label=text[columns.lead :]) for graph in graphs[:1]]
-                rows += columns.line(graphs, 1, ((text[: columns.lead], "dim"),), window.cursor_column)
+                rows += columns.line(
+                    graphs, 1, ((text[: columns.lead], "dim"),), window.cursor_column
+                )
             else:
                 name, _, port = view.title.rpartition(" ")
                 lead = ((name, "title"), (port, "dim")) if not number and columns.lead >= 6 else ()
@@ -115,15 +133,22 @@ class EngineRows:
         return rows
 
     def _second(self, view: EngineView) -> Sequence[_Metric]:
-        """Return those metrics for the second line of graphs that the engine reports now or has reported earlier."""
-        return [m for m in _SECOND if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)]
+        """Return those metrics for the second line of graphs that the engine reports now or has
+        reported earlier."""
+        return [
+            m
+            for m in _SECOND
+            if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)
+        ]
 
     def _graph(self, metric: _Metric, view: EngineView, window: Window, *, short: bool) -> Graph:
         cells = self._cells(metric, window.end_s, window.cell_s, window.count)
         values = [view.values.get(field) for field in metric.fields]
         if window.cursor is not None:
             at_s = (window.cursor + 0.5) * window.cell_s
-            values = [self._history.cells((ENGINE, f), at_s, window.cell_s, 1)[0] for f in metric.fields]
+            values = [
+                self._history.cells((ENGINE, f), at_s, window.cell_s, 1)[0] for f in metric.fields
+            ]
         known = [value for value in values if value is not None]
         text = metric.text(known) if len(known) == len(values) else NA
         waits = metric.fields[-1] == "waiting" and len(known) == 2 and known[1] > 0
@@ -132,14 +157,19 @@ class EngineRows:
         return Graph(label, text, cells, self._top(metric, cells), value_role=role)
 
     def _cells(self, metric: _Metric, end_s: float, cell_s: int, count: int) -> list[float | None]:
-        several = [self._history.cells((ENGINE, field), end_s, cell_s, count) for field in metric.fields]
+        several = [
+            self._history.cells((ENGINE, field), end_s, cell_s, count) for field in metric.fields
+        ]
         if len(several) == 1:
             return several[0]
-        return [None if None in cell else sum(v for v in cell if v is not None) for cell in zip(*several, strict=True)]
+        return [
+            None if None in cell else sum(v for v in cell if v is not None)
+            for cell in zip(*several, strict=True)
+        ]
 
     def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
-        """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest value so far,
-        rounded up so that the scale seldom changes."""
+        """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest
+        value so far, rounded up so that the scale seldom changes."""
         if metric.top is not None:
             return metric.top
         if metric.label not in self._tops:

@@ -1,4 +1,5 @@
-"""An input of one line. Its keys act at once and in order, and its cursor does not blink, which saves traffic."""
+"""An input of one line. Its keys act at once and in order, and its cursor does not blink, which
+saves traffic."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ LINE_END = "\N{SYMBOL FOR NEWLINE}"
 
 
 class Entry(Input):
-    """Textual's Input, but it calls functions instead of posting messages. Therefore a page that `on_submit` opens
-    exists before the next key is handled."""
+    """Textual's Input, but it calls functions instead of posting messages. Therefore a page that
+    `on_submit` opens exists before the next key is handled."""
 
     DEFAULT_CSS = """
     Entry { border: none; height: 1; padding: 0 0; background: $wb-bar; color: $wb-text; width: 1fr; }
@@ -37,10 +38,18 @@ class Entry(Input):
         secret: bool = False,
         lines: bool = False,
     ) -> None:
-        """`on_submit` is called on enter, and `on_change` after each edit. With `select`, the first typed key replaces
-        the value, and with `secret`, the value is shown as dots. With `lines`, a pasted text keeps all its lines,
-        joined by a visible sign; otherwise only its first line is pasted."""
-        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False, password=secret)
+        """`on_submit` is called on enter, and `on_change` after each edit. With `select`, the first
+        typed key replaces the value, and with `secret`, the value is shown as dots. With `lines`, a
+        pasted text keeps all its lines, joined by a visible sign; otherwise only its first line is
+        pasted."""
+        super().__init__(
+            value,
+            placeholder=placeholder,
+            id=id,
+            compact=True,
+            select_on_focus=False,
+            password=secret,
+        )
         self.cursor_blink = False
         self.submit, self.change, self.select, self.lines = on_submit, on_change, select, lines
 

@@ -1,5 +1,5 @@
-"""The rows of an experiment's page: the arms A and B, the verdict, each pair and metric as an interval on a common
-axis, and the runs."""
+"""The rows of an experiment's page: the arms A and B, the verdict, each pair and metric as an
+interval on a common axis, and the runs."""
 
 from __future__ import annotations
 
@@ -40,9 +40,23 @@ RUNS = {
     "dropped": "- out",
     "discarded": "- first",
 }
-RUN_ROLES = {"done": "good", "failed": "bad", "planned": "dim", "dropped": "dim", "discarded": "dim"}
+RUN_ROLES = {
+    "done": "good",
+    "failed": "bad",
+    "planned": "dim",
+    "dropped": "dim",
+    "discarded": "dim",
+}
 CHANGE = 16  # cells of a change with its interval
-SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean", "power_w")
+SHOWN = (
+    "output_tok_s",
+    "tok_per_joule",
+    "ttft_ms.p50",
+    "ttft_ms.p99",
+    "itl_ms.mean",
+    "tpot_ms.mean",
+    "power_w",
+)
 
 
 def gpu_words(gpu: GpuSettings) -> list[str]:
@@ -51,9 +65,13 @@ def gpu_words(gpu: GpuSettings) -> list[str]:
 
 
 def arm_words(arm: Arm) -> list[str]:
-    """Return an arm as the words of the experiment's form: "@PRESET", "flag=value", "-flag" (unset), "$NAME=value" and
-    "gpu.SETTING=value"."""
-    target = [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"] if arm.target else []
+    """Return an arm as the words of the experiment's form: "@PRESET", "flag=value", "-flag"
+    (unset), "$NAME=value" and "gpu.SETTING=value"."""
+    target = (
+        [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"]
+        if arm.target
+        else []
+    )
     return [
         *target,
         *arm.sets,
@@ -64,10 +82,16 @@ def arm_words(arm: Arm) -> list[str]:
 
 
 def experiment_rows(
-    e: Experiment, width: int, *, left_s: float | None = None, now: str = "", trail: Trail | None = None
+    e: Experiment,
+    width: int,
+    *,
+    left_s: float | None = None,
+    now: str = "",
+    trail: Trail | None = None,
 ) -> list[Row]:
-    """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and `now` is the
-    progress of the running benchmark as text. `trail` has the confidence interval after each completed pair."""
+    """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and
+    `now` is the progress of the running benchmark as text. `trail` has the confidence interval
+    after each completed pair."""
     rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
@@ -85,23 +109,36 @@ def design_text(e: Experiment) -> str:
     spec, bench = e.spec, e.spec.bench
     count = count_of(spec.pairs, "pair")
     if spec.until_pct is not None:
-        count = f"until {short_title(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} %, at most {count}"
+        count = (
+            f"until {short_title(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} "
+            f"%, at most {count}"
+        )
     words = {
         "concurrency": "stream",
         "requests": "request",
         "input_tokens": "prompt token",
         "max_tokens": "output token",
     }
-    load = ", ".join(count_of(bench[name], word) for name, word in words.items() if bench.get(name) is not None)
+    load = ", ".join(
+        count_of(bench[name], word) for name, word in words.items() if bench.get(name) is not None
+    )
     restart = "the server restarts for every run" if e.restarts else "the server stays up"
-    warm = f", started within {spec.match_temperature_c:g} C" if spec.match_temperature_c is not None else ""
-    on = f"; on twins, host 1 {spec.twins[0]} and host 2 {spec.twins[1]}, swapped in half of them" if spec.twins else ""
+    warm = (
+        (f", started within {spec.match_temperature_c:g} C")
+        if spec.match_temperature_c is not None
+        else ""
+    )
+    on = (
+        (f"; on twins, host 1 {spec.twins[0]} and host 2 {spec.twins[1]}, swapped in half of them")
+        if spec.twins
+        else ""
+    )
     return f"{count} in {e.order}{on}; {restart}{warm}" + (f"; each run {load}" if load else "")
 
 
 def doing_text(e: Experiment, doing: str) -> str:
-    """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64"; "" if no run is.
-    `doing` is the progress of the running benchmark as text."""
+    """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64";
+    "" if no run is. `doing` is the progress of the running benchmark as text."""
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
     if now is None or e.state != "running":
         return e.phase if e.state == "running" else ""
@@ -117,7 +154,9 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
     if text := doing_text(e, doing):
         left.append((f"  {text}", "text"))
     elif e.state in ("stopped", "failed"):
-        left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; press R to resume", "text"))
+        left.append(
+            (f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; press R to resume", "text")
+        )
     right: list[tuple[str, str]] = []
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
@@ -140,7 +179,11 @@ def _verdict(e: Experiment, width: int) -> list[Row]:
         need = "an interval needs two pairs"
         rows += paragraph(f"{have} of {e.spec.pairs} pairs: no claim yet, {need}.", width, "text")
     else:
-        rows += paragraph(f"{e.pairs_done} of {e.spec.pairs} pairs: the interval below still narrows.", width, "text")
+        rows += paragraph(
+            f"{e.pairs_done} of {e.spec.pairs} pairs: the interval below still narrows.",
+            width,
+            "text",
+        )
     if tested := sentence(e):
         rows += paragraph(f"the advice: {tested}", width)
     if e.smallest_pct is not None:
@@ -155,8 +198,8 @@ def _primary(e: Experiment) -> MetricChange | None:
 
 
 def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
-    """Return (pair number, value of A, value of B) for each complete pair. The values are those of the metric that
-    decides the experiment."""
+    """Return (pair number, value of A, value of B) for each complete pair. The values are those of
+    the metric that decides the experiment."""
     by: dict[int, dict[str, float]] = {}
     for run in e.runs:
         if run.state == "done" and run.value is not None:
@@ -167,14 +210,16 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 def _metrics(e: Experiment) -> list[MetricChange]:
     found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
     order = dict.fromkeys((e.spec.metric, *FIRST))
-    ranked = sorted(found, key=lambda m: list(order).index(m.metric) if m.metric in order else len(order))
+    ranked = sorted(
+        found, key=lambda m: list(order).index(m.metric) if m.metric in order else len(order)
+    )
     return [m for m in ranked if m.metric == e.spec.metric or m.metric in SHOWN]
 
 
 @dataclass(frozen=True, slots=True)
 class _PairTable:
-    """The layout of a table of pairs and metrics: the widths in cells of name, value and verdict, and the axis on which
-    the table draws changes with their confidence intervals."""
+    """The layout of a table of pairs and metrics: the widths in cells of name, value and verdict,
+    and the axis on which the table draws changes with their confidence intervals."""
 
     name: int
     value: int
@@ -199,14 +244,20 @@ class _PairTable:
         verdict: Run = ("", "dim"),
         drawn: str = "",
     ) -> Row:
-        """Return a row of the table: name, values of A and B, change in percent, interval, verdict. `half` is half the
-        width of the interval in percentage points, None without an interval. `drawn` is the role of the interval's bar,
-        by default `role`."""
+        """Return a row of the table: name, values of A and B, change in percent, interval, verdict.
+        `half` is half the width of the interval in percentage points, None without an interval.
+        `drawn` is the role of the interval's bar, by default `role`."""
         text = pad(name, self.name) + "".join(pad(value, self.value, True) for value in values)
         width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
         changed = pad(f"{change:+.1f} %", 9, True) + pad(width, CHANGE - 9)
         judged = role if verdict[1] == "dim" else verdict[1]
-        return ((text, role), (changed, judged), ("  ", "text"), *bar(self.axis, change, half, drawn or role), verdict)
+        return (
+            (text, role),
+            (changed, judged),
+            ("  ", "text"),
+            *bar(self.axis, change, half, drawn or role),
+            verdict,
+        )
 
     def metric_row(self, m: MetricChange, chosen: bool) -> Row:
         word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
@@ -216,13 +267,20 @@ class _PairTable:
         drawn = role if role != "dim" else "text"
         name, values = short_title(m.metric, m.unit), (figure(m.a), figure(m.b))
         return self.row(
-            name, values, m.change_pct or 0.0, m.interval_pct, "strong" if chosen else "text", verdict, drawn
+            name,
+            values,
+            m.change_pct or 0.0,
+            m.interval_pct,
+            "strong" if chosen else "text",
+            verdict,
+            drawn,
         )
 
 
 def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return the table of an experiment. It has a row for each pair and for each metric. From `trail` it also has a row
-    for each earlier confidence interval of the metric that decides the experiment."""
+    """Return the table of an experiment. It has a row for each pair and for each metric. From
+    `trail` it also has a row for each earlier confidence interval of the metric that decides the
+    experiment."""
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
@@ -234,7 +292,9 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
     rows = [table.head(short_title(e.spec.metric))]
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
-        name_of = f"pair {pair + 1}" + (" swap" if e.spec.twins and twins.swapped(e.spec, pair) else "")
+        name_of = f"pair {pair + 1}" + (
+            " swap" if e.spec.twins and twins.swapped(e.spec, pair) else ""
+        )
         rows.append(table.row(name_of, (figure(a), figure(b)), change, None, "dim"))
     for count, (change, half) in sorted(trail.items()):
         if count < e.pairs_done:
@@ -246,21 +306,24 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
-    """Return the row with the difference between the two hosts of an experiment on twins, which are hosts of the same
-    type. The column of A has the mean of the first host, and the column of B that of the second host. Return [] for an
-    experiment on one host."""
+    """Return the row with the difference between the two hosts of an experiment on twins, which are
+    hosts of the same type. The column of A has the mean of the first host, and the column of B that
+    of the second host. Return [] for an experiment on one host."""
     machine = e.comparison.machine if e.comparison is not None else None
     if machine is None or machine.change_pct is None:
         return []
     values = (figure(machine.a), figure(machine.b))
     head = pad("host", table.name) + pad("1", table.value, True) + pad("2", table.value, True)
-    return [((head, "head"),), table.row("machine", values, machine.change_pct, machine.interval_pct, "text")]
+    return [
+        ((head, "head"),),
+        table.row("machine", values, machine.change_pct, machine.interval_pct, "text"),
+    ]
 
 
 def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return a row for each number of completed pairs, with the change of the metric that decides the experiment and
-    its confidence interval. All rows share one axis, so that the user sees the interval become narrower. Return [] if
-    no pair is complete."""
+    """Return a row for each number of completed pairs, with the change of the metric that decides
+    the experiment and its confidence interval. All rows share one axis, so that the user sees the
+    interval become narrower. Return [] if no pair is complete."""
     primary = _primary(e)
     if primary is None or primary.change_pct is None:
         return []
@@ -268,10 +331,15 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
     now = (primary.change_pct, primary.interval_pct)
     name = 10
     axis = axis_for([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
-    rows: list[Row] = [((pad(short_title(e.spec.metric), name + CHANGE + 2) + axis.head(), "head"),)]
+    rows: list[Row] = [
+        ((pad(short_title(e.spec.metric), name + CHANGE + 2) + axis.head(), "head"),)
+    ]
     role = VERDICTS.get(primary.verdict, ("", "strong"))[1]
     role = role if role != "dim" else "strong"
-    for count, (change, half), its in (*((n, s, "faint") for n, s in spans.items()), (e.pairs_done, now, role)):
+    for count, (change, half), its in (
+        *((n, s, "faint") for n, s in spans.items()),
+        (e.pairs_done, now, role),
+    ):
         said = f"{change:+.1f} %" + ("" if half is None else f" {G.plus_minus}{half_width(half)}")
         rows.append(
             (
@@ -284,8 +352,9 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
-    """Return the runs so far and, while the experiment is running, the planned runs. If the experiment ends when its
-    confidence interval is narrow enough, only the runs of the next pair count as planned."""
+    """Return the runs so far and, while the experiment is running, the planned runs. If the
+    experiment ends when its confidence interval is narrow enough, only the runs of the next pair
+    count as planned."""
     if e.state != "running":
         return e.runs
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
@@ -302,15 +371,15 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
-    """Return (number of completed runs, number of completed and planned runs). Runs that the experiment has dropped or
-    discarded are not counted."""
+    """Return (number of completed runs, number of completed and planned runs). Runs that the
+    experiment has dropped or discarded are not counted."""
     runs = [r for r in all_runs(e) if r.state not in ("dropped", "discarded")]
     return sum(r.state == "done" for r in runs), len(runs)
 
 
 def _runs(e: Experiment, width: int) -> list[Row]:
-    """Return the table of the runs, with one column for each run. If the columns are wider than `width`, the table
-    continues below."""
+    """Return the table of the runs, with one column for each run. If the columns are wider than
+    `width`, the table continues below."""
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []
@@ -320,16 +389,23 @@ def _runs(e: Experiment, width: int) -> list[Row]:
         lines: list[tuple[str, list[Run]]] = [
             ("run", [(f"{r.place + 1} {r.arm}", r.arm.lower()) for r in part]),
             ("", [(RUNS.get(r.state, r.state), RUN_ROLES.get(r.state, "warn")) for r in part]),
-            (short_title(e.spec.metric), [(figure(r.value) if r.value is not None else "", "text") for r in part]),
+            (
+                short_title(e.spec.metric),
+                [(figure(r.value) if r.value is not None else "", "text") for r in part],
+            ),
             ("took", [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]),
         ]
         if e.spec.twins:
-            numbers = [str(e.spec.twins.index(r.host) + 1) if r.host in e.spec.twins else "" for r in part]
+            numbers = [
+                str(e.spec.twins.index(r.host) + 1) if r.host in e.spec.twins else "" for r in part
+            ]
             lines.insert(1, ("host", [(number, "text") for number in numbers]))
         if any(r.start_temperature_c is not None for r in part):
             lines.append(("start", [(whole(r.start_temperature_c, " C"), "dim") for r in part]))
         for name, cells in lines:
-            rows.append(((pad(name, label), "dim"), *((cell(text, each), role) for text, role in cells)))
+            rows.append(
+                ((pad(name, label), "dim"), *((cell(text, each), role) for text, role in cells))
+            )
     for run in e.runs:
         if run.error:
             rows += paragraph(f"x run {run.place + 1} {run.side}: {run.error}", width, "bad", "  ")

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from workbench.tui.widgets.time_axis import Window
 
 TEMPERATURE_FLOOR_C = 20.0  # room temperature: the graph starts here
-PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}  # PCI-SIG, after line coding
+# PCI-SIG, after line coding
+PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a GB10 does not
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a GPU. `field` is its field in GpuSample and in the history, and `unit` follows its value. `floor`
-    and `top` are the ends of its graph's scale, which never change for a GPU. `lines` are fields with limits, which are
-    drawn as lines across the graph. `setting` is the beginning of the names of the GPU settings that change these
-    limits."""
+    """A metric of a GPU. `field` is its field in GpuSample and in the history, and `unit` follows
+    its value. `floor` and `top` are the ends of its graph's scale, which never change for a GPU.
+    `lines` are fields with limits, which are drawn as lines across the graph. `setting` is the
+    beginning of the names of the GPU settings that change these limits."""
 
     label: str
     field: str
@@ -45,7 +46,11 @@ class Metric:
         """Return a value from the history as text with its unit; "n/a" for None."""
         if value is None:
             return NA
-        return f"{value / GIB:.1f}{self.unit}" if self.field == "memory_used_bytes" else f"{value:.0f}{self.unit}"
+        return (
+            f"{value / GIB:.1f}{self.unit}"
+            if self.field == "memory_used_bytes"
+            else f"{value:.0f}{self.unit}"
+        )
 
 
 def limit_w(s: GpuSample, i: GpuInfo | None) -> float | None:
@@ -85,7 +90,9 @@ def _pcie_top(i: GpuInfo | None) -> float:
 def _power_top(i: GpuInfo | None) -> float:
     if i is None:
         return UNKNOWN_TOP_W
-    return i.power_max_w or i.power_default_w or (UNIFIED_TOP_W if i.unified_memory else UNKNOWN_TOP_W)
+    return (
+        i.power_max_w or i.power_default_w or (UNIFIED_TOP_W if i.unified_memory else UNKNOWN_TOP_W)
+    )
 
 
 def _number(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]:
@@ -97,7 +104,9 @@ def _number(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]
 
 
 UTIL = Metric("util", "gpu_util_pct", "%", _number("gpu_util_pct", "%"), lambda i: 100.0)
-POWER = Metric("power", "power_w", "W", _power, _power_top, lines=("limit_w",), setting="power_limit")
+POWER = Metric(
+    "power", "power_w", "W", _power, _power_top, lines=("limit_w",), setting="power_limit"
+)
 SM = Metric(
     "sm",
     "sm_mhz",
@@ -108,7 +117,11 @@ SM = Metric(
     setting="gpu_clocks",
 )
 VRAM = Metric(
-    "vram", "memory_used_bytes", "G", _memory, lambda i: float((i.memory_total_bytes if i else None) or 80 * GIB)
+    "vram",
+    "memory_used_bytes",
+    "G",
+    _memory,
+    lambda i: float((i.memory_total_bytes if i else None) or 80 * GIB),
 )
 TEMPERATURE = Metric(
     "temp",
@@ -130,18 +143,20 @@ PCIE = Metric("pcie", "pcie_rx_mb_s", "M/s", _pcie_text, _pcie_top)
 FAN = Metric("fan", "fan_pct", "%", _number("fan_pct", "%"), lambda i: 100.0)
 
 FIRST = (UTIL, POWER, SM)  # always drawn
-SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)  # where there is room: the first ones that the host reports
+# where there is room: the first ones that the host reports
+SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)
 
 
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
-    """Return the title of a GPU, such as "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares the memory of the
-    host."""
+    """Return the title of a GPU, such as "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares
+    the memory of the host."""
     return f"{gpu_name(sample, info)} {card_title(info, sample)}".strip()
 
 
 def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
-    """Return the name of a GPU, such as "GPU0", or "spark-02 GPU1" in a cluster. If the name is longer than `room`
-    cells, return only the end of the node's name, because the names of nodes differ there."""
+    """Return the name of a GPU, such as "GPU0", or "spark-02 GPU1" in a cluster. If the name is
+    longer than `room` cells, return only the end of the node's name, because the names of nodes
+    differ there."""
     own = f"GPU{sample.index}"
     if info is None or not info.node:
         return own
@@ -152,14 +167,15 @@ def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
 
 
 def node_name(node: str, room: int) -> str:
-    """Return the name of a cluster's node. If it has more than `room` cells, return only the part that follows its
-    machine or user: "spark-01" of "nvidia@spark-01", "pct:101" of "proxmox/pct:101"."""
+    """Return the name of a cluster's node. If it has more than `room` cells, return only the part
+    that follows its machine or user: "spark-01" of "nvidia@spark-01", "pct:101" of
+    "proxmox/pct:101"."""
     return node if len(node) <= room else re.split("[@/]", node)[-1]
 
 
 def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
-    """Return the short name of a GPU with its memory, such as "RTX PRO 6000 96G"; "" if the properties of the GPU are
-    not known."""
+    """Return the short name of a GPU with its memory, such as "RTX PRO 6000 96G"; "" if the
+    properties of the GPU are not known."""
     if info is None:
         return ""
     name, total = short_gpu_name(info.name), total_bytes(sample, info)
@@ -168,8 +184,8 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
 
 
 def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSample:
-    """Return a GpuSample for the GPU of `sample` with values of the past. They are the means over the seconds of the
-    graph's cell at the time cursor."""
+    """Return a GpuSample for the GPU of `sample` with values of the past. They are the means over
+    the seconds of the graph's cell at the time cursor."""
     from workbench.model.gpu import GpuSample
 
     at_s = ((window.cursor or 0) + 0.5) * window.cell_s
@@ -177,26 +193,33 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
     def mean(field: str) -> float | None:
         return history.cells((sample.index, field), at_s, window.cell_s, 1)[0]
 
-    whole = {m.field: v if (v := mean(m.field)) is None or m in (POWER, PCIE) else round(v) for m in (*FIRST, *SECOND)}
+    whole = {
+        m.field: v if (v := mean(m.field)) is None or m in (POWER, PCIE) else round(v)
+        for m in (*FIRST, *SECOND)
+    }
     return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=mean("limit_w"), **whole)  # type: ignore[arg-type]
 
 
 def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tuple[str, str, str]:
-    """Return (label, value, note) as texts beside the graph of several GPUs: the highest, the mean and the lowest of
-    their `values`. If the graph is one row high, the texts have only lowest-highest, and if it is two rows high, no
-    mean."""
+    """Return (label, value, note) as texts beside the graph of several GPUs: the highest, the mean
+    and the lowest of their `values`. If the graph is one row high, the texts have only
+    lowest-highest, and if it is two rows high, no mean."""
     known = [v for v in values if v is not None]
     if not known:
         return metric.label, NA, ""
     low, mean, high = (metric.figure(v) for v in (min(known), sum(known) / len(known), max(known)))
     if rows == 1:
         return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
-    texts = [f"{word}{value:>{12 - len(word)}}" for word, value in ((metric.label, high), ("mean", mean), ("min", low))]
+    texts = [
+        f"{word}{value:>{12 - len(word)}}"
+        for word, value in ((metric.label, high), ("mean", mean), ("min", low))
+    ]
     return (texts[0], texts[2], "") if rows == 2 else (texts[0], texts[1], texts[2])
 
 
 def elsewhere(state: SessionState) -> str:
-    """Return a warning that the selected server runs on another node than the GPUs on the screen; "" if it does not."""
+    """Return a warning that the selected server runs on another node than the GPUs on the screen;
+    "" if it does not."""
     server = state.server
     if server is None or server.node is None or not server.alive:
         return ""

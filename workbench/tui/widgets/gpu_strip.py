@@ -1,4 +1,5 @@
-"""The telemetry strip: rows with graphs of each GPU's utilization, power, clocks and more on one time axis."""
+"""The telemetry strip: rows with graphs of each GPU's utilization, power, clocks and more on one
+time axis."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes o
 
 
 class GpuStrip(Painted):
-    """The telemetry strip: the graphs of the GPUs with their time axis. The user can move a time cursor, which shows
-    the values and events of an earlier second."""
+    """The telemetry strip: the graphs of the GPUs with their time axis. The user can move a time
+    cursor, which shows the values and events of an earlier second."""
 
     FIELDS = frozenset(
         {
@@ -74,22 +75,25 @@ class GpuStrip(Painted):
     )
 
     class ViewChanged(Message):
-        """The message that the strip sends to the screen when the user has moved the time cursor, changed the seconds
-        per cell, or switched between one row for all GPUs of a type and one row per GPU."""
+        """The message that the strip sends to the screen when the user has moved the time cursor,
+        changed the seconds per cell, or switched between one row for all GPUs of a type and one row
+        per GPU."""
 
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
         self.history = history
         self.engine = EngineRows(history)
         self.view = TimeView()
-        self.unfolded: bool | None = None  # the user's choice of a row per GPU; None: as there is room
+        # the user's choice of a row per GPU; None: as there is room
+        self.unfolded: bool | None = None
         self.state: SessionState | None = None
         self.stale: float | None = None
         self.arranged: StripLayout | None = None
         self._engine_rows = 0
         self._read_s = 0.0  # Unix time of the newest reading
         self._read_t_s = -1.0
-        self._given: tuple[Metric, ...] = ()  # metrics of the second line that some GPU of this host reports
+        # metrics of the second line that some GPU of this host reports
+        self._given: tuple[Metric, ...] = ()
 
     def show(self, state: SessionState) -> None:
         self.state = state
@@ -102,24 +106,28 @@ class GpuStrip(Painted):
             self._read_s, self._read_t_s = self.history.clock(), telemetry.t_s
             if len(self._given) < len(SECOND):
                 self._given = tuple(
-                    m for m in SECOND if m in self._given or any(m.value(s) is not None for s in telemetry.gpus)
+                    m
+                    for m in SECOND
+                    if m in self._given or any(m.value(s) is not None for s in telemetry.gpus)
                 )
         self.repaint()
 
     @property
     def now_s(self) -> float:
-        """Return the Unix time of the newest cell of the graphs. This is the time of the newest reading, or the present
-        time if that reading is older than FRESH_S seconds."""
+        """Return the Unix time of the newest cell of the graphs. This is the time of the newest
+        reading, or the present time if that reading is older than FRESH_S seconds."""
         now = self.history.clock()
         return self._read_s if now - self._read_s < FRESH_S else now
 
     @property
     def back(self) -> bool:
-        """Return whether the time cursor is shown, so that the strip shows the values of an earlier second."""
+        """Return whether the time cursor is shown, so that the strip shows the values of an earlier
+        second."""
         return not self.view.live
 
     def wanted_height(self, width: int, height: int) -> int:
-        """Return the number of rows that the strip needs on a terminal of `width` by `height` cells."""
+        """Return the number of rows that the strip needs on a terminal of `width` by `height`
+        cells."""
         telemetry = self.state.telemetry if self.state else None
         if telemetry is None or not telemetry.gpus:
             self.arranged = None
@@ -140,22 +148,27 @@ class GpuStrip(Painted):
         return self.engine.height(self.state, columns, height) if self.state else 0
 
     def _engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
-        return self.engine.rows(self.state, window, columns, width) if self._engine_rows and self.state else ()
+        return (
+            self.engine.rows(self.state, window, columns, width)
+            if self._engine_rows and self.state
+            else ()
+        )
 
     @staticmethod
     def _named(telemetry: Telemetry) -> int:
-        """Return the length in cells of the longest name in front of the graphs. A name is that of a cluster's node,
-        with the GPU's number if the node has several GPUs. Return 0 without a cluster, because GPUs are then shown by
-        number."""
+        """Return the length in cells of the longest name in front of the graphs. A name is that of
+        a cluster's node, with the GPU's number if the node has several GPUs. Return 0 without a
+        cluster, because GPUs are then shown by number."""
         nodes = [info.node for info in telemetry.infos if info.node]
         names = [
-            node_name(node, MOST_NAME) + (f" GPU{n}" if nodes.count(node) > 1 else "") for n, node in enumerate(nodes)
+            node_name(node, MOST_NAME) + (f" GPU{n}" if nodes.count(node) > 1 else "")
+            for n, node in enumerate(nodes)
         ]
         return min(max(map(len, names), default=0), MOST_NAME)
 
     def _groups(self) -> list[Group]:
-        """Return the GPUs as groups, each a tuple of GPU numbers. The GPUs of a group have the same short name and
-        memory size."""
+        """Return the GPUs as groups, each a tuple of GPU numbers. The GPUs of a group have the same
+        short name and memory size."""
         telemetry = self.state.telemetry if self.state else None
         groups: dict[str, list[int]] = {}
         for sample in telemetry.gpus if telemetry else ():
@@ -169,7 +182,11 @@ class GpuStrip(Painted):
         if telemetry is None or not telemetry.gpus or layout is None:
             columns = row_columns(width)
             window = self.view.window(self.now_s, columns.cells)
-            return [*self._of_another(width), *self._nothing(telemetry, width), *self._engine(window, columns, width)]
+            return [
+                *self._of_another(width),
+                *self._nothing(telemetry, width),
+                *self._engine(window, columns, width),
+            ]
         window = self.view.window(self.now_s, layout.columns.cells)
         rows = self._of_another(width)
         rows += [self._header(telemetry, layout, width)] if layout.header else []
@@ -185,8 +202,8 @@ class GpuStrip(Painted):
 
     @property
     def _elsewhere(self) -> bool:
-        """Return whether the strip needs a row that says that the selected server runs on another node than these
-        GPUs."""
+        """Return whether the strip needs a row that says that the selected server runs on another
+        node than these GPUs."""
         return bool(self.state and elsewhere(self.state))
 
     def _of_another(self, width: int) -> list[Row]:
@@ -202,11 +219,21 @@ class GpuStrip(Painted):
             return [(head,), *(((line, "text"),) for line in wrap(driver.message or "", width)[:3])]
         if state is not None and state.host.telemetry_problem:
             lines = wrap(f"x GPUs: {state.host.telemetry_problem}", width, "  ")[:3]
-            return [(("x GPUs:", "bad"), (lines[0][7:], "text")), *(((line, "text"),) for line in lines[1:])]
+            return [
+                (("x GPUs:", "bad"), (lines[0][7:], "text")),
+                *(((line, "text"),) for line in lines[1:]),
+            ]
         if telemetry is not None:
-            return [(("GPUs: none seen by the driver", "warn"),), (("press h to work on another host", "dim"),)]
+            return [
+                (("GPUs: none seen by the driver", "warn"),),
+                (("press h to work on another host", "dim"),),
+            ]
         if state is not None and state.host.link == "failed":
-            why = cut(f" {state.host.name} is not connected: {state.host.message or 'no reason was given'}", width - 7)
+            why = cut(
+                f" {state.host.name} is not connected: "
+                f"{state.host.message or 'no reason was given'}",
+                width - 7,
+            )
             return [
                 (("x GPUs:", "bad"), (why, "text")),
                 (("press R to connect again, or h to work on another host", "dim"),),
@@ -219,15 +246,31 @@ class GpuStrip(Painted):
         left: list[Run] = []
         for group in self._groups():
             info = telemetry.info(group[0])
-            name = gpu_title(telemetry.gpus[0], info) if len(telemetry.gpus) == 1 else card_title(info)
-            count = f"{len(group)} x " if len(group) > 1 else "" if len(telemetry.gpus) == 1 else f"GPU{group[0]} "
+            name = (
+                gpu_title(telemetry.gpus[0], info) if len(telemetry.gpus) == 1 else card_title(info)
+            )
+            count = (
+                f"{len(group)} x "
+                if len(group) > 1
+                else ""
+                if len(telemetry.gpus) == 1
+                else f"GPU{group[0]} "
+            )
             left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
         if any(len(group) > 1 for group in layout.groups):
-            limits = sorted({w for s in telemetry.gpus if (w := limit_w(s, telemetry.info(s.index)))})
-            limit = (
-                f"   limit {'-'.join(f'{w:.0f}' for w in dict.fromkeys((limits[0], limits[-1])))}W" if limits else ""
+            limits = sorted(
+                {w for s in telemetry.gpus if (w := limit_w(s, telemetry.info(s.index)))}
             )
-            legend = [(f"highest, mean, lowest{limit}  ", "dim"), (" F", "key"), (" unfolds", "dim")]
+            limit = (
+                f"   limit {'-'.join(f'{w:.0f}' for w in dict.fromkeys((limits[0], limits[-1])))}W"
+                if limits
+                else ""
+            )
+            legend = [
+                (f"highest, mean, lowest{limit}  ", "dim"),
+                (" F", "key"),
+                (" unfolds", "dim"),
+            ]
             signs = self._warnings_row(telemetry, width)
             if row_width((*left, *legend, *signs)) < width:  # else the labels of the values say it
                 left += legend
@@ -246,8 +289,9 @@ class GpuStrip(Painted):
         return "text" if self.stale is None else "dim"
 
     def _warnings_row(self, telemetry: Telemetry, room: int) -> Row:
-        """Return one row with all warnings about the GPUs: old readings, lost GPUs, altered settings, clock locks with
-        or without effect, and reasons for throttling. GPUs with the same warning share a text."""
+        """Return one row with all warnings about the GPUs: old readings, lost GPUs, altered
+        settings, clock locks with or without effect, and reasons for throttling. GPUs with the same
+        warning share a text."""
         alone = len(telemetry.gpus) == 1
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
@@ -268,8 +312,8 @@ class GpuStrip(Painted):
         return row if row_width(row) <= room else fit(row, room)
 
     def _lasting_conditions(self) -> list[tuple[int, Run]]:
-        """Return (GPU index, text with role) for each condition that lasts: a lost GPU, altered settings, a clock lock
-        with or without effect."""
+        """Return (GPU index, text with role) for each condition that lasts: a lost GPU, altered
+        settings, a clock lock with or without effect."""
         state = self.state
         if state is None or state.telemetry is None:
             return []
@@ -293,12 +337,20 @@ class GpuStrip(Painted):
             signs.append((alerts or found[0], "warn" if alerts else "dim"))
         altered = [a for a in state.alterations if a.gpu_index == index]
         if altered:
-            signs.append((f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}{REVERTS}", "warn"))
+            signs.append(
+                (
+                    f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}{REVERTS}",
+                    "warn",
+                )
+            )
         return signs
 
     # the graphs
-    def _block(self, telemetry: Telemetry, group: Group, layout: StripLayout, window: Window, width: int) -> list[Row]:
-        """Return the rows of one GPU, or of a group of GPUs of the same type that share one block of rows."""
+    def _block(
+        self, telemetry: Telemetry, group: Group, layout: StripLayout, window: Window, width: int
+    ) -> list[Row]:
+        """Return the rows of one GPU, or of a group of GPUs of the same type that share one block
+        of rows."""
         samples = [s for s in telemetry.gpus if s.index in group]
         if len(samples) == 1 and not samples[0].live and not self.back:
             return self._lost_block(samples[0], layout, width)
@@ -310,15 +362,22 @@ class GpuStrip(Painted):
         for line, height in zip(metrics, layout.heights, strict=True):
             lead = self._lead(samples, info, layout) if not rows else ()
             if len(samples) == 1:
-                graphs = [self._graph(m, samples[0], info, window) for m in line[: layout.columns.count]]
+                graphs = [
+                    self._graph(m, samples[0], info, window) for m in line[: layout.columns.count]
+                ]
             else:
-                graphs = [self._group_graph(m, samples, info, window, height) for m in line[: layout.columns.count]]
+                graphs = [
+                    self._group_graph(m, samples, info, window, height)
+                    for m in line[: layout.columns.count]
+                ]
             rows += layout.columns.line(graphs, height, lead, window.cursor_column)
         return rows
 
-    def _lead(self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout) -> Sequence[Run]:
-        """Return the texts at the left of the graphs of one GPU or of a group, from top to bottom. They are its name
-        and those values that have no graph."""
+    def _lead(
+        self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout
+    ) -> Sequence[Run]:
+        """Return the texts at the left of the graphs of one GPU or of a group, from top to bottom.
+        They are its name and those values that have no graph."""
         width, role = layout.columns.lead, "title" if self.stale is None else "dim"
         name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
         if width < 6:
@@ -332,16 +391,25 @@ class GpuStrip(Painted):
                 return ((f"{name:<{room}} {memory:>9}" if figures else name, role),)
             return (
                 (name, role),
-                (f"{temperature} {memory}" if len(temperature + memory) < width else memory, self._role),
+                (
+                    f"{temperature} {memory}" if len(temperature + memory) < width else memory,
+                    self._role,
+                ),
             )
         if len(samples) > 1:
             return ((name, role), (card_title(info).split(" ")[0], "dim"))
         temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
         if sum(layout.heights) == 1:
             return ((f"{name} {temperature:>4} {memory:>9}", role),)
-        return ((f"{name} {temperature:>4}", role), (memory, self._role)) if layout.figures_in_lead else ((name, role),)
+        return (
+            ((f"{name} {temperature:>4}", role), (memory, self._role))
+            if layout.figures_in_lead
+            else ((name, role),)
+        )
 
-    def _graph(self, metric: Metric, sample: GpuSample, info: GpuInfo | None, window: Window) -> Graph:
+    def _graph(
+        self, metric: Metric, sample: GpuSample, info: GpuInfo | None, window: Window
+    ) -> Graph:
         cells = self._cells(sample.index, metric.field, window)
         top = metric.top(info)
         limits = (self._cells(sample.index, line, window) for line in metric.lines)
@@ -358,9 +426,16 @@ class GpuStrip(Painted):
         )
 
     def _group_graph(
-        self, metric: Metric, samples: Sequence[GpuSample], info: GpuInfo | None, window: Window, height: int
+        self,
+        metric: Metric,
+        samples: Sequence[GpuSample],
+        info: GpuInfo | None,
+        window: Window,
+        height: int,
     ) -> Graph:
-        every = list(zip(*(self._cells(s.index, metric.field, window) for s in samples), strict=True))
+        every = list(
+            zip(*(self._cells(s.index, metric.field, window) for s in samples), strict=True)
+        )
         known = [[v for v in cell if v is not None] for cell in every]
         if height > 1:
             values = [max(cell, default=None) for cell in known]
@@ -389,7 +464,9 @@ class GpuStrip(Painted):
         if self.back:
             return "strong"
         altered = self.state.alterations if self.state else ()
-        if metric.setting and any(a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered):
+        if metric.setting and any(
+            a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered
+        ):
             return "warn"
         return self._role
 
@@ -397,20 +474,33 @@ class GpuStrip(Painted):
         height = sum(layout.heights)
         room = width - layout.columns.lead
         texts = wrap(f"{_lost(sample)[0]}  {sample.message or ''}", room)
-        info = self.state.telemetry.info(sample.index) if self.state and self.state.telemetry else None
-        name = gpu_name(sample, info, layout.columns.lead - 1) if layout.columns.lead >= 6 else str(sample.index)
-        rows: list[Row] = [((pad(name if layout.columns.lead else "", layout.columns.lead), "dim"), (texts[0], "bad"))]
+        info = (
+            self.state.telemetry.info(sample.index) if self.state and self.state.telemetry else None
+        )
+        name = (
+            gpu_name(sample, info, layout.columns.lead - 1)
+            if layout.columns.lead >= 6
+            else str(sample.index)
+        )
+        rows: list[Row] = [
+            (
+                (pad(name if layout.columns.lead else "", layout.columns.lead), "dim"),
+                (texts[0], "bad"),
+            )
+        ]
         rows += [((" " * layout.columns.lead, "text"), (text, "text")) for text in texts[1:height]]
         return rows + [()] * (height - len(rows))
 
     # the cursor
     def _cursor_row(self, window: Window, width: int) -> Row:
-        """Return the row that shows, while there is a time cursor, the time under the cursor and the events at that
-        time."""
+        """Return the row that shows, while there is a time cursor, the time under the cursor and
+        the events at that time."""
         cell = window.cursor or 0
         at_s = cell * window.cell_s
         when = clock(at_s) if window.cell_s == 1 else f"{clock(at_s)} + {elapsed(window.cell_s)}"
-        happened = "; ".join(dict.fromkeys(e.text for e in events_in(self.history.events, window, cell)))
+        happened = "; ".join(
+            dict.fromkeys(e.text for e in events_in(self.history.events, window, cell))
+        )
         left: Row = (
             (f" {when} ", "lit"),
             (f" -{elapsed(self.now_s - at_s)}  ", "dim"),
@@ -424,21 +514,25 @@ class GpuStrip(Painted):
     def _was_read(self, window: Window) -> bool:
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""
         column = window.cursor_column or 0
-        return any(self._cells(group[0], UTIL.field, window)[column] is not None for group in self._groups())
+        return any(
+            self._cells(group[0], UTIL.field, window)[column] is not None
+            for group in self._groups()
+        )
 
     def move(self, cells: int) -> None:
-        """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a cursor, start at
-        the newest cell."""
+        """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a
+        cursor, start at the newest cell."""
         self.view.move(cells, self.now_s)
         self.post_message(self.ViewChanged())
 
     def action_move(self, by: int) -> None:
-        """Move the time cursor by `by` cells, because the user has turned the mouse wheel. Up moves it back in time."""
+        """Move the time cursor by `by` cells, because the user has turned the mouse wheel. Up moves
+        it back in time."""
         self.move(by)
 
     def to_event(self, by: int) -> bool:
-        """Move the time cursor to the last event before its position (`by` -1) or to the next event after it (`by` 1).
-        Return False if there is no such event."""
+        """Move the time cursor to the last event before its position (`by` -1) or to the next event
+        after it (`by` 1). Return False if there is no such event."""
         cell_s = self.view.cell_s
         at = self.view.cursor_s if self.view.cursor_s is not None else self.now_s
         times = [e.unix_s for e in self.history.events if self.now_s - e.unix_s < DAY_S]
@@ -453,13 +547,14 @@ class GpuStrip(Painted):
         self.post_message(self.ViewChanged())
 
     def zoom(self, by: int) -> None:
-        """Change the seconds per cell to the next larger (`by` 1) or next smaller (`by` -1) of the possible values."""
+        """Change the seconds per cell to the next larger (`by` 1) or next smaller (`by` -1) of the
+        possible values."""
         self.view.zoom(by)
         self.post_message(self.ViewChanged())
 
     def fold(self) -> bool:
-        """Switch between one row for all GPUs of the same type, and a row for each GPU. Return False if no two GPUs are
-        of the same type."""
+        """Switch between one row for all GPUs of the same type, and a row for each GPU. Return
+        False if no two GPUs are of the same type."""
         layout = self.arranged
         if layout is None or not any(len(group) > 1 for group in self._groups()):
             return False

@@ -1,7 +1,8 @@
 """Labelled graphs of metrics, one cell per step of the time axis, one or several rows high.
 
-`Columns` has the positions of the graphs. All rows of the strip use the same columns, so that one time axis serves them
-all. The scale of a graph is fixed, so that a drawn cell does not change when a limit changes or later readings arrive.
+`Columns` has the positions of the graphs. All rows of the strip use the same columns, so that one
+time axis serves them all. The scale of a graph is fixed, so that a drawn cell does not change when
+a limit changes or later readings arrive.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Cells = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A metric to draw: its label, its present value as text, and its values as `cells` on a scale from `floor` to
-    `top`. `lines` are values drawn as lines across the graph, such as a power limit over time. For a group of GPUs,
-    `cells` has the highest values and `low` the lowest. `note` is a text below the value, which is shown if there is
-    room."""
+    """A metric to draw: its label, its present value as text, and its values as `cells` on a scale
+    from `floor` to `top`. `lines` are values drawn as lines across the graph, such as a power limit
+    over time. For a group of GPUs, `cells` has the highest values and `low` the lowest. `note` is a
+    text below the value, which is shown if there is room."""
 
     label: str
     value: str
@@ -41,9 +42,10 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The positions of the graphs in a row of the telemetry strip, all in terminal cells. The first `lead` cells are
-    for texts about the GPU. Each column has `before` cells for the label, `cells` cells for the graph, and `after`
-    cells for the value. If `after` is 0, label and value are both in front of the graph, one above the other."""
+    """The positions of the graphs in a row of the telemetry strip, all in terminal cells. The first
+    `lead` cells are for texts about the GPU. Each column has `before` cells for the label, `cells`
+    cells for the graph, and `after` cells for the value. If `after` is 0, label and value are both
+    in front of the graph, one above the other."""
 
     lead: int
     before: tuple[int, ...]
@@ -73,72 +75,98 @@ class Columns:
         return tuple(runs)
 
     def line(
-        self, graphs: Sequence[Graph], height: int, lead: Sequence[Run] = (), cursor: int | None = None
+        self,
+        graphs: Sequence[Graph],
+        height: int,
+        lead: Sequence[Run] = (),
+        cursor: int | None = None,
     ) -> list[Row]:
-        """Return `height` rows with one graph in each column. `lead` are the texts at the left, from top to bottom.
-        `cursor` is the number of the cell that is highlighted in each graph; None for no cell."""
+        """Return `height` rows with one graph in each column. `lead` are the texts at the left,
+        from top to bottom. `cursor` is the number of the cell that is highlighted in each graph;
+        None for no cell."""
         drawn = [draw(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
             text, role = lead[y] if y < len(lead) else ("", "text")
             runs: list[Run] = [(pad(text, self.lead), role)]
-            for graph, body, before, after in zip(graphs, drawn, self.before, self.after, strict=False):
+            for graph, body, before, after in zip(
+                graphs, drawn, self.before, self.after, strict=False
+            ):
                 runs += [*_before(graph, before, y, height, bool(after)), *body[y]]
                 if after:
-                    runs.append((pad(graph.value if not y else "", after, right=True), graph.value_role))
+                    runs.append(
+                        (pad(graph.value if not y else "", after, right=True), graph.value_role)
+                    )
                 runs.append((" ", "text"))
             rows.append(merged(runs))
         return rows
 
 
 def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
-    """Return the text in front of row `y` of a graph, in `width` cells. If `value_after` is true, only row 0 has a
-    text, the label. Otherwise the texts are the label, the value and the note, one below the other, but label and value
-    side by side if the graph is one row high."""
+    """Return the text in front of row `y` of a graph, in `width` cells. If `value_after` is true,
+    only row 0 has a text, the label. Otherwise the texts are the label, the value and the note, one
+    below the other, but label and value side by side if the graph is one row high."""
     if value_after or height > 1:
-        texts = ((graph.label, "dim"), (graph.value, graph.value_role), *((n, "dim") for n in graph.note.splitlines()))
+        texts = (
+            (graph.label, "dim"),
+            (graph.value, graph.value_role),
+            *((n, "dim") for n in graph.note.splitlines()),
+        )
         text, role = texts[y] if y < (1 if value_after else len(texts)) else ("", "text")
         return ((pad(text, width), role),)
     room = width - 1 - width_of(graph.label)
-    return ((graph.label, "dim"), (pad(graph.value, max(room, 0), right=True) + " ", graph.value_role))
+    return (
+        (graph.label, "dim"),
+        (pad(graph.value, max(room, 0), right=True) + " ", graph.value_role),
+    )
 
 
 def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
-    """Return the graph in `height` rows, from top to bottom. A cell without a value is blank. `cursor` is the number of
-    the cell to highlight; None for no cell."""
+    """Return the graph in `height` rows, from top to bottom. A cell without a value is blank.
+    `cursor` is the number of the cell to highlight; None for no cell."""
     most = EIGHTHS * height
     levels = [level_of(v, graph.floor, graph.top, most) for v in graph.cells]
     if graph.low is not None and height > 1:
         low = [level_of(v, graph.floor, graph.top, most) for v in graph.low]
-        return [_highlighted(_banded(levels, low, height - 1 - y, graph.role), cursor) for y in range(height)]
-    texts = ["".join(row) for row in zip(*(_column(level, height) for level in levels), strict=True)]
+        return [
+            _highlighted(_banded(levels, low, height - 1 - y, graph.role), cursor)
+            for y in range(height)
+        ]
+    texts = [
+        "".join(row) for row in zip(*(_column(level, height) for level in levels), strict=True)
+    ]
     if not graph.lines:
         return [_highlighted(((text, graph.role),), cursor) for text in texts]
     held = [
-        v is not None and v >= AT_LIMIT * (at or math.inf) for v, at in zip(graph.cells, graph.lines[0], strict=True)
+        v is not None and v >= AT_LIMIT * (at or math.inf)
+        for v, at in zip(graph.cells, graph.lines[0], strict=True)
     ]
     marks = [_line_rows(line, graph, height) for line in graph.lines] if height > 1 else []
     return [
-        _highlighted(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor) for y, text in enumerate(texts)
+        _highlighted(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor)
+        for y, text in enumerate(texts)
     ]
 
 
 def level_of(value: float | None, floor: float, top: float, most: int) -> int:
-    """Return the height of a value's bar on the scale from `floor` to `top`, in eighths of a row, from 1 to `most`; 0
-    for None. In a graph of one row, a value at `top` fills the row, and no other value does. In a higher graph no bar
-    reaches `most`, so that the graph does not touch the row above."""
+    """Return the height of a value's bar on the scale from `floor` to `top`, in eighths of a row,
+    from 1 to `most`; 0 for None. In a graph of one row, a value at `top` fills the row, and no
+    other value does. In a higher graph no bar reaches `most`, so that the graph does not touch the
+    row above."""
     if value is None:
         return 0
     share = (value - floor) / max(top - floor, 1e-9)
     if most == EIGHTHS:
-        return EIGHTHS if share >= 0.995 else max(1, min(EIGHTHS - 1, int(share * (EIGHTHS - 1)) + 1))
+        return (
+            EIGHTHS if share >= 0.995 else max(1, min(EIGHTHS - 1, int(share * (EIGHTHS - 1)) + 1))
+        )
     return max(1, min(most - 1, round(share * (most - 1))))
 
 
 @lru_cache(maxsize=1024)
 def _column(level: int, height: int) -> tuple[str, ...]:
-    """Return the characters of one column of a graph, from top to bottom. `level` is the height of the column's bar in
-    eighths of a row, and `height` is the number of rows."""
+    """Return the characters of one column of a graph, from top to bottom. `level` is the height of
+    the column's bar in eighths of a row, and `height` is the number of rows."""
     return tuple(_part(level - EIGHTHS * (height - 1 - y)) for y in range(height))
 
 
@@ -147,22 +175,27 @@ def _part(level: int) -> str:
 
 
 def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
-    """Return the row of the graph in which each cell of the limit line `line` is drawn, counted from 0 at the bottom.
-    The row is -1 where no line is drawn, because the limit is None or at the top of the scale."""
+    """Return the row of the graph in which each cell of the limit line `line` is drawn, counted
+    from 0 at the bottom. The row is -1 where no line is drawn, because the limit is None or at the
+    top of the scale."""
     most = EIGHTHS * height
     return [
-        -1 if v is None or v >= 0.995 * graph.top else (level_of(v, graph.floor, graph.top, most) - 1) // EIGHTHS
+        -1
+        if v is None or v >= 0.995 * graph.top
+        else (level_of(v, graph.floor, graph.top, most) - 1) // EIGHTHS
         for v in line
     ]
 
 
-def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str) -> Row:
-    """Return row `row` of a graph, counted from 0 at the bottom, with the limit lines drawn over its characters `text`.
-    `held` says for each cell whether its value is at the limit. `marks` has, for each line, the row in which each cell
-    of the line is drawn.
+def _with_lines(
+    text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str
+) -> Row:
+    """Return row `row` of a graph, counted from 0 at the bottom, with the limit lines drawn over
+    its characters `text`. `held` says for each cell whether its value is at the limit. `marks` has,
+    for each line, the row in which each cell of the line is drawn.
 
-    A blank cell on a line shows the line. Any other cell on a line has the role "limited" if its value is at the limit.
-    In a graph of one row, every cell at the limit has that role.
+    A blank cell on a line shows the line. Any other cell on a line has the role "limited" if its
+    value is at the limit. In a graph of one row, every cell at the limit has that role.
     """
     crossed = [row in rows for rows in zip(*marks, strict=True)] if marks else held
     if not any(crossed):
@@ -177,11 +210,13 @@ def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]],
 
 
 def _banded(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:
-    """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. `low` and `high` are the heights of
-    the lowest and the highest value in each cell, in eighths of a row. The bars are solid up to `low`, and faint from
-    there up to `high`."""
+    """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. `low` and `high`
+    are the heights of the lowest and the highest value in each cell, in eighths of a row. The bars
+    are solid up to `low`, and faint from there up to `high`."""
     below = EIGHTHS * row
-    return merged(_banded_cell(hi - below, lo - below, role) for hi, lo in zip(high, low, strict=True))
+    return merged(
+        _banded_cell(hi - below, lo - below, role) for hi, lo in zip(high, low, strict=True)
+    )
 
 
 def _banded_cell(high: int, low: int, role: str) -> Run:
@@ -191,8 +226,8 @@ def _banded_cell(high: int, low: int, role: str) -> Run:
 
 
 def _highlighted(row: Row, cursor: int | None) -> Row:
-    """Return the row with its cell number `cursor` on the background of the time cursor. For None, return the row
-    unchanged."""
+    """Return the row with its cell number `cursor` on the background of the time cursor. For None,
+    return the row unchanged."""
     if cursor is None:
         return row
     cells = list(_characters(row))

@@ -1,5 +1,5 @@
-"""The rows about the guard, the process on the host that reverts GPU settings. They are part of the GPUs pane and of
-the report of a change."""
+"""The rows about the guard, the process on the host that reverts GPU settings. They are part of the
+GPUs pane and of the report of a change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
-    """Return rows about the guard: when it will revert GPU settings, and what it did last. `trial_left_s` are the
-    seconds until the end of a trial. If it is None, the rows show the number that the guard reported last."""
+    """Return rows about the guard: when it will revert GPU settings, and what it did last.
+    `trial_left_s` are the seconds until the end of a trial. If it is None, the rows show the number
+    that the guard reported last."""
     if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
     rows: list[Row] = []
@@ -23,7 +24,9 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         rows += paragraph(f"! guard: {text}", width, "warn", "  ")
     left = trial_left_s if trial_left_s is not None else guard.trial_left_s
     if left is not None:
-        rows += paragraph(f"{G.alert} on trial: reverted in {left:.0f} s unless you press T", width, "warnb", "  ")
+        rows += paragraph(
+            f"{G.alert} on trial: reverted in {left:.0f} s unless you press T", width, "warnb", "  "
+        )
     if guard.running:
         conditions = []
         if guard.heartbeat_s is not None:

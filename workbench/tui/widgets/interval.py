@@ -17,8 +17,8 @@ LEAST_CELLS = 9  # a narrower axis is left out
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis from -limit to +limit percent. `cells` is odd, and the middle cell means no change. An axis of 0 cells is
-    not drawn."""
+    """An axis from -limit to +limit percent. `cells` is odd, and the middle cell means no change.
+    An axis of 0 cells is not drawn."""
 
     limit_pct: float
     cells: int
@@ -28,8 +28,8 @@ class Axis:
         return self.cells // 2
 
     def cell(self, pct: float) -> int:
-        """Return the number of the cell in which a change of `pct` percent is drawn. For a change beyond the limit,
-        this number is below 0 or above the last cell."""
+        """Return the number of the cell in which a change of `pct` percent is drawn. For a change
+        beyond the limit, this number is below 0 or above the last cell."""
         return self.middle + round(pct / self.limit_pct * self.middle)
 
     def head(self) -> str:
@@ -37,17 +37,21 @@ class Axis:
         if 2 * len(edge) + 5 > self.cells:  # the words would touch
             return "0".center(self.cells) if self.cells else ""
         text = list(" " * self.cells)
-        for at, word in ((0, f"-{edge}"), (self.middle, "0"), (self.cells - len(edge) - 1, f"+{edge}")):
+        for at, word in (
+            (0, f"-{edge}"),
+            (self.middle, "0"),
+            (self.cells - len(edge) - 1, f"+{edge}"),
+        ):
             text[at : at + len(word)] = word
         return "".join(text)
 
 
 def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
-    """Return an axis of at most `cells` cells with a round limit. `spans` are pairs (change, half the width of its
-    confidence interval) in percent.
+    """Return an axis of at most `cells` cells with a round limit. `spans` are pairs (change, half
+    the width of its confidence interval) in percent.
 
-    The axis contains the first change with its whole interval. It also contains each other change that is at most FAR
-    times as far from 0, without regard to the interval of that change.
+    The axis contains the first change with its whole interval. It also contains each other change
+    that is at most FAR times as far from 0, without regard to the interval of that change.
     """
     first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
     widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)
@@ -58,9 +62,9 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
 
 
 def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
-    """Return a change as a dot on the axis, with its confidence interval as a bar. A part beyond the ends of the axis
-    is shown as "<" or ">". `half_pct` is half the width of the interval in percentage points, None without an
-    interval."""
+    """Return a change as a dot on the axis, with its confidence interval as a bar. A part beyond
+    the ends of the axis is shown as "<" or ">". `half_pct` is half the width of the interval in
+    percentage points, None without an interval."""
     if not axis.cells:
         return ()
     cells: list[Run] = [(" ", "text")] * axis.cells

@@ -1,7 +1,7 @@
 """A list with a cursor: the base class of the lists of presets, flags, results and choices.
 
-Textual's OptionList reports a choice by a message, which may be handled only after later keys. When its cursor moves,
-it sends the whole list to the terminal.
+Textual's OptionList reports a choice by a message, which may be handled only after later keys. When
+its cursor moves, it sends the whole list to the terminal.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CURSOR_BINDINGS: tuple[BindingType, ...] = (
 
 
 class PickList(Painted, can_focus=True):
-    """A list with a cursor. Subclasses draw the items, and the rows above and below them. When `items` change, the
-    cursor stays on its item."""
+    """A list with a cursor. Subclasses draw the items, and the rows above and below them. When
+    `items` change, the cursor stays on its item."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_BINDINGS]
 
@@ -53,7 +53,8 @@ class PickList(Painted, can_focus=True):
         return []
 
     def head_clicked(self, x: int) -> None:
-        """Act on a click on the last row above the items, at the cell `x` of the row. By default nothing happens."""
+        """Act on a click on the last row above the items, at the cell `x` of the row. By default
+        nothing happens."""
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         return []
@@ -66,21 +67,25 @@ class PickList(Painted, can_focus=True):
         return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
 
     def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
-        """Show these items in the list. With `keep` the cursor stays on its item, otherwise it goes to the first
-        item."""
+        """Show these items in the list. With `keep` the cursor stays on its item, otherwise it goes
+        to the first item."""
         old = self.key_of(self.current) if keep and self.current is not None else None
         self.items = items
         if old is not None:
-            self.cursor = next((i for i, item in enumerate(items) if self.key_of(item) == old), self.cursor)
+            self.cursor = next(
+                (i for i, item in enumerate(items) if self.key_of(item) == old), self.cursor
+            )
         elif not keep:
             self.cursor = self.top = 0
         self.cursor = self._nearest_item(self.cursor, 1)
         self.repaint()
 
     def select(self, key: Hashable) -> None:
-        """Move the cursor to the item with the key `key`, which the method `key_of` computes. Do nothing if the list
-        has no such item."""
-        self.cursor = next((i for i, item in enumerate(self.items) if self.key_of(item) == key), self.cursor)
+        """Move the cursor to the item with the key `key`, which the method `key_of` computes. Do
+        nothing if the list has no such item."""
+        self.cursor = next(
+            (i for i, item in enumerate(self.items) if self.key_of(item) == key), self.cursor
+        )
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -108,8 +113,8 @@ class PickList(Painted, can_focus=True):
     _head = 0  # rows above the first item
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked row. A double click acts as the enter key. A click on the last row above the
-        items, which has the column titles, calls `head_clicked`."""
+        """Move the cursor to the clicked row. A double click acts as the enter key. A click on the
+        last row above the items, which has the column titles, calls `head_clicked`."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == self._head - 1:
             event.stop()
@@ -132,8 +137,8 @@ class PickList(Painted, can_focus=True):
             self.repaint()
 
     def _nearest_item(self, index: int, step: int) -> int:
-        """Return the index of the item nearest to `index` that is not a heading. Search first in the direction `step`
-        (1 or -1), then in the opposite direction."""
+        """Return the index of the item nearest to `index` that is not a heading. Search first in
+        the direction `step` (1 or -1), then in the opposite direction."""
         last = len(self.items) - 1
         index = max(0, min(index, last))
         for way in (step, -step):

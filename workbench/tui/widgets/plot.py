@@ -1,5 +1,5 @@
-"""Plots of results, and of a sweep's points over the swept value, drawn with plotext 6. Plotting takes long, so a new
-GPU reading does not draw them again."""
+"""Plots of results, and of a sweep's points over the swept value, drawn with plotext 6. Plotting
+takes long, so a new GPU reading does not draw them again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
 POINT, KNEE = G.on, "◆" if G is not ASCII else "#"
-PLAIN = str.maketrans({**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|", **dict.fromkeys(CURVE, ".")})
+PLAIN = str.maketrans(
+    {**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|", **dict.fromkeys(CURVE, ".")}
+)
 LEAST = (24, 6)  # least columns and rows of a plot
 LEAST_SPAN = 0.1  # least height of the y axis, as a share of the largest value
 LOG_FROM = 8.0  # from this ratio of the largest x to the smallest, points are at equal distances
@@ -25,7 +27,8 @@ LOG_FROM = 8.0  # from this ratio of the largest x to the smallest, points are a
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a plot: `sign` is the character that marks the point, and `label` is below the x axis."""
+    """A point of a plot: `sign` is the character that marks the point, and `label` is below the x
+    axis."""
 
     x: float
     y: float
@@ -34,10 +37,15 @@ class Point:
 
 
 def plot_rows(
-    results: Sequence[BenchRow], width: int, height: int, mark_a: int | None = None, mark_b: int | None = None
+    results: Sequence[BenchRow],
+    width: int,
+    height: int,
+    mark_a: int | None = None,
+    mark_b: int | None = None,
 ) -> list[Row]:
-    """Return two plots, one above the other: output tok/s and TTFT p50 of each result, in the order of the result
-    numbers. `mark_a` and `mark_b` are the numbers of the results marked A and B. No line joins the points."""
+    """Return two plots, one above the other: output tok/s and TTFT p50 of each result, in the order
+    of the result numbers. `mark_a` and `mark_b` are the numbers of the results marked A and B. No
+    line joins the points."""
     done = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
     if not done:
         return [(("Nothing to plot: no result has a throughput yet. b benchmarks.", "dim"),)]
@@ -53,7 +61,11 @@ def plot_rows(
     upper = height * 3 // 5
     rows = curve(points(done, "output_tok_s"), width, upper, "output tok/s by result", joined=False)
     timed = points(done, "ttft_p50_ms")
-    return rows + (curve(timed, width, height - upper, "TTFT p50 ms", joined=False, role="warn") if timed else [])
+    return rows + (
+        curve(timed, width, height - upper, "TTFT p50 ms", joined=False, role="warn")
+        if timed
+        else []
+    )
 
 
 def curve(
@@ -66,12 +78,16 @@ def curve(
     role: str = "spark",
     named: str = "",
 ) -> list[Row]:
-    """Return a plot in `height` rows, of which the first is the title. With `joined`, a line in the style of `role`
-    connects the points. If `named` is not "", the title also has the character that marks the knee of a sweep, followed
-    by `named`, the rule by which the knee was found."""
+    """Return a plot in `height` rows, of which the first is the title. With `joined`, a line in the
+    style of `role` connects the points. If `named` is not "", the title also has the character that
+    marks the knee of a sweep, followed by `named`, the rule by which the knee was found."""
     head: Row = ((cut(title, width), "strong"),)
     if named:
-        head = (*head, (f"   {KNEE} ", "warnb"), (cut(named, max(8, width - len(title) - 6)), "warn"))
+        head = (
+            *head,
+            (f"   {KNEE} ", "warnb"),
+            (cut(named, max(8, width - len(title) - 6)), "warn"),
+        )
     if width < LEAST[0] or height < LEAST[1] or not points:
         return [head]
     lines = _drawn(points, width, height - 1, joined)
@@ -84,7 +100,8 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless")
-    plotext.terminal.limit(False, False)  # the size is the pane's, not the terminal's that plotext finds
+    # the size is the pane's, not the terminal's that plotext finds
+    plotext.terminal.limit(False, False)
     figure.plot_size(width, height)
     x, y = [p.x for p in points], [p.y for p in points]
     low, high, ticks = _nice(min(y), max(y), max(2, height // 4))
@@ -108,9 +125,10 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
 
 
 def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
-    """Return (lowest value, highest value, ticks) of a y axis that contains `low` and `high`. The axis has about
-    `count` steps, and all its numbers are round. If `low` and `high` are close together, the axis is longer than
-    needed, so that the plot does not exaggerate their difference."""
+    """Return (lowest value, highest value, ticks) of a y axis that contains `low` and `high`. The
+    axis has about `count` steps, and all its numbers are round. If `low` and `high` are close
+    together, the axis is longer than needed, so that the plot does not exaggerate their difference.
+    """
     least = LEAST_SPAN * max(abs(low), abs(high))
     if 0 < high - low < least:
         middle = (high + low) / 2
@@ -125,14 +143,17 @@ def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float
 
 
 def _spaced(points: Sequence[Point], width: int) -> list[Point]:
-    """Return those points whose labels fit below the x axis without touching each other. The last point is always among
-    them."""
+    """Return those points whose labels fit below the x axis without touching each other. The last
+    point is always among them."""
     room = max(1, width - 10)
     low, high = min(p.x for p in points), max(p.x for p in points)
     cells = room / ((high - low) or 1.0)
     shown: list[Point] = []
     for p in sorted(points, key=lambda p: p.x, reverse=True):
-        if not shown or (shown[-1].x - p.x) * cells >= len(shown[-1].label) / 2 + len(p.label) / 2 + 2:
+        if (
+            not shown
+            or (shown[-1].x - p.x) * cells >= len(shown[-1].label) / 2 + len(p.label) / 2 + 2
+        ):
             shown.append(p)
     return shown[::-1]
 
@@ -140,9 +161,9 @@ def _spaced(points: Sequence[Point], width: int) -> list[Point]:
 def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
     """Return the positions of the values on the x axis, and whether a line may connect the points.
 
-    The position of a number is the number itself. If the numbers have a wide range such as 1 to 256, the points have
-    equal distances instead. They also have equal distances, and no line, if a value is None, which means that it is not
-    a number.
+    The position of a number is the number itself. If the numbers have a wide range such as 1 to
+    256, the points have equal distances instead. They also have equal distances, and no line, if a
+    value is None, which means that it is not a number.
     """
     known = [v for v in values if v is not None]
     if len(known) < len(values):
@@ -155,4 +176,6 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
 def _coloured(line: str, role: str) -> Row:
     signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels
-    return merged((c, (role if c in CURVE else signs.get(c, "dim")) if inside else "dim") for c in line)
+    return merged(
+        (c, (role if c in CURVE else signs.get(c, "dim")) if inside else "dim") for c in line
+    )

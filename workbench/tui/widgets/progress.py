@@ -1,5 +1,6 @@
-"""The rows above the footer about running work, such as a measurement or a start: what is running, its progress, the
-time left, what it waits for, and the key that stops it. Without such work there are no rows."""
+"""The rows above the footer about running work, such as a measurement or a start: what is running,
+its progress, the time left, what it waits for, and the key that stops it. Without such work there
+are no rows."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from typing import TYPE_CHECKING
 from workbench.model.server_run import ServerState
 from workbench.tui.cells import Painted, Row, row_width, spread
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import clock, countdown, elapsed, figure, gauge, is_checking, progress_text
+from workbench.tui.formats import (
+    clock,
+    countdown,
+    elapsed,
+    figure,
+    gauge,
+    is_checking,
+    progress_text,
+)
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -24,8 +33,8 @@ MOST_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Running work, such as a benchmark, with the texts for one row about it. `share` is the completed share from 0 to
-    1, None if unknown. `left` is a text about the time left."""
+    """Running work, such as a benchmark, with the texts for one row about it. `share` is the
+    completed share from 0 to 1, None if unknown. `left` is a text about the time left."""
 
     what: str
     how_far: str
@@ -36,7 +45,8 @@ class Work:
     sign: str = "~"
 
     def row(self, width: int) -> Row:
-        """Return the row about this work in `width` cells. The progress bar takes the cells that the texts leave."""
+        """Return the row about this work in `width` cells. The progress bar takes the cells that
+        the texts leave."""
         left: Row = ((f"{self.sign} ", "warn"), (self.what, "warnb"), (f"  {self.how_far}", "text"))
         ends = ((f"  {self.left}", "strong"),) if self.left else ()
         keys = ((f"  {self.key} ", "key"), (self.stops, "dim")) if self.key else ()
@@ -51,25 +61,36 @@ def about(left_s: float | None) -> str:
 
 
 def start_work(server: ServerStatus, state: SessionState) -> Work:
-    """Return the row about a server that is starting. The time left is estimated from earlier starts of the same engine
-    and model."""
+    """Return the row about a server that is starting. The time left is estimated from earlier
+    starts of the same engine and model."""
     known = [
         one.ready_after_s
         for one in state.servers
-        if one.ready_after_s is not None and (one.engine, one.model) == (server.engine, server.model)
+        if one.ready_after_s is not None
+        and (one.engine, one.model) == (server.engine, server.model)
     ]
     took_s = max(0.0, time.time() - server.started_unix_s) if server.started_unix_s else 0.0
     usual_s = known[-1] if known else None
-    left = f"longer than the last start, {elapsed(usual_s)}" if usual_s else "time left: after a first start"
+    left = (
+        f"longer than the last start, {elapsed(usual_s)}"
+        if usual_s
+        else ("time left: after a first start")
+    )
     if usual_s and took_s < usual_s:
         left = about(usual_s - took_s)
     share = min(1.0, took_s / usual_s) if usual_s else None
-    return Work(f"{server.engine} starts", f"{server.phase or 'process runs'}, {elapsed(took_s)}", left, share, "x")
+    return Work(
+        f"{server.engine} starts",
+        f"{server.phase or 'process runs'}, {elapsed(took_s)}",
+        left,
+        share,
+        "x",
+    )
 
 
 def bench_work(state: SessionState) -> Work:
-    """Return the row about the running benchmark. The time left is estimated from the completed requests or the elapsed
-    seconds."""
+    """Return the row about the running benchmark. The time left is estimated from the completed
+    requests or the elapsed seconds."""
     bench = state.bench
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
     if p is None:
@@ -90,7 +111,11 @@ def model_work(work: ModelWorkView) -> Work:
 
     if not work.total:
         return Work(work.what, work.text or "starting", key="K", stops="cancels")
-    left_s = (work.total - work.done) / work.bytes_s if work.bytes_s > 0 and work.done < work.total else None
+    left_s = (
+        (work.total - work.done) / work.bytes_s
+        if work.bytes_s > 0 and work.done < work.total
+        else None
+    )
     speed = f", {size_text(round(work.bytes_s))}/s" if work.bytes_s > 0 else ""
     how_far = f"{size_text(work.done)} of {size_text(work.total)}{speed}"
     return Work(work.what, how_far, about(left_s), work.done / work.total, "K", "cancels")
@@ -123,14 +148,22 @@ class ProgressRows(Painted):
         measured = series or self._load(state)
         found = [measured] if measured else []
         server = state.server
-        if server is not None and server.state is ServerState.STARTING and not (series or state.bench.queued):
+        if (
+            server is not None
+            and server.state is ServerState.STARTING
+            and not (series or state.bench.queued)
+        ):
             found.append(start_work(server, state))
         if state.host.model_work is not None:
             found.append(model_work(state.host.model_work))
         if not found and state.busy:
             found.append(Work(state.busy[-1], "under way"))
         if (by := state.host.measured_by) is not None:
-            found.append(Work(f"{by.who} measures", f"since {clock(by.since_unix_s)}: {by.what}", sign=G.alert))
+            found.append(
+                Work(
+                    f"{by.who} measures", f"since {clock(by.since_unix_s)}: {by.what}", sign=G.alert
+                )
+            )
         return found
 
     def _series(self, state: SessionState) -> Work | None:
@@ -142,13 +175,21 @@ class ProgressRows(Painted):
 
             done, count = runs_counted(experiment)
             left = about(self.measured.left(experiment, experiment.left_s))
-            what, how_far = f"A/B experiment {experiment.id}", doing_text(experiment, now) or "starting"
+            what, how_far = (
+                (f"A/B experiment {experiment.id}"),
+                doing_text(experiment, now) or "starting",
+            )
         elif sweep is not None and sweep.state == "running":
             from workbench.tui.widgets.sweep import doing_text as point_text
 
             done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
-            left = about(self.measured.left(sweep, sweep.left_s)) or "time left: after the first point"
-            what, how_far = f"sweep of {sweep.name}", f"{done} of {count} points" + point_text(sweep, now)
+            left = about(self.measured.left(sweep, sweep.left_s)) or (
+                "time left: after the first point"
+            )
+            what, how_far = (
+                f"sweep of {sweep.name}",
+                (f"{done} of {count} points") + point_text(sweep, now),
+            )
         else:
             return None
         server = state.server
@@ -157,13 +198,15 @@ class ProgressRows(Painted):
         return Work(what, how_far, left, done / max(1, count), "K")
 
     def _load(self, state: SessionState) -> Work | None:
-        """Return the row about the running check of GPU settings, or about the running or waiting benchmark; None if
-        there is none."""
+        """Return the row about the running check of GPU settings, or about the running or waiting
+        benchmark; None if there is none."""
         server = state.server
         if self.counted is not None:
             what, began, seconds = self.counted
             done = min(seconds, time.monotonic() - began)
-            return Work(what, f"{done:.0f}/{seconds:.0f} s", about(seconds - done), done / seconds, "K")
+            return Work(
+                what, f"{done:.0f}/{seconds:.0f} s", about(seconds - done), done / seconds, "K"
+            )
         if state.bench.running and is_checking(state):
             return Work("checking GPU settings under load", progress_text(state), key="K")
         if state.bench.running:
@@ -173,7 +216,14 @@ class ProgressRows(Painted):
         if server is None or server.state is not ServerState.STARTING:
             return Work("benchmark", "waits for READY", key="K", stops="cancels")
         start = start_work(server, state)
-        return Work("benchmark", f"waits for READY: {start.how_far}", start.left, start.share, "K", "cancels")
+        return Work(
+            "benchmark",
+            f"waits for READY: {start.how_far}",
+            start.left,
+            start.share,
+            "K",
+            "cancels",
+        )
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return [work.row(width) for work in self.works]

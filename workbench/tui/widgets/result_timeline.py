@@ -1,5 +1,6 @@
-"""Graphs of the seconds around one or two benchmarks: power, SM clock, utilization and token rate. Time 0 is the
-benchmark's first request, so that the graphs of two results can be compared cell by cell."""
+"""Graphs of the seconds around one or two benchmarks: power, SM clock, utilization and token rate.
+Time 0 is the benchmark's first request, so that the graphs of two results can be compared cell by
+cell."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class _Metric(NamedTuple):
-    """A metric that is drawn as a graph. `field` is its name in the history of a GPU, and `fold` computes one value
-    from the values of several GPUs. `top` is the upper end of the scale, which is higher if a value is."""
+    """A metric that is drawn as a graph. `field` is its name in the history of a GPU, and `fold`
+    computes one value from the values of several GPUs. `top` is the upper end of the scale, which
+    is higher if a value is."""
 
     label: str
     unit: str
@@ -43,8 +45,8 @@ _TOKENS = _Metric("tokens", "tok/s", CLIENT_TOK_S[1], sum)
 
 
 class _Span(NamedTuple):
-    """The time range of the graphs: `cells` cells of `cell_s` seconds each. The first cell begins `first_s` seconds
-    after the benchmark's first request, so `first_s` is negative."""
+    """The time range of the graphs: `cells` cells of `cell_s` seconds each. The first cell begins
+    `first_s` seconds after the benchmark's first request, so `first_s` is negative."""
 
     first_s: int
     cell_s: int
@@ -55,7 +57,8 @@ class _Span(NamedTuple):
 
 
 def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
-    """Return the rows with the graphs of a result's timeline; without a timeline, a row that says why there is none."""
+    """Return the rows with the graphs of a result's timeline; without a timeline, a row that says
+    why there is none."""
     title: list[Row] = [(), (("Timeline", "title"),)]
     if timeline is None:
         return [*title, *paragraph(NONE, width, "dim")]
@@ -63,9 +66,14 @@ def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
 
 
 def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> list[Row]:
-    """Return the graphs of several timelines. `timelines` maps the names of results to their timelines. For each
-    metric, the graphs of all results are one below the other."""
-    missing = [row for name, t in timelines.items() if t is None for row in paragraph(f"{name}: {NONE}", width, "dim")]
+    """Return the graphs of several timelines. `timelines` maps the names of results to their
+    timelines. For each metric, the graphs of all results are one below the other."""
+    missing = [
+        row
+        for name, t in timelines.items()
+        if t is None
+        for row in paragraph(f"{name}: {NONE}", width, "dim")
+    ]
     known = {name: t for name, t in timelines.items() if t is not None}
     return [*_rows(known, width), *missing] if known else missing
 
@@ -91,7 +99,8 @@ def _rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row]:
 
 def _legend(width: int) -> list[Row]:
     text = (
-        "seconds after the first request; values: the mean from [ to ] / the top of the scale; power of several GPUs is"
+        "seconds after the first request; values: the mean from [ to ] / the top of the scale; "
+        "power of several GPUs is"
     )
     text += " their sum, clock and utilization their mean"
     return paragraph(text, width, "dim")
@@ -129,8 +138,8 @@ def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float |
 
 
 def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
-    """Return a row that begins with the name of the result and has a sign for each event of its timeline, at the time
-    of the event. The sign depends on the kind of the event."""
+    """Return a row that begins with the name of the result and has a sign for each event of its
+    timeline, at the time of the event. The sign depends on the kind of the event."""
     cells: list[Run] = [(" ", "dim")] * span.cells
     for event in timeline.history.events:
         column = span.column(event.unix_s - int(timeline.begin_s))
@@ -141,9 +150,13 @@ def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
 
 def _axis(span: _Span) -> Row:
     """Return the row of the time axis, labelled with seconds after the benchmark's first request."""
-    step_s = next((s for s in _STEPS_S if s >= _AXIS_CELLS * span.cell_s), _AXIS_CELLS * span.cell_s)
+    step_s = next(
+        (s for s in _STEPS_S if s >= _AXIS_CELLS * span.cell_s), _AXIS_CELLS * span.cell_s
+    )
     text = [" "] * span.cells
-    for second in range(-(-span.first_s // step_s) * step_s, span.first_s + span.cells * span.cell_s, step_s):
+    for second in range(
+        -(-span.first_s // step_s) * step_s, span.first_s + span.cells * span.cell_s, step_s
+    ):
         at = span.column(second)
         label = f"{second} s"
         if at >= 0 and at + len(label) <= span.cells:

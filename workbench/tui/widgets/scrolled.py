@@ -11,8 +11,8 @@ from workbench.tui.cells import Painted, Row
 
 
 class Scrolled(Painted, can_focus=True):
-    """A text that scrolls. Subclasses return all rows of the text from `all_rows`. If rows are hidden below, the last
-    visible row shows how many."""
+    """A text that scrolls. Subclasses return all rows of the text from `all_rows`. If rows are
+    hidden below, the last visible row shows how many."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),

@@ -1,5 +1,5 @@
-"""The first row of the main screen: host, server, altered GPU settings and preset. On a simulated host it always has
-the word SIMULATED."""
+"""The first row of the main screen: host, server, altered GPU settings and preset. On a simulated
+host it always has the word SIMULATED."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 
 
 def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
-    """Return the text about the server as a row, such as "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
-    For None, the row says that there is no server.
+    """Return the text about the server as a row, such as "● READY vllm :8000 12m41s", or "● READY
+    :8000" with `least`. For None, the row says that there is no server.
 
-    `now_s` is the Unix time of this machine. The server's times are those of the host, whose clock may differ.
+    `now_s` is the Unix time of this machine. The server's times are those of the host, whose clock
+    may differ.
     """
     if server is None:
         return ((f"{G.off} no server", "dim"),)
@@ -45,7 +46,9 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
     if server.port:
         runs.append((f" :{server.port}", "text"))
     if server.state in (ServerState.FAILED, ServerState.CRASHED):
-        code = server.exit_signal or (f"exit {server.exit_code}" if server.exit_code is not None else "")
+        code = server.exit_signal or (
+            f"exit {server.exit_code}" if server.exit_code is not None else ""
+        )
         lived = ""
         if server.started_unix_s and server.ended_unix_s:
             lived = f" after {elapsed(server.ended_unix_s - server.started_unix_s)}"
@@ -56,7 +59,9 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
             runs.append((f" {elapsed(now_s - since)}", "text"))
     if server.run_as != PROCESS and not least:
         runs.append((f" {server.run_as}", "dim"))
-        runs += [(f" restarted {server.restarts}x", "warn")] if server.restarts and server.alive else []
+        runs += (
+            [(f" restarted {server.restarts}x", "warn")] if server.restarts and server.alive else []
+        )
         if server.ends_unix_s is not None and server.alive:
             runs.append((f" {elapsed(max(0.0, server.ends_unix_s - now_s))} left", "dim"))
     if server.state is ServerState.STARTING and server.phase and not least:
@@ -66,8 +71,12 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
 
 def link_runs(state: SessionState, now_s: float) -> Row:
     host = state.host
-    kind = host.kind if host.name.partition(":")[0] != host.kind else ""  # "local" and "cluster:NAME" say it
-    runs: list[tuple[str, str]] = [(f"{host.name} " if kind else host.name, "strong"), (kind, "dim")]
+    # "local" and "cluster:NAME" say it
+    kind = host.kind if host.name.partition(":")[0] != host.kind else ""
+    runs: list[tuple[str, str]] = [
+        (f"{host.name} " if kind else host.name, "strong"),
+        (kind, "dim"),
+    ]
     if host.latency_ms is not None and host.link == "connected":
         runs.append((f" {host.latency_ms:.0f}ms", "dim"))
     if host.link == "connecting":
@@ -101,11 +110,11 @@ class StatusBar(Painted):
         self.repaint()
 
     def parts(self, state: SessionState, *, brief: bool = False, least: bool = False) -> list[Row]:
-        """Return the parts of the status bar, the most important ones first: host, server, altered GPU settings,
-        preset.
+        """Return the parts of the status bar, the most important ones first: host, server, altered
+        GPU settings, preset.
 
-        With `brief`, the texts are short, for a small screen. With `least` they are shorter still, which leaves more
-        room for the warning about altered or unapplied GPU settings.
+        With `brief`, the texts are short, for a small screen. With `least` they are shorter still,
+        which leaves more room for the warning about altered or unapplied GPU settings.
         """
         now_s = time.time()
         link = link_runs(state, now_s)
@@ -115,23 +124,28 @@ class StatusBar(Painted):
                 name = name.removeprefix("sim:")
             link = ((cut_middle(name, LEAST_HOST_CELLS) if least else name, "strong"),)
         parts = [link]
-        if state.server is not None or state.host.link != "failed":  # the servers of a host out of reach are not known
+        # the servers of a host out of reach are not known
+        if state.server is not None or state.host.link != "failed":
             parts.append(server_runs(state.server, now_s, least=least))
         parts += self.guarded(state, brief=brief, least=least)
         if state.plan is not None:
             plan = state.plan
             name = plan.plan.preset_id or plan.plan.model or "plan"
             name = preset_name(name, plan.plan.engine) if brief else name
-            parts.append(((name, "text"), *((((f" *{plan.edited}", "warn")),) if plan.edited else ())))
+            parts.append(
+                ((name, "text"), *((((f" *{plan.edited}", "warn")),) if plan.edited else ()))
+            )
         return parts
 
     def guarded(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
-        """Return the warnings of the status bar about GPU settings: altered settings, the time left of a trial, a
-        missing guard, and settings of the preset that were not applied."""
+        """Return the warnings of the status bar about GPU settings: altered settings, the time left
+        of a trial, a missing guard, and settings of the preset that were not applied."""
         carried: list[Row] = []
         if state.unapplied:
             said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
-            carried = [((f"{G.alert} {said}", "warn"),)] if not (least and state.alterations) else []
+            carried = (
+                [((f"{G.alert} {said}", "warn"),)] if not (least and state.alterations) else []
+            )
         if not state.alterations:
             return carried
         guard = state.guard
@@ -139,12 +153,18 @@ class StatusBar(Painted):
         if left is not None:
             keys = "T keeps" if brief else "T keeps, r reverts"
             return [((f"{G.alert} GPU trial {countdown(left)} ({keys})", "warnb"),)]
-        what, key = ("GPU changed by someone else", "r asks") if state.drift else ("GPU altered", "r reverts")
+        what, key = (
+            ("GPU changed by someone else", "r asks")
+            if state.drift
+            else ("GPU altered", "r reverts")
+        )
         altered = f"{G.alert} {what}" + ("" if least else f" ({key})")
         parts: list[Row] = [((altered, "warn"),)]
         if guard is not None and guard.problem:
             what = "! guard: a problem" if guard.running else "! no guard"
-            parts.append(((what + ("" if brief else ", 6 says which"), "warn" if guard.running else "bad"),))
+            parts.append(
+                ((what + ("" if brief else ", 6 says which"), "warn" if guard.running else "bad"),)
+            )
         return [*parts, *carried]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -171,8 +191,8 @@ class StatusBar(Painted):
 
 
 def stale_age_s(state: SessionState) -> float | None:
-    """Return the age of the last GPU reading in seconds if it is too old to be shown as the present; None if it is not,
-    or if there is no reading."""
+    """Return the age of the last GPU reading in seconds if it is too old to be shown as the
+    present; None if it is not, or if there is no reading."""
     if state.telemetry is None or state.telemetry_monotonic_s is None:
         return None
     age = time.monotonic() - state.telemetry_monotonic_s

@@ -1,4 +1,5 @@
-"""The arrangement of the telemetry strip: which GPUs share a row, and the positions and heights of the graphs."""
+"""The arrangement of the telemetry strip: which GPUs share a row, and the positions and heights of
+the graphs."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ BLOCK_LEAD, WIDE, GRAPH_LEAST = 10, 100, 5
 MOST_NAME = 15  # cells for the name of a node
 ROW_LEAD, WIDE_ROW_LEAD = 2, 20  # in front of the graphs of a GPU with one row
 FIGURE_CELLS = 11  # of the memory behind a name, such as " 97.4/122G "
-ROW_LABELS, ROW_VALUES = (5, 6, 3), (5, 10, 8)  # "util ", "power ", "sm "; " 100%", "1000/1000W", " 2310MHz"
+# "util ", "power ", "sm "; " 100%", "1000/1000W", " 2310MHz"
+ROW_LABELS, ROW_VALUES = (5, 6, 3), (5, 10, 8)
 LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 13  # cells in front of a tall graph
 
 
 @dataclass(frozen=True, slots=True)
 class StripLayout:
-    """The arrangement of the telemetry strip. `groups` has one entry per block of rows, which is the tuple of the
-    numbers of the GPUs in the block. A block has one or more lines of graphs, and `heights` has the number of rows of
-    each line."""
+    """The arrangement of the telemetry strip. `groups` has one entry per block of rows, which is
+    the tuple of the numbers of the GPUs in the block. A block has one or more lines of graphs, and
+    `heights` has the number of rows of each line."""
 
     groups: tuple[Group, ...]
     columns: Columns
@@ -37,23 +39,35 @@ class StripLayout:
 
     @property
     def figures_in_lead(self) -> bool:
-        """Return whether temperature and memory are shown as numbers at the left of a GPU's graphs. Otherwise they have
-        graphs."""
+        """Return whether temperature and memory are shown as numbers at the left of a GPU's graphs.
+        Otherwise they have graphs."""
         return len(self.heights) == 1 and self.columns.lead >= BLOCK_LEAD
 
 
 def most_rows(height: int) -> int:
-    """Return how many rows the GPUs may take on a terminal of `height` rows: 5 on 24 rows, 12 on 40, and 24 on 60."""
-    return max(1, 5 + round((height - 24) * (0.44 if height <= 40 else 0.527)) if height >= 24 else height // 5)
+    """Return how many rows the GPUs may take on a terminal of `height` rows: 5 on 24 rows, 12 on
+    40, and 24 on 60."""
+    return max(
+        1,
+        5 + round((height - 24) * (0.44 if height <= 40 else 0.527))
+        if height >= 24
+        else height // 5,
+    )
 
 
 def arrange(
-    groups: Sequence[Group], width: int, most: int, *, unfolded: bool | None, header: bool, named: int = 0
+    groups: Sequence[Group],
+    width: int,
+    most: int,
+    *,
+    unfolded: bool | None,
+    header: bool,
+    named: int = 0,
 ) -> StripLayout:
-    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block of rows, even if
-    that takes more rows, False gives each group of GPUs one block, and None gives each GPU a block if all blocks fit.
-    `header` requires a row for warnings, and `named` is the length of the longest name in front of the graphs, 0 if the
-    GPUs are shown by number."""
+    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block
+    of rows, even if that takes more rows, False gives each group of GPUs one block, and None gives
+    each GPU a block if all blocks fit. `header` requires a row for warnings, and `named` is the
+    length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
     single = tuple((index,) for group in groups for index in group)
     if unfolded:
         most = max(most, len(single) + 1)
@@ -68,7 +82,13 @@ def arrange(
     first = min(each, MOST_ROWS[0]) if each < TWO_LINES else min(-(-each * 3 // 5), MOST_ROWS[0])
     heights = (first,) if each < TWO_LINES else (first, min(each - first, MOST_ROWS[1]))
     fits = max(1, most - axis - (has_header and beside >= 1))
-    return StripLayout(blocks[:fits], _columns(width, blocks, first, 0 if folded else named), heights, has_header, axis)
+    return StripLayout(
+        blocks[:fits],
+        _columns(width, blocks, first, 0 if folded else named),
+        heights,
+        has_header,
+        axis,
+    )
 
 
 def _columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Columns:
@@ -83,10 +103,14 @@ def _columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Co
 
 
 def row_columns(width: int, named: int = 0) -> Columns:
-    """Return the positions of graphs that are one row high, each with its value behind it. `named` is the length of the
-    longest name in front of the graphs, 0 if the GPUs are shown by number."""
+    """Return the positions of graphs that are one row high, each with its value behind it. `named`
+    is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
     across = _across(width)
-    lead = max(WIDE_ROW_LEAD, named + FIGURE_CELLS) if width >= WIDE else max(ROW_LEAD, named and named + 1)
+    lead = (
+        max(WIDE_ROW_LEAD, named + FIGURE_CELLS)
+        if width >= WIDE
+        else max(ROW_LEAD, named and named + 1)
+    )
     return _filled(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
 
 

@@ -1,5 +1,5 @@
-"""The rows of a sweep's page: its progress, a table of its points, two plots, and the knee, which is the point beyond
-which more gains little."""
+"""The rows of a sweep's page: its progress, a table of its points, two plots, and the knee, which
+is the point beyond which more gains little."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 LEAST_PLOT_ROWS = 9
 MOST_PLOT_ROWS = 22
-SETTLING = {**dict.fromkeys((s.key for s in SWEPT), "settling under load"), "flag": "the server starts"}
+SETTLING = {
+    **dict.fromkeys((s.key for s in SWEPT), "settling under load"),
+    "flag": "the server starts",
+}
 CONFIRMING = "comparing the best value with the baseline, in pairs"
 AFTER = dict.fromkeys((s.key for s in SWEPT), "reverting to the previous value")
 VERDICT_CELLS = 16  # least room for the verdict on a setting, or for an error
@@ -32,8 +35,9 @@ def sweep_rows(
     now: str = "",
     draw: Callable[[Sweep, int, int], list[Row]] | None = None,
 ) -> list[Row]:
-    """Return the rows of a sweep's page. `left_s` are the seconds left, None if unknown, and `now` is the progress of
-    the running benchmark as text. `draw` makes the plots from the sweep, a width and a height."""
+    """Return the rows of a sweep's page. `left_s` are the seconds left, None if unknown, and `now`
+    is the progress of the running benchmark as text. `draw` makes the plots from the sweep, a width
+    and a height."""
     rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
     if s.knee_text:
         rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
@@ -41,14 +45,15 @@ def sweep_rows(
         rows += [(), *paragraph(f"x {s.error}", width, "bad", "  ")]
     for note in s.notes:
         rows += paragraph(note, width, "dim", "  ")
-    room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))  # below the last row if there is no room
+    # below the last row if there is no room
+    room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))
     return [*rows, (), *(draw or plots)(s, width, room)]
 
 
 def doing_text(s: Sweep, doing: str) -> str:
-    """Return what the sweep is doing, as a text to append to its progress: the point that it measures, such as "; 400
-    W: measuring 31/64", or the work after the last point. Return "" if the sweep has ended. `doing` is the progress of
-    the running benchmark as text."""
+    """Return what the sweep is doing, as a text to append to its progress: the point that it
+    measures, such as "; 400 W: measuring 31/64", or the work after the last point. Return "" if the
+    sweep has ended. `doing` is the progress of the running benchmark as text."""
     now = next((p for p in s.points if p.state == "measuring"), None)
     if now is not None:
         return f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}"
@@ -60,7 +65,10 @@ def doing_text(s: Sweep, doing: str) -> str:
 def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     sign, word, role = STATES.get(s.state, ("?", s.state, "warn"))
     done = sum(p.state == "done" for p in s.points)
-    left: list[tuple[str, str]] = [(f"{sign} {word}", role), (f"  {done} of {len(s.points)} points", "text")]
+    left: list[tuple[str, str]] = [
+        (f"{sign} {word}", role),
+        (f"  {done} of {len(s.points)} points", "text"),
+    ]
     now = next((p for p in s.points if p.state == "measuring"), None)
     left.append((doing_text(s, doing), "text"))
     right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
@@ -74,8 +82,8 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
 
 
 def _columns(s: Sweep, width: int) -> list[Column]:
-    """Return the columns of the sweep's table that fit into `width` cells, the most important ones first. Leave out
-    metrics for which no point has a value."""
+    """Return the columns of the sweep's table that fit into `width` cells, the most important ones
+    first. Leave out metrics for which no point has a value."""
 
     def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
         return lambda p: figure(getattr(p, name), digits)
@@ -104,7 +112,9 @@ def _columns(s: Sweep, width: int) -> list[Column]:
             "sm_mhz",
         )
         wanted = [w for name in order for w in wanted if w[0] == name]
-    said = [max(VERDICT_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error]
+    said = [
+        max(VERDICT_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error
+    ]
     room = width - _label_cells(s) - 4 - max(said, default=0)
     chosen: list[Column] = []
     for name, title, cells, text in wanted:
@@ -122,25 +132,44 @@ def _table(s: Sweep, width: int) -> list[Row]:
     from workbench.tui.widgets.plot import KNEE
 
     columns, label = _columns(s, width), min(_label_cells(s), width // 2)
-    head = "   " + pad(s.name, label) + "".join(pad(title, cells, True) for title, cells, _ in columns)
+    head = (
+        "   " + pad(s.name, label) + "".join(pad(title, cells, True) for title, cells, _ in columns)
+    )
     rows: list[Row] = [((head, "head"),)]
-    signs = {"done": ("  ", "text"), "measuring": ("~ ", "warn"), "failed": ("x ", "bad"), "skipped": ("- ", "dim")}
+    signs = {
+        "done": ("  ", "text"),
+        "measuring": ("~ ", "warn"),
+        "failed": ("x ", "bad"),
+        "skipped": ("- ", "dim"),
+    }
     for n, p in enumerate(s.points):
         sign, role = signs.get(p.state, ("  ", "dim"))
         if n == s.knee:
             sign, role = f"{KNEE} ", "warnb"
-        values = "".join(pad(text(p) if p.state == "done" else "", cells, True) for _, cells, text in columns)
-        row: Row = ((f" {sign}", role), (pad(p.label, label), "text" if p.state == "done" else role), (values, "text"))
+        values = "".join(
+            pad(text(p) if p.state == "done" else "", cells, True) for _, cells, text in columns
+        )
+        row: Row = (
+            (f" {sign}", role),
+            (pad(p.label, label), "text" if p.state == "done" else role),
+            (values, "text"),
+        )
         held = {"yes": "in force"}.get(p.in_force or "", p.in_force)
         said = p.error or held or ("" if p.state in ("done", "planned") else p.state)
-        role = "bad" if p.error and p.state != "skipped" else "warn" if held and p.in_force != "yes" else "dim"
+        role = (
+            "bad"
+            if p.error and p.state != "skipped"
+            else "warn"
+            if held and p.in_force != "yes"
+            else "dim"
+        )
         rows.append((*row, (f"  {said}", role)) if said else row)
     return [fit(row, width) for row in rows]
 
 
 def plots(s: Sweep, width: int, height: int) -> list[Row]:
-    """Return plots of throughput and efficiency, side by side. Latency replaces efficiency in a sweep of the
-    concurrency, or if too few points have a power reading."""
+    """Return plots of throughput and efficiency, side by side. Latency replaces efficiency in a
+    sweep of the concurrency, or if too few points have a power reading."""
     done = [n for n, p in enumerate(s.points) if p.tok_s is not None]
     if not done:
         return []
@@ -161,12 +190,19 @@ def plots(s: Sweep, width: int, height: int) -> list[Row]:
     return [(*fit(a, half), ("   ", "text"), *fit(b, half)) for a, b in both]
 
 
-def _plot(s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str) -> list[Row]:
+def _plot(
+    s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str
+) -> list[Row]:
     from workbench.tui.widgets.plot import KNEE, POINT, Point, curve, positions
 
     places, joined = positions([p.x for p in s.points])
     points = [
-        Point(places[n], getattr(s.points[n], name), _tick(s, s.points[n]), KNEE if n == s.knee else POINT)
+        Point(
+            places[n],
+            getattr(s.points[n], name),
+            _tick(s, s.points[n]),
+            KNEE if n == s.knee else POINT,
+        )
         for n in done
         if getattr(s.points[n], name) is not None
     ]

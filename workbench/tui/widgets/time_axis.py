@@ -1,5 +1,5 @@
-"""The time axis of the graphs: its window, its row with the marks of events, and the time cursor, which selects an
-earlier second."""
+"""The time axis of the graphs: its window, its row with the marks of events, and the time cursor,
+which selects an earlier second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from workbench.tui.glyphs import G
 ZOOMS = {1: 10, 5: 60, 15: 180, 60: 600, 300: 3600}
 DAY_S = 86_400
 _BLANK: Run = (" ", "dim")
-_STILL = 12  # the picture stands still until time has passed a twelfth of it, and moves by that much at once
+# the picture stands still until time has passed a twelfth of it, and moves by that much at once
+_STILL = 12
 
 # sign and role of each kind of event; of several in one cell, the one further down is drawn
 MARKS: dict[EventKind, tuple[str, str]] = {
@@ -44,9 +45,10 @@ _SPANS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time range of the graphs: `count` cells of `cell_s` seconds each. The number of a cell is its Unix time
-    divided by `cell_s`. `end` is the number of the last cell of the range, and `now` the number of the cell for the
-    present second. `cursor` is the number of the cell at the time cursor, None without a cursor."""
+    """The time range of the graphs: `count` cells of `cell_s` seconds each. The number of a cell is
+    its Unix time divided by `cell_s`. `end` is the number of the last cell of the range, and `now`
+    the number of the cell for the present second. `cursor` is the number of the cell at the time
+    cursor, None without a cursor."""
 
     cell_s: int
     end: int
@@ -68,13 +70,15 @@ class Window:
         return None if self.cursor is None else self.cursor - self.first
 
     def column(self, unix_s: float) -> int:
-        """Return the column of the cell that contains `unix_s`. The column may lie outside the window."""
+        """Return the column of the cell that contains `unix_s`. The column may lie outside the
+        window."""
         return int(unix_s // self.cell_s) - self.first
 
 
 class TimeView:
-    """The part of the history that the user sees: the seconds per cell, and the time cursor, if any. With a cursor, the
-    shown time range moves only to keep the cursor inside. Without a cursor, it follows the time."""
+    """The part of the history that the user sees: the seconds per cell, and the time cursor, if
+    any. With a cursor, the shown time range moves only to keep the cursor inside. Without a cursor,
+    it follows the time."""
 
     def __init__(self) -> None:
         self.cell_s = 1
@@ -86,8 +90,8 @@ class TimeView:
         return self.cursor_s is None
 
     def window(self, now_s: float, count: int) -> Window:
-        """Return the window of `count` cells to draw at the Unix time `now_s`. The window is moved seldom and several
-        cells at once, because each move changes every drawn cell."""
+        """Return the window of `count` cells to draw at the Unix time `now_s`. The window is moved
+        seldom and several cells at once, because each move changes every drawn cell."""
         now = int(now_s // self.cell_s)
         if self.cursor_s is None:
             step = max(1, count // (_STILL * self.cell_s))
@@ -100,16 +104,16 @@ class TimeView:
         return Window(self.cell_s, end, count, now, cursor)
 
     def move(self, cells: int, now_s: float) -> None:
-        """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a cursor, start at
-        the newest cell, and remove a cursor that reaches that cell."""
+        """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a
+        cursor, start at the newest cell, and remove a cursor that reaches that cell."""
         at = self.cursor_s
         if at is None:
             at = int(now_s // self.cell_s) * self.cell_s
         self.point(max(at + cells * self.cell_s, int(now_s) - DAY_S), now_s)
 
     def point(self, unix_s: float, now_s: float) -> None:
-        """Put the time cursor on the cell that contains the Unix time `unix_s`. If that is the newest cell, remove the
-        cursor."""
+        """Put the time cursor on the cell that contains the Unix time `unix_s`. If that is the
+        newest cell, remove the cursor."""
         newest = unix_s // self.cell_s >= now_s // self.cell_s
         self.cursor_s = None if newest else int(unix_s // self.cell_s) * self.cell_s
 
@@ -117,23 +121,23 @@ class TimeView:
         self.cursor_s = None
 
     def zoom(self, by: int) -> None:
-        """Change the seconds per cell of the graphs to the next larger (`by` 1) or next smaller (`by` -1) of the
-        possible values."""
+        """Change the seconds per cell of the graphs to the next larger (`by` 1) or next smaller
+        (`by` -1) of the possible values."""
         steps = list(ZOOMS)
         self.cell_s = steps[min(max(steps.index(self.cell_s) + by, 0), len(steps) - 1)]
 
 
 def events_in(events: Sequence[Event], window: Window, cell: int | None = None) -> Sequence[Event]:
-    """Return the events in the window, oldest first. If `cell` is not None, return only the events in the cell with
-    this number."""
+    """Return the events in the window, oldest first. If `cell` is not None, return only the events
+    in the cell with this number."""
     first, last = (window.first, window.end) if cell is None else (cell, cell)
     begin = bisect_left(events, float(first * window.cell_s), key=_time)
     return events[begin : bisect_left(events, float((last + 1) * window.cell_s), key=_time)]
 
 
 def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Row:
-    """Return the row below the graphs, which has `window.count` cells with the times and the marks of the events. With
-    `measuring`, a benchmark without an end event is drawn up to the present."""
+    """Return the row below the graphs, which has `window.count` cells with the times and the marks
+    of the events. With `measuring`, a benchmark without an end event is drawn up to the present."""
     cells: list[Run] = [_BLANK] * window.count
     for begin, end, what in _spans(window, events, measuring):
         for column in range(max(0, begin), min(end + 1, window.count)):
@@ -152,7 +156,11 @@ def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Ro
         cells[at] = (G.pointer if cells[at] == _BLANK else cells[at][0], "select")
     for column, text in _labels(window):
         end = column + len(text)
-        if column >= 0 and end <= window.count and all(c == _BLANK for c in cells[max(0, column - 1) : end + 1]):
+        if (
+            column >= 0
+            and end <= window.count
+            and all(c == _BLANK for c in cells[max(0, column - 1) : end + 1])
+        ):
             cells[column:end] = [(c, "dim") for c in text]
     return merged(cells)
 
@@ -162,8 +170,8 @@ def _time(event: Event) -> float:
 
 
 def _labels(window: Window) -> Iterator[tuple[int, str]]:
-    """Yield (column, text) of each label of the time axis: seconds before the present, or times of day while there is a
-    time cursor."""
+    """Yield (column, text) of each label of the time axis: seconds before the present, or times of
+    day while there is a time cursor."""
     if window.cursor is not None:
         yield 0, clock(window.first * window.cell_s)
         if window.count >= 20:
@@ -177,10 +185,12 @@ def _labels(window: Window) -> Iterator[tuple[int, str]]:
     yield window.count - 3, "now"
 
 
-def _spans(window: Window, events: Sequence[Event], measuring: bool) -> Iterator[tuple[int, int, tuple[str, str]]]:
-    """Yield (first column, last column, (character, role)) of each event with a duration, such as a benchmark. The
-    character is drawn in all these columns. With `measuring`, a benchmark without an end event lasts up to the
-    present."""
+def _spans(
+    window: Window, events: Sequence[Event], measuring: bool
+) -> Iterator[tuple[int, int, tuple[str, str]]]:
+    """Yield (first column, last column, (character, role)) of each event with a duration, such as a
+    benchmark. The character is drawn in all these columns. With `measuring`, a benchmark without an
+    end event lasts up to the present."""
     earlier = bisect_left(events, float(window.first * window.cell_s), key=_time)
     inside = events_in(events, window)
     for (begin, end), what in _SPANS.items():

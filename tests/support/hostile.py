@@ -1,4 +1,5 @@
-"""Text as a hostile host, server or file sends it, and the check that none of it reaches the user."""
+"""Texts and numbers as a hostile host, server or file sends them, and the check that none of them
+reaches the user."""
 
 from __future__ import annotations
 
@@ -39,6 +40,37 @@ PIECES = (
 )
 # One text with everything that must not arrive anywhere, for tests that cannot afford many.
 EVIL = "evil\x1b]52;c;cHduZWQ=\x07\x9b31m\x1b[2J\u202e\ud800\nFORGED\x85\x07<script>[red]x"
+
+
+# Numbers as a hostile host, driver, file or user sends them, and other data in place of a number.
+ODD_NUMBERS: tuple[object, ...] = (
+    1e308,
+    -1e308,
+    -1e300,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    -1,
+    10**400,
+    -(10**400),
+    2**31,
+    2**63,
+    2**64 - 1,
+    0xFFFFFFFF * 1000,
+    True,
+    False,
+    "12",
+    "nan",
+    "",
+    [],
+    [1],
+    {},
+)
+
+
+def hostile_numbers() -> st.SearchStrategy[object]:
+    """Return odd numbers and data of other types, among possible numbers."""
+    return st.sampled_from(ODD_NUMBERS) | st.floats() | st.integers()
 
 
 def hostile_texts() -> st.SearchStrategy[str]:

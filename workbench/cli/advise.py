@@ -11,7 +11,7 @@ from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 
 if TYPE_CHECKING:
     from workbench.session.advice import Advised

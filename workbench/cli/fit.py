@@ -9,7 +9,7 @@ from workbench.cli.open_session import connected
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, option
 from workbench.model.errors import HostError, InputError, PresetError
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 
 
 @command(

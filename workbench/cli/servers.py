@@ -20,7 +20,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus, launcher_text
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 
 if TYPE_CHECKING:
     from workbench.model.server_run import EngineMetrics

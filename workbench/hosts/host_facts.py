@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from workbench.hosts import shell_scripts
 from workbench.hosts.base import Host, HostFacts, timed_out, too_much
-from workbench.model.untrusted_text import clean, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean
 
 FACTS_S = 30.0
 FACTS_LINES = 10_000

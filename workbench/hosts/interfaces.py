@@ -9,7 +9,8 @@ from workbench.hosts import shell_scripts
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.node_network import Interface, NodeNetwork, RdmaDevice
-from workbench.model.untrusted_text import clean, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean
 
 # Prints "net NAME STATE MTU SPEED" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for
 # a value that the kernel does not report, then the JSON of `ip`.

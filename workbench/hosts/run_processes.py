@@ -19,7 +19,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code
 # looks the same.

@@ -80,14 +80,6 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
         raise ValueError("the JSON text is nested too deeply") from None
 
 
-def whole_number(text: str | None, digits: int = 18) -> int | None:
-    """Return the number in `text` if that has only ASCII digits; None for any other text. A text
-    with more than `digits` digits gives None, because Python raises an error for thousands of them.
-    """
-    plain = text is not None and len(text) <= digits and text.isascii() and text.isdecimal()
-    return int(text) if plain and text else None
-
-
 def escaped(json_text: str) -> str:
     r"""Return a JSON document in which raw control characters are written as \uXXXX."""
     return UNSAFE.sub(_as_escape, json_text)

@@ -14,7 +14,7 @@ from workbench.engines.weight_files import Tensor, safetensors
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 from workbench.server.model_fingerprint import LOCATE, locate_arguments
 
 _TIMEOUT_S = 20.0

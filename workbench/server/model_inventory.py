@@ -12,7 +12,8 @@ from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
-from workbench.model.untrusted_text import LINE_CHARS, clean, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import LINE_CHARS, clean
 
 LIST_S = 60.0  # a cache on a network file system is slow
 HASHES = "model-hashes"  # in the state directory: lines of sha256, size, time of modification, path

@@ -15,7 +15,7 @@ from workbench.doctor.cluster_facts import ClusterReport, NodeReport, NodeToChec
 from workbench.hosts import interfaces
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, by_severity
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 from workbench.server.model_fingerprint import ModelBytes, identify
 from workbench.store.hosts_file import HostsStore
 

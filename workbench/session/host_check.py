@@ -19,7 +19,8 @@ from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.gpu import DriverStatus
 from workbench.model.run_options import PROCESS
-from workbench.model.untrusted_text import NAME_CHARS, clean, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import NAME_CHARS, clean
 from workbench.server.launchers import launcher_of
 from workbench.session.host_settings import HostSettings
 from workbench.store.config import ConfigStore

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workbench.model import untrusted_text
+from workbench.model import untrusted_numbers
 from workbench.model.errors import InputError
 
 _BREAK = re.compile(r"[\0\n\r]")
@@ -38,7 +38,7 @@ def whole_number(least: int, most: int) -> Callable[[str], str]:
     `least` to `most`, and raises InputError otherwise."""
 
     def check(text: str) -> str:
-        number = untrusted_text.whole_number(text.strip())
+        number = untrusted_numbers.whole_number(text.strip())
         if number is None or not least <= number <= most:
             raise InputError(f"expected a whole number from {least} to {most}, got {text[:60]!r}")
         return str(number)

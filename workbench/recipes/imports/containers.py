@@ -10,7 +10,7 @@ from typing import Protocol
 
 from workbench.model.findings import Level
 from workbench.model.job_request import VISIBLE_TO_CUDA
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 from workbench.recipes.imports.fields import scalar_text
 from workbench.recipes.imports.server_command import (
     VISIBLE_TO_CONTAINER,

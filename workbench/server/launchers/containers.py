@@ -34,7 +34,8 @@ from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
 from workbench.model.run_options.containers import is_on
 from workbench.model.secrets import is_secret_name, mask_argv
-from workbench.model.untrusted_text import clean, clean_json, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean, clean_json
 from workbench.server import log_patterns
 from workbench.server.launchers import container_scripts as scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched

@@ -23,7 +23,8 @@ from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest
 from workbench.model.plan import Command
-from workbench.model.untrusted_text import VARIABLE_NAME, clean, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import VARIABLE_NAME, clean
 from workbench.server import process_command
 from workbench.server.launchers import job_scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched

@@ -16,7 +16,8 @@ from typing import Protocol
 from workbench.hosts.base import Host
 from workbench.model.findings import Finding
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.untrusted_text import clean, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean
 
 _DIGITS = 11  # of the numbers in it: times until the year 5138, and process ids
 # in the run directory; the keeper replaces it as a whole (write to a new file, then `mv`)

@@ -1,0 +1,121 @@
+"""The gate for numbers from other programs: drivers, hosts, engines, and files of other users.
+
+A foreign number can be NaN, infinite, negative, 1e308, true, a text, or an integer of 400 digits.
+Foreign numbers enter Workbench through this module, as foreign texts enter through `clean` in
+untrusted_text.py. An impossible number becomes absent with a reason. It is never replaced by
+another number.
+
+The unit at the end of a field's name decides which numbers are possible: `power_w` is in watts.
+
+Workbench sends this module to hosts, so it uses only the standard library and Python 3.8.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
+
+EXACT = 2**53  # larger integers are not exact as float
+LAST_UNIX_S = 253_402_300_799  # the end of the year 9999, the last that a date can show
+MOST_GPUS = 1024
+MOST_DIGITS = 18  # of a whole number in a text: all of them fit into 64 bits
+MOST_CHARS = 64  # of a number in a text
+_SHOWN_BITS = 64
+
+# Unit at the end of a field's name, or the whole name -> (lowest, highest) possible number.
+RANGES: dict[str, tuple[float, float]] = {
+    "w": (0, 10_000),  # of one GPU
+    "mhz": (0, 50_000),
+    "pct": (0, 100),
+    "fan_pct": (0, 1000),  # NVML: "may exceed 100% in certain cases"
+    "c": (-55, 150),
+    "j": (0, 1e13),  # 10 kW for 30 years
+    "bytes": (0, 2**50),
+    "kib": (0, 2**40),
+    "mb_s": (0, 1e6),
+    "mbit_s": (0, 1e9),
+    "tok_s": (0, 1e9),
+    "unix_s": (0, LAST_UNIX_S),
+    "s": (0, 1e10),
+    "ms": (0, 1e13),
+    "ns": (0, 2**63),
+    "bits": (0, 2**20),
+    "index": (0, MOST_GPUS - 1),
+    "pid": (0, 2**31 - 1),
+    "uid": (0, 2**32 - 1),
+    "port": (0, 65_535),
+    "exit_code": (-255, 2**31 - 1),
+    "count": (0, EXACT),
+    "load_1m": (0, 1e6),
+    "pstate": (0, 15),
+    "pcie_gen": (0, 15),
+    "pcie_gen_max": (0, 15),
+    "pcie_width": (0, 64),
+    "pcie_width_max": (0, 64),
+}
+ANY: tuple[float, float] = (-EXACT, EXACT)  # for a number without a unit
+
+
+def range_of(field: str) -> tuple[float, float]:
+    """Return the (lowest, highest) possible number for a field, from the unit in its name. ANY if
+    the name has no unit."""
+    known = RANGES.get(field)
+    while known is None and field:
+        field = field.partition("_")[2]
+        known = RANGES.get(field)
+    return known or ANY
+
+
+def why_impossible(value: Any, lowest: float, highest: float) -> str:
+    """Return why `value` is no number from `lowest` to `highest`, as text for the user. "" if it is
+    one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "not a number"
+    if value != value:
+        return "not a number (NaN)"
+    if lowest <= value <= highest:
+        return ""
+    return f"an impossible number ({_shown(value)})"
+
+
+def _shown(value: float) -> str:
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"an integer of {value.bit_length()} bits"
+    return f"{value:.6g}"
+
+
+def number(value: Any, lowest: float, highest: float) -> float | None:
+    """Return `value` if it is a number from `lowest` to `highest`, otherwise None."""
+    return None if why_impossible(value, lowest, highest) else value
+
+
+def whole(value: Any, lowest: int, highest: int) -> int | None:
+    """Return `value` if it is an integer from `lowest` to `highest`, otherwise None."""
+    return value if isinstance(value, int) and not why_impossible(value, lowest, highest) else None
+
+
+def of_field(field: str, value: Any) -> float | None:
+    """Return `value` if it is a possible number for the field, otherwise None. The unit in the
+    field's name decides (RANGES)."""
+    return number(value, *range_of(field))
+
+
+def decimal(text: str | None, lowest: float, highest: float) -> float | None:
+    """Return the number that `text` has in decimal digits if it is from `lowest` to `highest`,
+    otherwise None."""
+    if text is None or len(text) > MOST_CHARS or "_" in text or not text.isascii():
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return number(value, lowest, highest)
+
+
+def whole_number(text: str | None, digits: int = MOST_DIGITS) -> int | None:
+    """Return the number in `text` if that has only ASCII digits; None for any other text. A text
+    with more than `digits` digits gives None, because Python raises an error for thousands of
+    them."""
+    plain = text is not None and len(text) <= digits and text.isascii() and text.isdecimal()
+    return int(text) if plain and text else None

@@ -1,0 +1,500 @@
+"""A probe of a server's text: a few fixed prompts, and what their answers say.
+
+A benchmark's own prompts cannot prove that the text is right: with `ignore_eos` a healthy model has
+to go on after its answer, and loops. The probe's prompts have an answer of their own length. Each
+asks for a code word, which differs from prompt to prompt, and for a few sentences about something.
+So an answer shows four things without knowledge of the model: whether it is language
+(answer_text.py), whether it answers this prompt and not another one, whether the usage matches the
+text, and, if the code word stands in front of a long text, whether the whole prompt was read.
+
+`short_asks` and `long_ask` make the prompts, `request_body` the body of a request that is not
+streamed, `read_answer` reads the reply, and `judge` compares the answers. A caller sends the
+requests: alone, several at once, and at the length of its own prompts.
+
+What a random or tiny model must not be blamed for, `judge` cannot know: the caller passes
+`nonsense_expected`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from workbench.model.answer_text import (
+    Answer,
+    characters_per_token,
+    equal_answers,
+    excerpt,
+    features,
+)
+from workbench.model.findings import Finding, Level
+from workbench.model.untrusted_text import NAME_CHARS, clean
+
+MAX_TOKENS = 64  # of an answer
+TEMPERATURE = 0.7  # at 0, even a healthy small model repeats itself
+
+DEGENERATE = "text.degenerate"
+USAGE = "text.usage"
+PROMPT_CUT = "text.prompt-cut"
+EMPTY = "text.empty"
+REASONING_ONLY = "text.reasoning-only"
+OTHER_MODEL = "text.other-model"
+MIXED_UP = "text.mixed-up"
+NOT_FOLLOWED = "text.not-followed"
+NOT_JUDGED = "text.not-judged"
+
+_WORDS = (
+    "maple copper lantern harbor velvet falcon pepper saddle marble tunnel ribbon walnut anchor "
+    "candle meadow basket"
+)
+_TOPICS = (
+    "how rivers shape valleys",
+    "why bread rises",
+    "what bees do in winter",
+    "how a sail moves a boat",
+    "why the sky is blue",
+    "how letters were printed",
+    "what a compass shows",
+    "how glass is made",
+)
+CODE_WORDS = tuple(_WORDS.split())
+
+# plain sentences with no code word in them; a tokenizer makes about one token of each word
+_FILLER = (
+    "The train left the station early in the morning, and nobody on the platform looked at the "
+    "clock.",
+    "A farmer counted his sheep twice and wrote the number into a small book.",
+    "Rain had fallen for three days, so the path along the lake was soft and slow to walk.",
+    "In the library, a student copied a long list of names from an old newspaper.",
+    "The cook put the pan on the stove and waited until the butter was brown.",
+    "Two children built a bridge of planks over the ditch behind their house.",
+)
+_CHARACTERS_PER_TOKEN = 4.5  # of the filler; only the length of the long prompt depends on it
+
+_LEAST_ANSWERS = 2  # one odd answer may be chance
+_BROKEN_SHARE = (
+    0.2  # of the answers in one place; broken kernels often break only a part of a batch
+)
+_MOST = 0.5
+_USAGE_FACTOR, _USAGE_SLACK = (
+    1.35,
+    12,
+)  # hidden marks and tags of chat templates cost a few tokens each
+_USAGE_LEAST = 24  # tokens of an answer whose usage is judged
+_MOST_CHARACTERS_PER_TOKEN, _LEAST_CHARACTERS_PER_TOKEN = 12.0, 0.4
+_RELIABLE_LENGTH = 8_192  # tokens; beyond it, healthy models too forget what stood in front
+_TELLING_NAME = 4  # characters: a shorter name is part of many others
+_KEPT_PROMPT = 0.6  # least share of a prompt's words that must be in the usage
+
+
+class Place(StrEnum):
+    """Under which load an ask was sent."""
+
+    ALONE = "alone"
+    TOGETHER = "together"
+    LONG = "long"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One prompt of the probe. `word` is the code word that the answer must contain. `words` is the
+    least number of tokens that the prompt can have: the number of its words."""
+
+    prompt: str
+    word: str
+    place: Place = Place.ALONE
+
+    @property
+    def words(self) -> int:
+        return len(self.prompt.split())
+
+
+def short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
+    """Return `count` short prompts. The same count gives the same prompts. More than there are code
+    words repeat the words with another topic, so no two of the first 128 are equal."""
+    asks = []
+    for i in range(count):
+        word = CODE_WORDS[i % len(CODE_WORDS)]
+        topic = _TOPICS[(i + i // len(CODE_WORDS)) % len(_TOPICS)]
+        asks.append(Ask(f"The code word is {word}. {_task(topic)}", word, place))
+    return tuple(asks)
+
+
+def long_ask(tokens: int, number: int = 0) -> Ask:
+    """Return a prompt of about `tokens` tokens with the code word in front of a long text and the
+    question behind it. `number` selects the code word."""
+    word = CODE_WORDS[-1 - number % len(CODE_WORDS)]
+    front = f"Remember this: the code word is {word}. Here is a text that does not matter.\n"
+    task = _task(_TOPICS[number % len(_TOPICS)])
+    question = f"\nThe text has ended. What was the code word at the very beginning? {task}"
+    wanted = tokens * _CHARACTERS_PER_TOKEN - len(front) - len(question)
+    sentences: list[str] = []
+    size = 0
+    while size < wanted:
+        sentences.append(_FILLER[(number + len(sentences)) % len(_FILLER)])
+        size += len(sentences[-1]) + 1
+    return Ask(f"{front}{' '.join(sentences)}{question}", word, Place.LONG)
+
+
+def _task(topic: str) -> str:
+    return f"First repeat the code word, then explain in two or three sentences {topic}."
+
+
+def request_body(ask: Ask, model: str, endpoint: str = "chat") -> dict[str, Any]:
+    """Return the JSON body of a request for the answer to `ask`. `endpoint` is "chat" or
+    "completions"."""
+    if endpoint == "chat":
+        prompt: dict[str, Any] = {"messages": [{"role": "user", "content": ask.prompt}]}
+    else:
+        prompt = {"prompt": f"Question: {ask.prompt}\nAnswer: The code word is"}
+    return {
+        "model": model,
+        **prompt,
+        "max_tokens": MAX_TOKENS,
+        "temperature": TEMPERATURE,
+        "stream": False,
+    }
+
+
+def read_answer(body: Any, prompt: str = "") -> Answer | None:
+    """Return the answer in the body of a reply of /v1/chat/completions or /v1/completions that is
+    not streamed. None if the body is no such reply. `prompt` becomes `Answer.prompt`."""
+    choices = body.get("choices") if isinstance(body, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
+        return None
+    message = choice.get("message")
+    message = message if isinstance(message, dict) else choice
+    text = _text(message, "content", "text", "refusal")
+    if not text and (message.get("tool_calls") or message.get("function_call")):
+        text = "(tool call)"
+    usage = body.get("usage")
+    return Answer(
+        text=text,
+        reasoning=_text(message, "reasoning_content", "reasoning"),
+        output_tokens=_count(usage, "completion_tokens"),
+        prompt_tokens=_count(usage, "prompt_tokens"),
+        finish_reason=_name(choice.get("finish_reason")),
+        model=_name(body.get("model")),
+        prompt=prompt,
+    )
+
+
+def _text(message: Mapping[str, Any], *names: str) -> str:
+    return next(
+        (message[name] for name in names if isinstance(message.get(name), str) and message[name]),
+        "",
+    )
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _name(value: Any) -> str | None:
+    return clean(value, NAME_CHARS) if isinstance(value, str) and value else None
+
+
+# -- the judge -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """An ask and its answer. `recounted` is the number of tokens that the text of the answer has,
+    by a tokenizer or by the usage of a prompt with this text; None if it was not counted. `after`
+    says whether the ask was sent after the load of a benchmark."""
+
+    ask: Ask
+    answer: Answer
+    recounted: int | None = None
+    after: bool = False
+
+    @property
+    def remembered(self) -> bool:
+        """Whether the answer contains the code word of its prompt."""
+        return self.ask.word in self.answer.all_text.lower()
+
+    @property
+    def other_words(self) -> tuple[str, ...]:
+        """The code words of other prompts in the answer."""
+        said = self.answer.all_text.lower()
+        return tuple(word for word in CODE_WORDS if word != self.ask.word and word in said)
+
+    @property
+    def defect(self) -> str:
+        """What is wrong with this answer; "" if nothing is."""
+        if self.answer.empty:
+            return "has no text"
+        return features(self.answer.all_text).defect
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceOutcome:
+    """The answers in one place: how many there are, how many of them are broken or contain their
+    code word, and what is wrong with one of the broken ones."""
+
+    answers: int
+    broken: int
+    remembered: int
+    defect: str = ""
+    excerpt: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether enough answers are broken to blame the place."""
+        return self.broken >= max(min(_LEAST_ANSWERS, self.answers), _BROKEN_SHARE * self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOutcome:
+    """What a probe found, as it is stored. `places` is by Place; `skipped` says why a part of the
+    probe is missing."""
+
+    places: Mapping[str, PlaceOutcome] = field(default_factory=dict)
+    characters_per_token: float | None = None
+    skipped: str = ""
+
+
+def outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
+    """Return the summary of a probe's answers."""
+    places = {}
+    for place in Place:
+        here = [one for one in probed if one.ask.place is place]
+        if here:
+            places[place.value] = _place_outcome(here)
+    return ProbeOutcome(places, characters_per_token([one.answer for one in probed]), skipped)
+
+
+def _place_outcome(here: Sequence[Probed]) -> PlaceOutcome:
+    broken = [one for one in here if one.defect]
+    shown = broken[0] if broken else here[0]
+    remembered = sum(one.remembered for one in here)
+    return PlaceOutcome(len(here), len(broken), remembered, shown.defect, excerpt(shown.answer))
+
+
+def judge(
+    probed: Sequence[Probed],
+    *,
+    model: str = "",
+    together: int = 0,
+    long_tokens: int = 0,
+    nonsense_expected: str = "",
+) -> tuple[Finding, ...]:
+    """Return the findings about the answers of a probe. A finding with Level.ERROR means that the
+    server's text is not the model's text; Level.WARN that it may not be.
+
+    `model` is the name that was asked for; "" if any name is right. `together` is the number of
+    asks that were sent at once, and `long_tokens` the length of the long prompts.
+    `nonsense_expected` is a reason why the text of this model cannot be expected to be language,
+    such as "the weights are random"; "" if it can. Text without sense is then a note of Level.INFO.
+    Usage and prompt length are judged all the same.
+    """
+    if not probed:
+        return ()
+    found = _empty(probed) or _degenerate(probed, together, long_tokens, nonsense_expected)
+    found = found or _mixed_up(probed) or _not_followed(probed, nonsense_expected)
+    cut = _cut(probed) or ([] if found else _forgotten(probed, long_tokens, nonsense_expected))
+    usage = _usage(probed, nonsense_expected)
+    return (*found, *cut, *usage, *other_models(probed, model))
+
+
+def _empty(probed: Sequence[Probed]) -> list[Finding]:
+    empty = [one for one in probed if one.answer.empty]
+    if len(empty) < _MOST * len(probed) or not empty:
+        return []
+    tokens = max((one.answer.output_tokens or 0 for one in empty), default=0)
+    text = f"no content: {len(empty)} of {len(probed)} answers have no text" + (
+        f", although usage says up to {tokens} tokens" if tokens else ""
+    )
+    return [Finding(Level.ERROR, EMPTY, text, evidence="(no text)")]
+
+
+def _degenerate(
+    probed: Sequence[Probed], together: int, long_tokens: int, nonsense_expected: str
+) -> list[Finding]:
+    level = Level.INFO if nonsense_expected else Level.ERROR
+    expected = f"; this is expected, because {nonsense_expected}" if nonsense_expected else ""
+    groups: dict[tuple[Place, bool], list[Probed]] = {}
+    for one in probed:
+        groups.setdefault((one.ask.place, one.after), []).append(one)
+    failed = {group: here for group, here in groups.items() if _place_outcome(here).failed}
+    broken = [one for here in failed.values() for one in here if one.defect]
+    if len(broken) >= min(_LEAST_ANSWERS, len(probed)):
+        where = _where(set(failed), set(groups), together, long_tokens)
+        asked = sum(len(here) for here in failed.values())
+        text = (
+            f"degenerate output{where}: {len(broken)} of {asked} answers are broken; one "
+            f"{broken[0].defect}"
+        )
+        return [Finding(level, DEGENERATE, text + expected, evidence=excerpt(broken[0].answer))]
+    equal = equal_answers([one.answer for one in probed])
+    if len(equal) >= max(_LEAST_ANSWERS, _MOST * len(probed)):
+        text = f"degenerate output: {len(equal)} answers to different prompts are equal"
+        return [Finding(level, DEGENERATE, text + expected, evidence=excerpt(equal[0]))]
+    return []
+
+
+def _where(
+    failed: set[tuple[Place, bool]],
+    groups: set[tuple[Place, bool]],
+    together: int,
+    long_tokens: int,
+) -> str:
+    """Return where the text is broken, as a part of a sentence; "" if it is broken everywhere.
+    `failed` and `groups` contain (place, whether after the load)."""
+    names = {
+        Place.ALONE: " with one request at a time",
+        Place.TOGETHER: f" with {together or 'several'} requests at once",
+        Place.LONG: f" with prompts of {long_tokens:,} tokens"
+        if long_tokens
+        else " with long prompts",
+    }
+    places = [place for place in Place if any(place is one for one, _ in failed)]
+    everywhere = {place for place, _ in groups} == set(places)
+    where = "" if everywhere else " and".join(names[place] for place in places) + " only"
+    only_after = all(after for _, after in failed) and not all(after for _, after in groups)
+    return where + (" after the load" if only_after else "")
+
+
+def _mixed_up(probed: Sequence[Probed]) -> list[Finding]:
+    mixed = [one for one in probed if one.other_words and not one.remembered]
+    if len(mixed) < _LEAST_ANSWERS:
+        return []
+    text = (
+        f"answers mixed up: {len(mixed)} of {len(probed)} answers contain the code word of another "
+        "prompt and not their"
+        f" own; one was asked for {mixed[0].ask.word} and said {mixed[0].other_words[0]}"
+    )
+    return [Finding(Level.ERROR, MIXED_UP, text, evidence=excerpt(mixed[0].answer))]
+
+
+def _not_followed(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+    short = [one for one in probed if one.ask.place is not Place.LONG]
+    if nonsense_expected or len(short) < _LEAST_ANSWERS or any(one.remembered for one in short):
+        return []
+    text = (
+        f"none of {len(short)} answers contains the code word that it was asked to repeat: a weak "
+        "model, a wrong chat"
+        " template, or a broken engine"
+    )
+    return [Finding(Level.WARN, NOT_FOLLOWED, text, evidence=excerpt(short[0].answer))]
+
+
+def _forgotten(probed: Sequence[Probed], long_tokens: int, nonsense_expected: str) -> list[Finding]:
+    """Return a finding if all short prompts were answered and no long one was: its beginning was
+    not read."""
+    short = [one for one in probed if one.ask.place is not Place.LONG]
+    long = [one for one in probed if one.ask.place is Place.LONG]
+    if nonsense_expected or len(short) < _LEAST_ANSWERS or len(long) < _LEAST_ANSWERS:
+        return []
+    if not all(one.remembered for one in short) or any(one.remembered for one in long):
+        return []
+    level = Level.ERROR if long_tokens <= _RELIABLE_LENGTH else Level.WARN
+    text = (
+        f"prompt cut: {len(long)} of {len(long)} answers do not know the code word at the "
+        "beginning of a prompt of"
+        f" {long_tokens:,} tokens, while all {len(short)} short prompts were answered"
+    )
+    return [Finding(level, PROMPT_CUT, text, evidence=excerpt(long[0].answer))]
+
+
+def _cut(probed: Sequence[Probed]) -> list[Finding]:
+    for one in probed:
+        tokens = one.answer.prompt_tokens
+        if tokens is not None and prompt_was_cut(one.ask.words, tokens):
+            text = (
+                f"prompt cut: usage says {tokens} prompt tokens for a prompt of "
+                f"{one.ask.words:,} words"
+            )
+            return [Finding(Level.ERROR, PROMPT_CUT, text, evidence=excerpt(one.answer))]
+    return []
+
+
+def prompt_was_cut(words: int, prompt_tokens: float) -> bool:
+    """Return whether a prompt of `words` words cannot have been processed whole if the usage says
+    `prompt_tokens`: a word is at least one token. Few tokenizers join words, so some difference is
+    allowed."""
+    return prompt_tokens < _KEPT_PROMPT * words
+
+
+def _usage(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+    counted = [one for one in probed if _enough_tokens(one) and not one.defect]
+    if nonsense_expected or not counted:
+        return []
+    usage = sum(one.answer.output_tokens or 0 for one in counted)
+    text = _recounted(counted)
+    per_token = characters_per_token([one.answer for one in counted])
+    if (
+        not text
+        and per_token is not None
+        and not _LEAST_CHARACTERS_PER_TOKEN <= per_token <= _MOST_CHARACTERS_PER_TOKEN
+    ):
+        text = (
+            f"usage not credible: {usage} tokens for "
+            f"{sum(one.answer.all_characters for one in counted)} characters,"
+            f" {per_token:.1f} characters per token"
+        )
+    return [Finding(Level.ERROR, USAGE, text, evidence=excerpt(counted[0].answer))] if text else []
+
+
+def _enough_tokens(one: Probed) -> bool:
+    return (one.answer.output_tokens or 0) >= _USAGE_LEAST
+
+
+def _recounted(counted: Sequence[Probed]) -> str:
+    """Return a sentence if the usage of most answers is not the number of tokens that their texts
+    have, else ""."""
+    known = [
+        (one.answer.output_tokens or 0, one.recounted)
+        for one in counted
+        if one.recounted is not None
+    ]
+    wrong = [(said, real) for said, real in known if not usage_agrees(said, real)]
+    if not wrong or len(wrong) < _MOST * len(known):
+        return ""
+    said, real = sum(one for one, _ in wrong), sum(one for _, one in wrong)
+    return (
+        f"usage not credible: it says {said} tokens for {len(wrong)} answers whose text has "
+        f"{real}, counted again"
+        f" ({said / max(1, real):.1f} times as many)"
+    )
+
+
+def usage_agrees(said: int, recounted: int) -> bool:
+    """Return whether the usage of an answer can be true if its text has `recounted` tokens. The
+    text lacks the end mark and the marks of reasoning, and a text may be split into tokens in
+    several ways."""
+    return (
+        (recounted - _USAGE_SLACK) / _USAGE_FACTOR
+        <= said
+        <= recounted * _USAGE_FACTOR + _USAGE_SLACK
+    )
+
+
+def other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
+    """Return a finding if replies report another model than the one that was asked for."""
+    names = dict.fromkeys(one.answer.model for one in probed if one.answer.model)
+    others = [name for name in names if name is not None and model and not same_model(model, name)]
+    if not others:
+        return []
+    text = f"another model answered: {', '.join(others[:3])} instead of {model}"
+    return [Finding(Level.WARN, OTHER_MODEL, text)]
+
+
+def same_model(asked: str, reported: str) -> bool:
+    """Return whether two names may be names of one model: one contains the other.
+
+    Directories, file endings, letter case and punctuation do not count. So a path, a file, an alias
+    with a date, or an organisation in front is no difference.
+    """
+    one, other = _plain_name(asked), _plain_name(reported)
+    contained = one in other or other in one
+    return one == other or (contained and min(len(one), len(other)) >= _TELLING_NAME)
+
+
+def _plain_name(name: str) -> str:
+    last = name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")
+    return "".join(c for c in last if c.isalnum())

@@ -1,0 +1,415 @@
+"""The text of a model's answers: its features, and whether it looks like language.
+
+A fast answer is worth nothing if it is garbage. Broken kernels, wrong chat templates and bad
+quantizations produce few kinds of garbage, and none of them needs knowledge of the model to be
+seen:
+
+  one token or a short loop, repeated        `Features.collapsed`, `Features.looping`
+  replacement and control characters         `Features.odd_share`
+  many scripts or symbols mixed              `Features.salad`
+  no text at all, or only reasoning          `Answer.empty`, `Answer.reasoning_only`
+  the same text for different prompts        `SetFeatures.equal`
+
+`Answer` is one answer, and may contain only the first and the last part of a long text. `features`
+looks at one text, and `set_features` at the answers of a run. `answer_probe` has the prompts of a
+probe and judges its answers. Nothing here does input or output, and the load client runs this file
+on hosts with Python 3.10.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workbench.model.untrusted_text import clean
+
+EXCERPT_CHARACTERS = 160
+LEAST_CHARACTERS = 12  # a shorter text is not judged: "OK." is an answer
+
+_SHORT_LOOP = 8  # characters of a repeated unit: about one or two tokens
+_LONGEST_LOOP = 96
+_LOOP_SHARE = 0.8  # of the text, that the repetitions must cover
+_LOOP_REPEATS = 4
+_ODD_SHARE = 0.1
+_COMMON_SHARE = 0.8
+_LEAST_WORDS = 12
+_SYMBOL_SHARE = 0.4
+# Punctuation without spaces is no sentence, and no common code.
+_MARKS_SHARE, _SPACES_SHARE = 0.25, 0.03
+_LEAST_LETTERS = 20
+_SCRIPTS, _ANY_SCRIPTS = 4, 7  # a text about one thing has one or two
+_OTHER_SCRIPTS_SHARE = 0.25  # of the letters, outside the two most common scripts
+_LEAST_VOWELS = 0.27  # of Latin letters; languages have 0.35 to 0.5, random letters 0.23
+_LEAST_LATIN = 60
+_PUNCTUATION = frozenset(".,;:!?'\"()[]-–—…*#_/`’‘“”«»、。，！？；：「」『』《》（）·।؟،¿¡%&+=")
+_VOWELS = frozenset("aeiouyıøæœəɛɔ")
+_ONE_SCRIPT = {
+    "HIRAGANA": "CJK",
+    "KATAKANA": "CJK",
+    "KATAKANA-HIRAGANA": "CJK",
+    "FULLWIDTH": "LATIN",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a model. Of a long text, `text` and `reasoning` may contain only the first
+    part, and `end` the last part; `characters` and `reasoning_characters` are the full lengths.
+    `prompt` identifies the prompt: answers to equal prompts may be equal. `model` is the name that
+    the reply reports."""
+
+    text: str
+    reasoning: str = ""
+    end: str = ""
+    characters: int = -1
+    reasoning_characters: int = -1
+    output_tokens: int | None = None
+    prompt_tokens: int | None = None
+    finish_reason: str | None = None
+    model: str | None = None
+    prompt: str = ""
+
+    @property
+    def all_text(self) -> str:
+        """The reasoning and the answer, without `end`."""
+        return self.reasoning + self.text
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What two equal answers have in common."""
+        return self.all_text, self.end, self.all_characters
+
+    @property
+    def all_characters(self) -> int:
+        answer = len(self.text) if self.characters < 0 else self.characters
+        thought = (
+            len(self.reasoning) if self.reasoning_characters < 0 else self.reasoning_characters
+        )
+        return answer + thought
+
+    @property
+    def empty(self) -> bool:
+        """Whether the answer has no text at all, not even a space."""
+        return not self.text and not self.reasoning
+
+    @property
+    def reasoning_only(self) -> bool:
+        """Whether the model was still reasoning when the answer ended."""
+        return bool(self.reasoning) and not self.text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What can be seen in one text. Shares are 0 to 1.
+
+    `loop` is the shortest unit whose repetitions end the text, and `loop_share` the part of the
+    text that they cover; "" and 0 if nothing repeats. `common_share` is the share of the most
+    common word or, in a text without words, of the most common character. `odd_share` counts
+    replacement, control, private and unassigned characters. `symbol_share` counts characters that
+    are neither letters, digits, spaces nor common punctuation, and `marks_share` this punctuation.
+    `compressed` is the compressed size divided by the size.
+    """
+
+    characters: int
+    loop: str = ""
+    loop_share: float = 0.0
+    common_share: float = 0.0
+    odd_share: float = 0.0
+    symbol_share: float = 0.0
+    marks_share: float = 0.0
+    spaces_share: float = 0.0
+    scripts: int = 0
+    other_scripts_share: float = 0.0
+    vowel_share: float | None = None
+    compressed: float | None = None
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the text is little more than one token, or two in turn, repeated."""
+        if self.characters < LEAST_CHARACTERS:
+            return False
+        short_loop = len(self.loop) <= _SHORT_LOOP and self.loop_share >= _LOOP_SHARE
+        return short_loop or self.common_share >= _COMMON_SHARE
+
+    @property
+    def looping(self) -> bool:
+        """Whether the text is little more than one phrase repeated. Healthy models do this without
+        an end mark."""
+        return self.characters >= LEAST_CHARACTERS and self.loop_share >= _LOOP_SHARE
+
+    @property
+    def odd(self) -> bool:
+        """Whether the text has many characters that no language uses."""
+        return self.characters >= LEAST_CHARACTERS and self.odd_share >= _ODD_SHARE
+
+    @property
+    def salad(self) -> bool:
+        """Whether the text mixes scripts or symbols as no answer to a plain question does."""
+        if self.characters < LEAST_CHARACTERS:
+            return False
+        mixed = self.scripts >= _SCRIPTS and self.other_scripts_share >= _OTHER_SCRIPTS_SHARE
+        unspeakable = self.vowel_share is not None and self.vowel_share < _LEAST_VOWELS
+        marked = self.marks_share + self.symbol_share >= _MARKS_SHARE
+        unspaced = marked and self.spaces_share < _SPACES_SHARE
+        symbols = self.symbol_share >= _SYMBOL_SHARE
+        return mixed or self.scripts >= _ANY_SCRIPTS or unspeakable or unspaced or symbols
+
+    @property
+    def defect(self) -> str:
+        """What is wrong with the text, as the end of a sentence that begins with "the answer"; ""
+        if nothing is."""
+        if self.odd:
+            return f"has {100 * self.odd_share:.0f} % characters that no language uses"
+        if self.collapsed:
+            return f"repeats {shown(self.loop or 'one word')}"
+        if self.looping:
+            return f"repeats the phrase {shown(self.loop)}"
+        return "mixes scripts or symbols at random" if self.salad else ""
+
+
+def features(text: str) -> Features:
+    """Return the features of a text. The time is about 0.1 ms for 2,000 characters."""
+    size = len(text)
+    if not size:
+        return Features(0)
+    loop, covered = _loop(text)
+    spoken = _Letters(text)
+    return Features(
+        size,
+        loop=loop,
+        loop_share=round(covered / size, 4),
+        common_share=round(_common_share(text), 4),
+        odd_share=round(spoken.odd / size, 4),
+        symbol_share=round(spoken.symbols / size, 4),
+        marks_share=round(spoken.marks / size, 4),
+        spaces_share=round(spoken.spaces / size, 4),
+        scripts=len(spoken.scripts),
+        other_scripts_share=spoken.other_scripts_share,
+        vowel_share=spoken.vowel_share,
+        compressed=_compressed(text),
+    )
+
+
+def _loop(text: str) -> tuple[str, int]:
+    """Return (unit, covered): the shortest unit that is repeated up to the end of the text, and the
+    number of characters that the repetitions cover. ("", 0) if nothing is repeated often enough."""
+    size = len(text)
+    for period in range(1, min(_LONGEST_LOOP, size // _LOOP_REPEATS) + 1):
+        unit = text[-period:]
+        if not text.endswith(unit * _LOOP_REPEATS):
+            continue
+        start = size - period * _LOOP_REPEATS
+        while start >= period and text.startswith(unit, start - period):
+            start -= period
+        if (size - start) >= _LOOP_SHARE * size:
+            return unit, size - start
+    return "", 0
+
+
+def _common_share(text: str) -> float:
+    words = text.split()
+    if len(words) >= _LEAST_WORDS:
+        return Counter(words).most_common(1)[0][1] / len(words)
+    if len(text) < _LEAST_WORDS:
+        return 0.0
+    return Counter(text).most_common(1)[0][1] / len(text)
+
+
+def _compressed(text: str) -> float | None:
+    """Return the compressed size divided by the size in bytes; None for a short text."""
+    import zlib  # only a run's end needs it
+
+    data = text.encode("utf-8", "replace")
+    return round(len(zlib.compress(data)) / len(data), 3) if len(data) >= 64 else None
+
+
+class _Letters:
+    """Counts of the kinds of characters in a text."""
+
+    def __init__(self, text: str) -> None:
+        import unicodedata  # takes a millisecond to import; only a run's end needs it
+
+        self.odd = self.symbols = self.marks = self.spaces = 0
+        self.scripts: Counter[str] = Counter()
+        self._vowels = 0
+        for character, count in Counter(text).items():
+            kind = unicodedata.category(character)
+            if kind[0] == "L":
+                script = unicodedata.name(character, "?").split(" ", 1)[0]
+                self.scripts[_ONE_SCRIPT.get(script, script)] += count
+                plain = unicodedata.normalize("NFD", character)[0].lower()
+                self._vowels += count * (plain in _VOWELS)
+            elif character.isspace():
+                self.spaces += count
+            elif character in _PUNCTUATION:
+                self.marks += count
+            elif kind[0] in "MN" or kind == "Cf":
+                continue  # accents, digits, joiners
+            elif kind[0] == "C" or character == "\N{REPLACEMENT CHARACTER}":
+                self.odd += count
+            else:
+                self.symbols += count
+
+    @property
+    def other_scripts_share(self) -> float:
+        letters = sum(self.scripts.values())
+        if letters < _LEAST_LETTERS:
+            return 0.0
+        usual = sum(count for _, count in self.scripts.most_common(2))
+        return round(1 - usual / letters, 4)
+
+    @property
+    def vowel_share(self) -> float | None:
+        """The share of vowels among Latin letters; None if there are too few, or letters of other
+        scripts."""
+        latin = self.scripts["LATIN"]
+        enough = latin >= max(_LEAST_LATIN, 0.9 * sum(self.scripts.values()))
+        return round(self._vowels / latin, 4) if enough else None
+
+
+# -- the answers of a run --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SetFeatures:
+    """Features of the answers of one run, as they are stored with its result. All but `answers`
+    count answers among those `looked_at`, a sample of them.
+
+    `repeated` is the unit that most collapsed answers repeat, and `repeated_answers` their number.
+    `equal` counts the answers whose text another prompt got too. `models` counts the model names
+    that replies reported. `digest` is a hash of the texts in the order of their prompts: two runs
+    with one digest answered equally.
+    """
+
+    answers: int = 0
+    looked_at: int = 0
+    characters: int = 0
+    characters_per_token: float | None = None
+    empty: int = 0
+    collapsed: int = 0
+    looping: int = 0
+    ending_in_loop: int = 0
+    odd: int = 0
+    salad: int = 0
+    repeated: str = ""
+    repeated_answers: int = 0
+    equal: int = 0
+    equal_characters: int = 0  # of the shortest of these equal texts
+    reasoning_only: int = 0
+    reasoning_share: float = 0.0  # of all characters
+    common_share: float | None = None  # median over the answers
+    compressed: float | None = None  # median over the answers
+    models: Mapping[str, int] = field(default_factory=dict)
+    finish_reasons: Mapping[str, int] = field(default_factory=dict)
+    digest: str = ""
+    excerpts: tuple[str, ...] = ()
+
+    def share(self, count: int) -> float:
+        """Return `count` of these answers as a share, 0 to 1."""
+        return count / self.looked_at if self.looked_at else 0.0
+
+
+def set_features(
+    answers: Sequence[Answer],
+    finish_reasons: Mapping[str, int] | None = None,
+    total: int | None = None,
+) -> SetFeatures:
+    """Return the features of the answers of a run. `answers` may be a sample of `total` answers;
+    `finish_reasons` counts those of all answers, and by default those of the sample."""
+    if not answers:
+        return SetFeatures(answers=total or 0, finish_reasons=dict(finish_reasons or {}))
+    each = [features(answer.all_text) for answer in answers]
+    units = Counter(one.loop for one in each if one.collapsed)
+    repeated, repeated_answers = units.most_common(1)[0] if units else ("", 0)
+    equal = equal_answers(answers)
+    characters = sum(answer.all_characters for answer in answers)
+    thought = sum(answer.all_characters - _answer_characters(answer) for answer in answers)
+    reasons = Counter(answer.finish_reason or "none" for answer in answers)
+    models = Counter(answer.model for answer in answers if answer.model)
+    return SetFeatures(
+        answers=len(answers) if total is None else total,
+        looked_at=len(answers),
+        characters=characters,
+        characters_per_token=characters_per_token(answers),
+        empty=sum(answer.empty for answer in answers),
+        collapsed=sum(one.collapsed for one in each),
+        looping=sum(one.looping for one in each),
+        ending_in_loop=sum(features(answer.end or answer.all_text).looping for answer in answers),
+        odd=sum(one.odd for one in each),
+        salad=sum(one.salad for one in each),
+        repeated=clean(repeated, EXCERPT_CHARACTERS),
+        repeated_answers=repeated_answers,
+        equal=len(equal),
+        equal_characters=min((answer.all_characters for answer in equal), default=0),
+        reasoning_only=sum(answer.reasoning_only for answer in answers),
+        reasoning_share=round(thought / characters, 4) if characters else 0.0,
+        common_share=_median([one.common_share for one in each]),
+        compressed=_median([one.compressed for one in each if one.compressed is not None]),
+        models={clean(name, EXCERPT_CHARACTERS): count for name, count in models.most_common(4)},
+        finish_reasons=dict(reasons.most_common() if finish_reasons is None else finish_reasons),
+        digest=digest(answers),
+        excerpts=_excerpts(answers),
+    )
+
+
+def equal_answers(answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers whose text a different prompt got too. Answers without text do not count."""
+    prompts: dict[tuple[str, str, int], set[str]] = {}
+    for answer in answers:
+        prompts.setdefault(answer.identity, set()).add(answer.prompt)
+    return [answer for answer in answers if not answer.empty and len(prompts[answer.identity]) > 1]
+
+
+def characters_per_token(answers: Iterable[Answer]) -> float | None:
+    """Return the characters per output token over all answers that report tokens; None if none
+    does."""
+    counted = [
+        (answer.all_characters, answer.output_tokens) for answer in answers if answer.output_tokens
+    ]
+    tokens = sum(count for _, count in counted)
+    return round(sum(size for size, _ in counted) / tokens, 3) if tokens else None
+
+
+def digest(answers: Iterable[Answer]) -> str:
+    """Return a hash of the texts, which does not depend on the order in which they came."""
+    import hashlib  # only a run's end needs it
+
+    whole = hashlib.sha256()
+    for prompt, (text, end, size) in sorted((answer.prompt, answer.identity) for answer in answers):
+        whole.update(f"{prompt}\0{text}\0{end}\0{size}\0".encode("utf-8", "replace"))
+    return whole.hexdigest()[:16]
+
+
+def shown(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
+    """Return a text in quotes as a message can contain it: cleaned, with visible line breaks, cut
+    to `limit` characters. A repeated character stays visible."""
+    visible = text[: 4 * limit].replace("\n", "\\n").replace("\t", "\\t")
+    cleaned = clean(visible)
+    if not cleaned.strip() and text:
+        cleaned = "".join(
+            f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}" for c in text[:8]
+        )
+    return f'"{cleaned}"' if len(cleaned) <= limit else f'"{cleaned[: limit - 1]}…"'
+
+
+def excerpt(answer: Answer) -> str:
+    """Return the beginning of an answer for a message; an answer without text says so."""
+    if answer.empty:
+        return "(no text)"
+    thought = "(reasoning) " if answer.reasoning_only else ""
+    return thought + shown(answer.all_text if answer.reasoning_only else answer.text)
+
+
+def _excerpts(answers: Sequence[Answer]) -> tuple[str, ...]:
+    """Return excerpts of the first, the middle and the last answer."""
+    chosen = dict.fromkeys((0, len(answers) // 2, len(answers) - 1))
+    return tuple(excerpt(answers[place]) for place in chosen)
+
+
+def _answer_characters(answer: Answer) -> int:
+    return len(answer.text) if answer.characters < 0 else answer.characters
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return round(sorted(values)[len(values) // 2], 4) if values else None

@@ -13,7 +13,7 @@ parentheses):
     WORKBENCH_SIM_RANKS       if set, a server with the flag nnodes is one process per node (ranks.py)
     WORKBENCH_SIM_FAULT       comma separated: exit_at_start, never_ready, crash_after_ready=S, unresponsive_after=S,
                               hang_on_term (SIGTERM during the start ends the workers but not the
-                              main process)
+                              main process), garbage (each token of an answer is "!")
 """
 
 from __future__ import annotations

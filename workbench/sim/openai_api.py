@@ -16,20 +16,12 @@ from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
 from workbench.sim.http_server import Request
 from workbench.sim.launch_options import LaunchOptions
+from workbench.sim.reply_text import ReplyText, packed, vector_of
 from workbench.sim.scheduler import Replica, Sequence
 
-WORDS = (  # noqa: SIM905
-    "the model reads every weight once for each token so memory sets the pace while clocks only "
-    "help the prompt and "
-    "batches share what was read until compute or cache runs short this text is simulated filler "
-    "and says nothing"
-).split()
 PIECE = re.compile(r"\w{1,7}|[^\w\s]")  # about the pieces of a byte-pair tokenizer for English
 SPECIAL = re.compile(rf"<s>|<assistant>|{PIECE.pattern}")
 OPEN_PATHS = ("/health", "/metrics", "/version", "/ping")  # need no API key
-
-# 768 numbers of 32 bits, as `encoding_format` base64 has them
-EMBEDDING = base64.b64encode(bytes(4 * 768)).decode()
 
 
 class ApiError(Exception):
@@ -76,6 +68,7 @@ class Api:
         self.max_len = max_len
         self.ready = False
         self.silent = False  # a fault: the server accepts connections and never answers
+        self.garbage = False  # a fault: each token of an answer is an exclamation mark
         self.created = int(time.time())
         self.count = 0
         generation: Routes = {
@@ -201,7 +194,8 @@ class Api:
         """Reply with one embedding for the text in a request, as soon as the simulated engine has
         processed its tokens."""
         body = _body(request)
-        prompt = PIECE.findall(_prompt_text({"prompt": body.get("input")}))
+        asked = _prompt_text({"prompt": body.get("input")})
+        prompt = PIECE.findall(asked)
         if not prompt:
             raise bad_request("input: Field required", "input")
         if len(prompt) > self.max_len:
@@ -216,7 +210,10 @@ class Api:
                     "total_tokens": len(prompt),
                     "completion_tokens": 0,
                 }
-                entry = {"object": "embedding", "index": 0, "embedding": EMBEDDING}
+                vector: Any = vector_of(asked)
+                if body.get("encoding_format") == "base64":
+                    vector = base64.b64encode(packed(vector)).decode()
+                entry = {"object": "embedding", "index": 0, "embedding": vector}
                 frame = {
                     "object": "list",
                     "model": self.launch.served[0],
@@ -338,6 +335,8 @@ class ApiReply:
         self.id = api.next_id(chat)
         self.sequence: Sequence | None = None
         self.sent = 0
+        prompt = _chat_text(body) if chat else _prompt_text(body)
+        self.text = ReplyText(prompt, garbage=api.garbage)
         kind = "chat.completion" if chat else "text_completion"
         model = (
             body.get("model") if body.get("model") in api.launch.served else api.launch.served[0]
@@ -366,7 +365,7 @@ class ApiReply:
                 events = self._content_event(
                     {"role": "assistant", "content": ""}, None, self._running_usage(sequence, 0)
                 )
-        text = _filler(self.sent, tokens)
+        text = self.text.part(self.sent, tokens)
         self.sent += tokens
         reason = self.reason if finished and self.engine.finish_on_content else None
         content = {"content": text} if self.chat else text
@@ -395,7 +394,7 @@ class ApiReply:
         return self._content_event({} if self.chat else "", self.reason, fields)
 
     def _deliver_whole(self, sequence: Sequence) -> None:
-        text = _filler(0, sequence.generated)
+        text = self.text.part(0, sequence.generated)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self.reason}
         if self.chat:
             choice["message"] = {"role": "assistant", "content": text}
@@ -419,7 +418,3 @@ class ApiReply:
 
     def _running_usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
         return {"usage": self.usage(sequence, made)} if self.every_usage else {}
-
-
-def _filler(start: int, count: int) -> str:
-    return "".join(f" {WORDS[(start + i) % len(WORDS)]}" for i in range(count))

@@ -1,0 +1,50 @@
+"""The text of simulated answers: what a healthy model would write, or garbage on request."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from workbench.model.answer_probe import DEGENERATE, Probed, judge, long_ask, short_asks
+from workbench.model.answer_text import Answer, set_features
+from workbench.sim.reply_text import VECTOR_NUMBERS, ReplyText, packed, vector_of
+
+
+def _answer(prompt: str, tokens: int, *, garbage: bool = False) -> Answer:
+    text = ReplyText(prompt, garbage=garbage).part(0, tokens)
+    return Answer(text, output_tokens=tokens, prompt=prompt)
+
+
+@pytest.mark.parametrize("tokens", [24, 64, 256])
+def test_the_probe_finds_nothing_in_simulated_answers(tokens: int) -> None:
+    asks = [*short_asks(9), long_ask(512), long_ask(512, 1)]
+    probed = [Probed(ask, _answer(ask.prompt, tokens)) for ask in asks]
+    assert judge(probed, together=8, long_tokens=512) == ()
+
+
+def test_the_answers_of_a_benchmark_differ_and_look_like_language() -> None:
+    prompts = [f"Continue this list of words: [{mark}] time year people" for mark in range(256)]
+    found = set_features([_answer(prompt, 128) for prompt in prompts])
+    assert found.equal <= 4
+    assert (found.empty, found.collapsed, found.looping, found.odd, found.salad) == (0,) * 5
+
+
+def test_a_text_in_parts_is_the_text() -> None:
+    text = ReplyText("any prompt")
+    assert "".join(text.part(place, 1) for place in range(40)) == text.part(0, 40)
+
+
+def test_garbage_is_what_the_probe_calls_garbage() -> None:
+    asks = short_asks(9)
+    (found,) = judge([Probed(ask, _answer(ask.prompt, 24, garbage=True)) for ask in asks])
+    assert found.code == DEGENERATE
+    assert found.evidence is not None and "!!!!" in found.evidence
+
+
+def test_vectors_depend_on_the_prompt_only() -> None:
+    one, other = vector_of("one prompt"), vector_of("another prompt")
+    assert one == vector_of("one prompt") != other
+    assert len(one) == VECTOR_NUMBERS and any(one)
+    unpacked = struct.unpack(f"<{VECTOR_NUMBERS}f", packed(one))
+    assert unpacked == pytest.approx(one)

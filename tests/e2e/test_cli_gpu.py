@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -52,6 +53,17 @@ def test_settings_without_a_driver(cli: Cli) -> None:
         ran = cli(*argv, "--json")
         assert ran.code == 1 and "driver" in ran.document["error"]
     assert cli("gpu", "revert", "--json").code == 0
+
+
+def test_status_is_strict_json_even_if_the_driver_answers_nan(cli: Cli) -> None:
+    cli(*PRO, "gpu", "status")
+    directory = str(Path(os.environ["XDG_STATE_HOME"]) / "workbench/sim/rtx-pro-6000/driver")
+    SimState(directory, profiles.get("rtx-pro-6000")).set_faults(fields={"186": "nan", "83": "inf"})
+    ran = cli(*PRO, "gpu", "status", "--json")
+    (gpu,) = json.loads(ran.out, parse_constant=pytest.fail)["gpus"]
+    assert gpu["power_w"] is None and gpu["energy_j"] is None
+    assert gpu["absent"]["power_w"] == "the driver's answer is not a number (NaN)"
+    assert "power_w (the driver's answer is not a number (NaN))" in cli(*PRO, "gpu", "status").out
 
 
 def test_status_of_a_simulated_card(cli: Cli) -> None:

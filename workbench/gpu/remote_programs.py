@@ -42,9 +42,16 @@ AGENT = PythonProgram(
     (
         "model.core_values",
         "model.process_container",
+        "model.untrusted_numbers",
         *(
             f"gpu.telemetry.{name}"
-            for name in ("clock_event_reasons", "nvml_library", "readings", "agent")
+            for name in (
+                "clock_event_reasons",
+                "nvml_library",
+                "plausible_readings",
+                "readings",
+                "agent",
+            )
         ),
     ),
     options=("-S", "-u"),
@@ -62,6 +69,7 @@ GUARD = PythonProgram(
     (
         *("model.core_values", "model.setting_commands", "gpu.process_facts"),
         *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register")),
+        *("model.untrusted_numbers", "gpu.telemetry.plausible_readings"),
         *(
             f"gpu.guard.{name}"
             for name in ("temperatures", "files", "privileges", "due_reverts", "guard", "start")

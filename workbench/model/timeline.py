@@ -7,6 +7,7 @@ cells of all metrics are aligned and a drawn cell no longer changes when its tim
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from bisect import bisect_left, bisect_right
@@ -247,8 +248,8 @@ class History:
 
     def add(self, key: Key, unix_s: float, value: float | None) -> None:
         """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in
-        the history."""
-        if value is not None:
+        the history. NaN and infinity add nothing either: the mean of a cell could not bear them."""
+        if value is not None and math.isfinite(value):
             series = self._series.get(key)
             if series is None:
                 series = self._series[key] = Series()

@@ -31,6 +31,7 @@ class StateHolder:
         self._state = SessionState(host=host_view(host))
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._defects: set[str] = set()  # texts of the exceptions that were shown
         self._recorded: WorkbenchError | None = None  # the last failure in the activity log
 
     @property
@@ -77,6 +78,16 @@ class StateHolder:
         where = f"{error.host}: " if error.host else ""
         command = f" ({error.command})" if error.command else ""
         self.notify(Level.ERROR, f"{where}{error.message}{command}", error.next_step)
+
+    def notify_defect(self, error: Exception) -> None:
+        """Show an unexpected exception to the user, and write its traceback to a file. One that
+        recurs, for example with each reading, is shown once."""
+        from workbench.store.crash_files import defect_text
+
+        text, details = defect_text(error)
+        if text not in self._defects:
+            self._defects.add(text)
+            self.notify(Level.ERROR, text, details)
 
     def record(self, command: str, outcome: str = "") -> None:
         """Add an action and its outcome to the activity log, in the state and on disk. `command` is

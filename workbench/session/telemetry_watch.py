@@ -97,6 +97,19 @@ class TelemetryWatch:
         return telemetry
 
     def _take(self, telemetry: Telemetry) -> None:
+        """Keep a reading and tell the listeners. An exception of one listener is shown to the user,
+        and the other listeners and the next readings follow."""
+        try:
+            self._keep(telemetry)
+        except Exception as error:
+            self._core.notify_defect(error)
+        for hear in self.on_reading:
+            try:
+                hear(telemetry)
+            except Exception as error:
+                self._core.notify_defect(error)
+
+    def _keep(self, telemetry: Telemetry) -> None:
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
         self._core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
@@ -104,8 +117,6 @@ class TelemetryWatch:
         if not known and (telemetry.infos or before is None):
             for listener in self.on_gpus_changed:
                 listener()
-        for hear in self.on_reading:
-            hear(telemetry)
 
     async def _watch_age(self) -> None:
         keep = self._core.host.is_local and self._core.host.simulated is None

@@ -300,6 +300,7 @@ class SimState:
         hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any function)
         codes={"nvmlDeviceGetFanSpeed": 3}  these functions return this NVML code
         celsius={"0": 95}         GPU 0 reports this temperature
+        fields={"186": "nan"}     these field values are this floating-point number
         missing=["nvmlDeviceGetTemperatureV"]  the driver's library lacks these functions
         """
         with self._locked():

@@ -355,16 +355,21 @@ class SimulatedNvml:
             entry = array[i]
             entry.timestamp = stamp
             found = self._field(int(entry.fieldId), int(entry.scopeId), reading)
+            false_value = self._state.faults().get("fields", {}).get(str(entry.fieldId))
+            if false_value is not None:
+                found = DOUBLE, float(false_value)
             if found is None:
                 entry.nvmlReturn = NOT_SUPPORTED
                 continue
             entry.nvmlReturn, entry.valueType = SUCCESS, found[0]
-            if found[0] == UNSIGNED_INT:
+            if found[0] == DOUBLE:
+                entry.value.dVal = found[1]
+            elif found[0] == UNSIGNED_INT:
                 entry.value.uiVal = found[1]
             else:
                 entry.value.ullVal = found[1]
 
-    def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, int] | None:
+    def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, float] | None:
         """Return (value type, value) of the NVML field with the number `field`. None if this GPU
         does not support the field, or if `scope` is not 0."""
         gpu = self._state.profile.gpu

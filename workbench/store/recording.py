@@ -108,7 +108,7 @@ class CellWriter:
                 self._open[cell] = {}
             sums = self._open[cell]
             for key, value in values.items():
-                if value is not None:
+                if value is not None and math.isfinite(value):
                     known = sums.setdefault(key, [0.0, 0.0])
                     known[0] += value
                     known[1] += 1

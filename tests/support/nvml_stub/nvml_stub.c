@@ -316,7 +316,7 @@ int nvmlDeviceGetFieldValues(handle_t *h, int n, field_t *out) {
         long long value = strtoll(l->a, NULL, 0);
         if (out[i].type == 1) out[i].value.ui = (u32)value;
         else if (out[i].type == 5) out[i].value.si = (int)value;
-        else if (out[i].type == 0) out[i].value.d = (double)value;
+        else if (out[i].type == 0) out[i].value.d = strtod(l->a, NULL);
         else out[i].value.sll = value;
     }
     return 0;

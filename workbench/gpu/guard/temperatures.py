@@ -15,6 +15,8 @@ import threading
 import time
 from typing import Any
 
+from workbench.gpu.telemetry.plausible_readings import impossible
+
 LIMIT_C = 85.0  # if the driver does not report its thermal limit
 PLAUSIBLE_C = (50.0, 120.0)
 RETRY_S = 10.0  # until the next try with an absent driver or a lost GPU
@@ -55,6 +57,11 @@ class NvmlField(ctypes.Structure):
         ("nvmlReturn", ctypes.c_int),
         ("value", NvmlValue),
     )
+
+
+class ImpossibleAnswer(Exception):
+    """Raised if NVML reports success and a temperature that no GPU can have. The text of the
+    exception is the reason."""
 
 
 class NvmlFailure(Exception):
@@ -110,6 +117,14 @@ class Sensors:
         return self.handles[uuid]
 
     def celsius(self, uuid: str) -> int:
+        """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleAnswer if the driver
+        reports a temperature that no GPU can have."""
+        found = self.reported_celsius(uuid)
+        if why := impossible("temperature_c", found):
+            raise ImpossibleAnswer(why)
+        return found
+
+    def reported_celsius(self, uuid: str) -> int:
         handle = self.handle(uuid)
         if self.newer:
             reading = versioned(Temperature)
@@ -132,7 +147,7 @@ class Sensors:
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
-            except NvmlFailure:
+            except (NvmlFailure, ImpossibleAnswer):
                 continue
             if PLAUSIBLE_C[0] <= found <= PLAUSIBLE_C[1]:
                 return found
@@ -164,7 +179,7 @@ class Sensors:
             self.call("nvmlDeviceGetMaxClockInfo", self.handle(uuid), clock, ctypes.byref(value))
         except NvmlFailure:
             return None
-        return float(value.value)
+        return None if impossible("sm_max_mhz", value.value) else float(value.value)
 
 
 class TemperatureReader:
@@ -211,8 +226,8 @@ class TemperatureReader:
 
     def read(self) -> bool:
         """Read the temperatures of all watched GPUs once, and return whether at least one GPU
-        answered."""
-        self.asking_since, problem = time.monotonic(), None
+        answered, if only with a temperature that no GPU can have."""
+        self.asking_since, problem, answered = time.monotonic(), None, False
         for uuid in self.watched:
             try:
                 self.sensors = self.sensors or Sensors()
@@ -225,17 +240,17 @@ class TemperatureReader:
                         }
                     )
                     self.limits[uuid] = self.sensors.limit(uuid)
-            except (NvmlFailure, OSError) as why:
+                answered = True
+            except (NvmlFailure, ImpossibleAnswer, OSError) as why:
+                answered = answered or isinstance(why, ImpossibleAnswer)
                 self.celsius.pop(uuid, None)
                 problem = f"the temperature of {uuid} is not watched: {self.reason(why)}"
-        if not self.celsius:
+        if not answered:
             self.sensors = None  # a fresh start of NVML can help
         self.refusal, self.asking_since = problem, 0.0
-        return bool(self.celsius)
+        return answered
 
     def reason(self, why: Exception) -> str:
-        return (
-            str(why)
-            if isinstance(why, OSError)
-            else (f"the driver answers NVML error {why.args[0]}")
-        )
+        if isinstance(why, NvmlFailure):
+            return f"the driver answers NVML error {why.args[0]}"
+        return str(why)

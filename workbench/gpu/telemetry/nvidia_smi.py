@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.telemetry import clock_event_reasons
+from workbench.gpu.telemetry.plausible_readings import remove_impossible
 from workbench.model.gpu import (
     DriverInfo,
     DriverStatus,
@@ -219,6 +220,8 @@ def gpu_of(
     if "power_w" not in values and draw is not None:
         values["power_w"] = draw
         absent.pop("power_w", None)
+    remove_impossible(values, absent)
+    remove_impossible(info, info_absent)
     name = info.pop("name", "unknown")
     unified = "GB10" in name
     info["memory_total_bytes"] = values.get("memory_total_bytes")

@@ -22,6 +22,7 @@ from workbench.gpu.telemetry.nvml_library import (
     Nvml,
     reason,
 )
+from workbench.gpu.telemetry.plausible_readings import impossible, remove_impossible
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
         def process_place(self, pid: int) -> str: ...
 
 
-NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as 32 bits
+# NVML_VALUE_NOT_AVAILABLE is -1, which is this number in the 32 and 64 bits of an unsigned value.
+NOT_AVAILABLE = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 POWER, POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
 ENERGY, MEMORY_HEAT = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, pynvml.NVML_FI_DEV_MEMORY_TEMP
 PCIE_TX, PCIE_RX = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
@@ -172,16 +174,17 @@ class GpuReader:
 
     def number(self, field: str, name: str, *args: Any, scale: float = 0) -> None:
         value = self.ask(field, name, *args)
-        if value == NOT_AVAILABLE:
+        if value in NOT_AVAILABLE:
             self.absent[field] = "not available"
         elif value is not None:
             self.out[field] = round(value * scale, 3) if scale else value
 
     def gather(self, read: Callable[[], None]) -> dict[str, Any]:
         """Call `read`, which writes values to `self.out`, and return these values. The reasons of
-        missing values are under "absent"."""
+        missing values are under "absent". A value that no GPU can have is missing."""
         self.out, self.absent = {}, {}
         read()
+        remove_impossible(self.out, self.absent)
         if self.absent:
             self.out["absent"] = self.absent
         return self.out
@@ -227,12 +230,16 @@ class GpuReader:
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
         for place, slot in enumerate(slots or ()):
             field, code = FAST_FIELDS[place], slot.nvmlReturn
-            if code == NVML_SUCCESS:
-                values[field] = field_value(slot)
-            elif code == pynvml.NVML_ERROR_GPU_IS_LOST:
+            if code == pynvml.NVML_ERROR_GPU_IS_LOST:
                 raise GpuDown(code)
-            else:
+            if code != NVML_SUCCESS:
                 why[field] = reason(code)
+                continue
+            found = field_value(slot)
+            if found[0] in NOT_AVAILABLE:
+                why[field] = "not available"
+            else:
+                values[field] = found
         self.power(values, why)
         self.traffic("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
         self.traffic("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
@@ -254,7 +261,9 @@ class GpuReader:
             energy_mj = values[ENERGY][0]
         else:
             energy_mj = self.ask("energy_j", "nvmlDeviceGetTotalEnergyConsumption")
-        if energy_mj is not None:
+        if energy_mj in NOT_AVAILABLE:
+            self.absent["energy_j"] = "not available"
+        elif energy_mj is not None:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
@@ -331,7 +340,9 @@ class GpuReader:
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
         )
-        if mask is not None:
+        if mask in NOT_AVAILABLE:
+            self.absent["event_reasons"] = "not available"
+        elif mask is not None:
             self.out["event_reasons"] = clock_event_reasons.names(mask)
 
     def slow(self) -> None:
@@ -351,9 +362,11 @@ class GpuReader:
                 self.process_bytes = None
                 break
             for row in rows or ():
+                used = row.usedGpuMemory
+                known = used is not None and not impossible("memory_used_bytes", used)
                 found[row.pid] = {
                     "pid": row.pid,
-                    "memory_bytes": row.usedGpuMemory,
+                    "memory_bytes": used if known else None,
                     "name": self.host.process_name(row.pid),
                     "kind": kind,
                     "place": self.host.process_place(row.pid),
@@ -405,9 +418,10 @@ class GpuReader:
         if not memory:
             return {}
         sm = self.nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", self.handle, max(memory))
+        listed = {"memory_mhz": memory, "sm_mhz": sm or ()}
         return {
-            "supported_memory_mhz": sorted(set(memory)),
-            "supported_sm_mhz": sorted(set(sm or ())),
+            "supported_" + name: sorted({mhz for mhz in clocks if not impossible(name, mhz)})
+            for name, clocks in listed.items()
         }
 
     def static_memory(self) -> None:
@@ -446,14 +460,17 @@ class GpuReader:
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
             margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)
             now = self.gather_temperature()
-            if margin is not None and now is not None:
-                return float(now + margin - field_value(limit[0])[0])
+            if margin is not None and now is not None and not impossible("temperature_c", now):
+                found = float(now + margin - field_value(limit[0])[0])
+                if not impossible("temperature_slowdown_c", found):
+                    return found
         threshold = self.nvml.maybe(
             "nvmlDeviceGetTemperatureThreshold",
             self.handle,
             pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         )
-        return None if threshold is None else float(threshold)
+        known = threshold is not None and not impossible("temperature_slowdown_c", threshold)
+        return float(threshold) if known else None
 
     def gather_temperature(self) -> int | None:
         self.temperature()

@@ -255,8 +255,7 @@ class TelemetrySource:
         message = f"{where}: {document['hung']} has not returned for {document['for_s']:.0f} s"
         self._problem = message
         self.latest = _only(self._given, decoder.hung(message, gpu))
-        if self._on_telemetry is not None:
-            self._on_telemetry(self.latest)
+        self._tell(self.latest)
         self._changed.set()
         if document["for_s"] >= self._abandon_s:
             raise DriverHung(message + "; Workbench gave up on its telemetry agent")
@@ -341,8 +340,17 @@ class TelemetrySource:
         if self._moments is not None:
             self._moments.push(reading, at_s)
         self._changed.set()
-        if self._on_telemetry is not None:
+        self._tell(reading)
+
+    def _tell(self, reading: Telemetry) -> None:
+        """Call `on_telemetry`. An exception there must not end the readings, so it only becomes the
+        text of `problem`."""
+        if self._on_telemetry is None:
+            return
+        try:
             self._on_telemetry(reading)
+        except Exception as error:
+            self._problem = f"a defect in Workbench: {type(error).__name__}: {error}"
 
 
 def _only(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:

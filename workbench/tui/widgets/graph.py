@@ -153,7 +153,7 @@ def level_of(value: float | None, floor: float, top: float, most: int) -> int:
     from 1 to `most`; 0 for None. In a graph of one row, a value at `top` fills the row, and no
     other value does. In a higher graph no bar reaches `most`, so that the graph does not touch the
     row above."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return 0
     share = (value - floor) / max(top - floor, 1e-9)
     if most == EIGHTHS:

@@ -1,0 +1,31 @@
+"""The readings of a GPU that are possible. A driver can answer a call with success and a value that
+no GPU can have: NaN, "not available" as the highest number of 32 or 64 bits, or -128 °C.
+
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
+"""
+
+from __future__ import annotations
+
+from workbench.model.untrusted_numbers import range_of, why_impossible
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def impossible(field: str, value: Any) -> str:
+    """Return why `field` of a GPU is missing although the driver answered `value`; "" if a GPU can
+    have this value. `field` is one of GpuSample or GpuInfo in model/gpu.py."""
+    why = why_impossible(value, *range_of(field))
+    return f"the driver's answer is {why}" if why else ""
+
+
+def remove_impossible(values: dict[str, Any], absent: dict[str, str]) -> None:
+    """Remove each number from `values`, by field, that no GPU can have. The reason becomes part of
+    `absent`, under the same field."""
+    for field, value in list(values.items()):
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            why = impossible(field, value)
+            if why:
+                del values[field]
+                absent[field] = why

@@ -70,6 +70,15 @@ def test_start_ready_stream_counts_agree_stop() -> None:
         assert status.served_model == "tiny"
         print(f"SGLang {installed.version}: ready after {status.ready_after_s:.1f} s")
 
+        ring = supervisor.log(status.run_id)
+        first = len(ring)
+
+        def asked() -> int:
+            return sum(f"GET {SGLANG.alive_path}?" in line for line in ring.lines(first))
+
+        await eventually(lambda: asked() >= 4, 60.0, "four looks at an idle server")
+        assert not any("Prefill batch" in line for line in ring.lines(first))
+
         before = await engine_cache.counted(supervisor, status.run_id)
         ours = await engine_cache.load(status, [8, 16, 24, 32] * 2)
         # It counts a request's tokens when the request has ended, a moment after the last byte was

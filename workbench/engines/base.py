@@ -103,10 +103,15 @@ class Engine:
     help_arguments: ClassVar[tuple[str, ...]] = ()
     # numbers of a version that identify its flags; None: all of them
     release_parts: ClassVar[int | None] = None
-    health_path: ClassVar[str] = "/health"
+    health_path: ClassVar[str] = "/health"  # asked while the server starts
+    # Asked every few seconds once the server is READY, so it must not make the server generate.
+    alive_path: ClassVar[str] = "/health"
     models_path: ClassVar[str] = "/v1/models"
     # groups "busy", "port": it chose another port by itself
     moved_port_log: ClassVar[re.Pattern[str] | None] = None
+    # Log lines in which the engine reports that one of its own processes has ended. Group "part" is
+    # its name; "pid" and "code" (negative for a signal) are in some of the lines.
+    part_ended_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
     version_log: ClassVar[re.Pattern[str]]  # group "version"
     phases: ClassVar[tuple[tuple[re.Pattern[str], str], ...]]  # log line -> phase, with "{group}"s
     metrics_path: ClassVar[str | None] = "/metrics"

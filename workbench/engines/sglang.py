@@ -52,6 +52,9 @@ class Sglang(Engine):
     )
     env_prefix = "SGLANG_"
     host_address_env = "SGLANG_HOST_IP"
+    # /health generates one token, unless SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION is false. This
+    # path exists in all versions from 0.5.2 to 0.5.23 and is answered without the scheduler.
+    alive_path = "/v1/models"
     metrics_flag = "enable-metrics"
     concurrency_flag = "max-running-requests"
     tokenize_path = "/tokenize"
@@ -70,6 +73,12 @@ class Sglang(Engine):
     answers = SGLANG
     config_logs = (re.compile(r"server_args=(?:ServerArgs\()?(.*)"),)
     config_paths = ("/server_info", "/get_server_info")  # the second up to 0.5.3
+    part_ended_logs = (
+        re.compile(
+            r"Subprocess (?P<part>\w+) \(pid=(?P<pid>\d+)\) crashed with exit code (?P<code>-?\d+)"
+        ),
+        re.compile(r"(?P<part>Rank \d+ scheduler) is dead"),  # up to 0.5.9, while it starts
+    )
     version_log = re.compile(r"sglang[ =v:]+(?P<version>\d+\.\d+\.\d\S*)", re.IGNORECASE)
     phases = (
         (

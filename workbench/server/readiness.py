@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
 CONNECT_S = 5.0
+_KEY_REQUIRED = (401, 403)
+ASKED_BY = {"asked_by": "workbench"}  # engines ignore a query that they do not know
 ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process, also under load
 
 
@@ -42,7 +44,8 @@ class Answer:
 
 def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     """Return an HTTP client for health checks and other small requests. The client opens a new
-    connection for each request, because llama.cpp closes idle connections after 5 s."""
+    connection for each request, because llama.cpp closes idle connections after 5 s. It marks each
+    request with the query ASKED_BY, by which the requests of Workbench are known in access logs."""
     import httpx
 
     from workbench.server.bounded_http import BoundedClient
@@ -52,29 +55,30 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
         headers["Authorization"] = f"Bearer {api_key}"
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
     verify = base_url.startswith("https:")  # loading the CA certificates takes 0.06 s
-    return BoundedClient(base_url=base_url, headers=headers, timeout=timeout, verify=verify)
+    return BoundedClient(
+        base_url=base_url, headers=headers, params=ASKED_BY, timeout=timeout, verify=verify
+    )
 
 
-async def healthy(
-    http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None
-) -> str | None:
-    """Request the server's health endpoint. Return None if it answers with status 200, otherwise
-    the reason."""
-    status, body = await _ask(http, "GET", engine.health_path, timeout_s=timeout_s)
-    if status == 200:
+async def answers(http: httpx.AsyncClient, path: str, timeout_s: float | None = None) -> str | None:
+    """Request `path`, the path of an engine's health or another page that tells whether it is
+    alive. Return None if the server answers with status 200 or requires an API key, otherwise the
+    reason."""
+    status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
+    if status in (200, *_KEY_REQUIRED):
         return None
     problem = body if status is None else f"answers {status} {_short(body)}".strip()
-    return f"{engine.health_path}: {problem}"
+    return f"{path}: {problem}"
 
 
 async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
     """Request the server's health, its list of models and one token, in this order, until a request
     fails. Return the outcome. `token_timeout_s` is the time limit for the token. Never raises,
     whatever the server answers."""
-    if (reason := await healthy(http, engine)) is not None:
+    if (reason := await answers(http, engine.health_path)) is not None:
         return Answer(reason=reason)
     status, body = await _ask(http, "GET", engine.models_path)
-    if status in (401, 403):
+    if status in _KEY_REQUIRED:
         return Answer(
             health=True,
             needs_key=True,

@@ -615,7 +615,7 @@ class Supervisor:
             return
         asked_s = time.monotonic()
         try:
-            trouble = await readiness.healthy(await run.http(), run.engine, timeout_s)
+            trouble = await readiness.answers(await run.http(), run.engine.alive_path, timeout_s)
         except HostError:
             return  # the next update of the run reports the problem
         run.note_health(trouble is None, asked_s, enough=enough)

@@ -47,7 +47,8 @@ def asked(
     ring.extend(list(log))
 
     def answer(request: Request, n: int) -> Iterable[Step]:
-        return answers.get(request.line.split()[1], lambda: http(b"not here", "404 Not Found"))()
+        path = request.line.split()[1].partition("?")[0]
+        return answers.get(path, lambda: http(b"not here", "404 Not Found"))()
 
     async def scenario(url: str) -> InForceReport:
         client = readiness.client(url, "s3cret")

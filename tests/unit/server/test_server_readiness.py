@@ -37,6 +37,7 @@ class Server:
     def __init__(self) -> None:
         self.replies: dict[str, tuple[int, Any]] = dict(GOOD)
         self.asked: list[tuple[str, dict[str, Any], str | None]] = []
+        self.queries: list[str] = []
         self.hang = threading.Event()
         outer = self
 
@@ -44,8 +45,10 @@ class Server:
             def _reply(self) -> None:
                 length = int(self.headers.get("content-length", 0))
                 body = json.loads(self.rfile.read(length)) if length else {}
-                outer.asked.append((self.path, body, self.headers.get("authorization")))
-                status, answer = outer.replies.get(self.path, (404, {"error": "no such path"}))
+                path, _, query = self.path.partition("?")
+                outer.asked.append((path, body, self.headers.get("authorization")))
+                outer.queries.append(query)
+                status, answer = outer.replies.get(path, (404, {"error": "no such path"}))
                 if status == 0:
                     outer.hang.wait(20)
                     return
@@ -90,6 +93,28 @@ def test_ready_is_health_and_model_and_one_token(server: Server) -> None:
     assert [path for path, _, _ in server.asked] == ["/health", "/v1/models", "/v1/completions"]
     body = server.asked[-1][1]
     assert (body["model"], body["max_tokens"]) == ("tiny", 1)
+
+
+def test_each_request_says_in_the_access_log_that_workbench_asks(server: Server) -> None:
+    assert server.ask().ready
+    assert set(server.queries) == {"asked_by=workbench"}
+
+
+def test_a_server_that_asks_for_a_key_is_alive(server: Server) -> None:
+    async def asked(status: int) -> str | None:
+        server.replies["/v1/models"] = (status, {"error": "Unauthorized"})
+        async with readiness.client(server.url) as http:
+            return await readiness.answers(http, engines.get("sglang").alive_path)
+
+    assert asyncio.run(asked(401)) is None
+    assert asyncio.run(asked(500)) == "/v1/models: answers 500 Unauthorized"
+
+
+def test_no_engine_is_made_to_generate_while_it_is_watched() -> None:
+    """Only SGLang's /health generates, in every version whose catalog Workbench has."""
+    paths = {name: engines.get(name).alive_path for name in engines.names()}
+    assert paths.pop("sglang") == "/v1/models"
+    assert set(paths.values()) == {"/health"}
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         tokens += 50
         page = f'# TYPE vllm:generation_tokens_total counter\\nvllm:generation_tokens_total{{engine="0"}} {tokens}\\n'
         models = json.dumps({"data": [{"id": "m"}]})
-        body = (page if self.path == "/metrics" else models).encode()
+        body = (page if self.path.startswith("/metrics") else models).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

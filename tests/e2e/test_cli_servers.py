@@ -64,6 +64,17 @@ def test_start_servers_logs_stop(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+def test_start_says_every_warning_that_plan_says(cli: Cli) -> None:
+    changes = ("--env", "VLLM_BLOCK_SIZE=16", "--set", f"port={free_port()}")
+    planned = cli(*PRO, "plan", "vllm-any", *changes)
+    warnings = {line.strip() for line in planned.err.splitlines() if "warn: " in line}
+    assert len(warnings) == 1
+    ran = cli(*PRO, "start", "vllm-any", *changes)
+    assert warnings <= set(ran.err.splitlines())
+    assert cli(*PRO, "stop", ran.out.strip()).code == 0
+
+
+@pytest.mark.slow
 def test_without_wait_it_prints_the_run_id_alone(cli: Cli) -> None:
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}")
     run_id = ran.out.strip()

@@ -18,7 +18,7 @@ from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS, TRUST, YES
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
-from workbench.model.findings import Level
+from workbench.model.findings import Level, by_severity
 from workbench.model.server_run import ServerState, ServerStatus, launcher_text
 from workbench.model.untrusted_numbers import whole_number
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _ALL = 10**9
+_SAID_AT_START = (
+    "variable.remembered",
+    "variable.default",
+    "bind.",
+)  # codes of hints that a start prints too
 # examples of what `adopt` takes
 _ADOPTABLE = ("systemd:sglang.service", "podman:vllm", "slurm:4711")
 _METRICS_S = 3.0
@@ -62,9 +67,9 @@ async def start_server(arguments: argparse.Namespace) -> int:
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":
             note(f"simulated: one process represents all {len(planned.nodes)} nodes")
-        for finding in session.plans.editor.findings():
-            if finding.code.startswith(("variable.", "bind.", "secret.argv")):
-                note(finding_text(finding))
+        for finding in by_severity(session.plans.editor.findings()):
+            if finding.level is Level.WARN or finding.code.startswith(_SAID_AT_START):
+                note(finding_line(finding))
         await warn_if_measured(session)
         run_id = await session.servers.start()
         status = session.servers.supervisor.status(run_id)
@@ -82,7 +87,8 @@ async def start_server(arguments: argparse.Namespace) -> int:
 def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int:
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
-        for finding in status.findings:
+        causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
+        for finding in causes:
             note(f"  {finding_text(finding)}")
         return 1
     if arguments.wait and not arguments.json:

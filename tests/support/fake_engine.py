@@ -9,6 +9,8 @@ ignores other flags; how it behaves is in FAKE_ENGINE, words separated by spaces
     no-token           health and models answer, completions give 500
     ignore-term        TERM does nothing
     worker             start a child that ignores TERM and HUP, as an engine core does
+    part               start a child as vLLM starts its engine core: when the child ends, say so as
+                       vLLM does and exit with 0; the child eats memory after USR1
     shm=NAME           keep /dev/shm/NAME mapped
     semaphore=NAME     keep a POSIX semaphore (/dev/shm/sem.NAME)
     flood=LINES        write that many lines before listening
@@ -64,14 +66,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.hanging.is_set():
             time.sleep(3600)
-        if self.path == "/health":
+        path = self.path.partition("?")[0]
+        if path == "/health":
             return self.reply(200, "")
         if (
             self.modes.get("key")
             and self.headers.get("authorization") != f"Bearer {self.modes['key']}"
         ):
             return self.reply(401, {"error": "Unauthorized"})
-        if self.path == "/v1/models":
+        if path == "/v1/models":
             return self.reply(200, {"object": "list", "data": [{"id": SERVED}]})
         return self.reply(404, {"error": "not found"})
 
@@ -117,6 +120,34 @@ def keep_worker():
             time.sleep(60)
 
 
+def start_part():
+    """Start a child, and end when it has ended. Return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        eaten = []
+
+        def eat(*_):
+            while True:
+                eaten.append(bytearray(5_000_000))
+
+        signal.signal(signal.SIGUSR1, eat)
+        while True:
+            time.sleep(60)
+
+    def wait():
+        os.waitpid(pid, 0)
+        say(
+            "(APIServer pid=1) WARNING 11-21 00:00:01 [core_client.py:817] [shutdown] MPClient: "
+            "engine core exited unexpectedly; starting cleanup"
+        )
+        say("(APIServer pid=1) ERROR 11-21 00:00:01 [a.py:9] AsyncLLM output_handler failed.")
+        say("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.")
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return pid
+
+
 def map_shared(name):
     import mmap
 
@@ -137,6 +168,7 @@ def main():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "worker" in modes:
         keep_worker()
+    core = start_part() if "part" in modes else 2
     shared = [map_shared(modes["shm"])] if "shm" in modes else []
     if "semaphore" in modes:
         from _multiprocessing import SemLock
@@ -148,7 +180,8 @@ def main():
             "flood of them\n"
         )
     say(
-        "(EngineCore pid=2) INFO 11-21 00:00:00 [model_runner.py:68] Starting to load model fake..."
+        f"(EngineCore pid={core}) INFO 11-21 00:00:00 [model_runner.py:68] Starting to load model "
+        "fake..."
     )
     if "bar" in modes:
         for percent in (0, 40):

@@ -183,6 +183,14 @@ class Vllm(Engine):
     }
     # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers print their versions in other
     # places and words.
+    part_ended_logs = (
+        re.compile(
+            r"Worker proc (?P<part>\S+) died unexpectedly(?: \(exit code: (?P<code>-?\d+)\))?"
+        ),
+        re.compile(r"Engine core proc (?P<part>\S+) died unexpectedly"),  # up to 0.2x
+        re.compile(r"MPClient: (?P<part>engine core) exited unexpectedly"),  # 0.32
+        re.compile(r"Failed core proc\(s\): \{'(?P<part>\w+)': (?P<code>-\d+)"),
+    )
     version_log = re.compile(
         r"(?:(?:█|API server) +version |V1 LLM engine "
         r"\(v)(?P<version>\d+\.\d+\.\d[^\s)]*)"

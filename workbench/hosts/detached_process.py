@@ -6,7 +6,9 @@ works on every Host.
     pid starttime  the process that was started: id, and start time in clock ticks since boot
     sid sid_starttime  its session: the leader is a shell that only records the exit
     boot_id token started  boot id, the run's mark in the environment of its processes, Unix seconds
-    exit           "CODE TICKS UNIX_S" once the process has ended; CODE is 128 + n for signal n; TICKS since boot
+    exit           "CODE TICKS UNIX_S [KILLS]" once the process has ended; CODE is 128 + n for signal n;
+                   TICKS since boot; KILLS: processes of its control group that the kernel has
+                   killed for lack of memory since the start
     members        all processes that were seen in the run, as "PID:START", so that they are recognized later
     ended          "KIND UNIX_S": the run's end is recorded and none of its processes lives (see `mark_ended`)
     shm shm_before shared memory files that the run created ("inode path"), and those that existed before it

@@ -354,11 +354,25 @@ _LEAD = (
 dir=$1 mask=$2 become=$3
 shift 3
 trap : TERM INT HUP
+oom_kills() {  # of the control group in which this shell runs
+    while IFS=: read -r id kinds path; do
+        case $id:$kinds in
+            0:) file=/sys/fs/cgroup$path/memory.events ;;
+            *:memory | *:memory,* | *:*,memory) file=/sys/fs/cgroup/memory$path/memory.oom_control ;;
+            *) continue ;;
+        esac
+        [ -r "$file" ] && sed -n 's/^oom_kill \([0-9]*\)$/\1/p' "$file"
+    done </proc/self/cgroup 2>/dev/null | head -n 1
+}
+killed=$(oom_kills)
 start_of $$ >"$dir/sid_starttime"
 echo $$ >"$dir/sid"
 exec 9>&2 2>/dev/null
 (exec sh -c "$become" sh "$dir" "$mask" "$@" 2>&9 9>&-)
-printf '%-4s%s %s' "$?" "$(start_of self)" "$(date +%s)" 1<>"$dir/exit.tmp"
+code=$?
+now=$(oom_kills)
+[ -z "$killed" ] || killed=" $((${now:-killed} - killed))"
+printf '%-4s%s %s%s' "$code" "$(start_of self)" "$(date +%s)" "$killed" 1<>"$dir/exit.tmp"
 mv -f "$dir/exit.tmp" "$dir/exit"
 """
 )
@@ -487,6 +501,18 @@ for dir in "$@"; do
 done
 print "$@"
 echo end
+"""
+
+# Prints "read" and the lines of the kernel's log that report the end of a process or a fault of a
+# GPU, with the seconds since boot in front. Prints "denied" if this user may not read that log.
+KERNEL_LOG = r"""
+log=$(dmesg 2>/dev/null)
+[ -n "$log" ] || log=$(journalctl -k -b -q --no-pager -o short-monotonic -n 5000 2>/dev/null)
+[ -n "$log" ] || { echo denied; exit 0; }
+echo read
+printf '%s\n' "$log" |
+    grep -aiE 'killed process|oom-kill:|segfault at|general protection|trap |NVRM: Xid' | tail -n 300
+exit 0
 """
 
 # $1 parent of run directories, then names and texts in turn. Writes each text into the file `ended`

@@ -306,7 +306,22 @@ _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
 
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
     """Return the log line that explains the failure, without time and level; None if no line looks
-    like an error.
+    like an error. See `logged_error`."""
+    found = logged_error(lines, engine)
+    return found.text if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedError:
+    """The line of a log that explains a failure. `only_reports` says that the line only reports
+    that something else went wrong, and that no line says what."""
+
+    text: str  # without time and level
+    only_reports: bool = False
+
+
+def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError | None:
+    """Return the line of a log that explains a failure; None if no line looks like an error.
 
     It is the first line that matches a log pattern of the level ERROR. If there is none, it is the
     first exception or error that does not merely report an earlier error.
@@ -314,18 +329,18 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
     split = "\n".join(lines).split("\n")
     known = [(i, line) for p, i, line in _matches(split, engine) if p.level is Level.ERROR]
     if known:
-        return plain(min(known)[1])
+        return LoggedError(plain(min(known)[1]))
     wrapper: str | None = None
     for index, line in enumerate(split):
         error, message = _error_in(line)
         if not error:
             continue
         if "ValidationError" in message and (detail := _detail(split[index + 1 : index + 6])):
-            return detail
+            return LoggedError(detail)
         if not _WRAPPER.search(message):
-            return message
+            return LoggedError(message)
         wrapper = message if wrapper is None or _EMPTIEST.search(wrapper) else wrapper
-    return wrapper
+    return None if wrapper is None else LoggedError(wrapper, only_reports=True)
 
 
 def plain(line: str) -> str:

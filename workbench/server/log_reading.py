@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workbench.hosts.base import FileError, Host
-from workbench.model.findings import by_severity
+from workbench.model.findings import Level
 from workbench.model.secrets import mask_text
 from workbench.model.server_run import LogBatch
 from workbench.server import old_runs
@@ -56,11 +56,14 @@ async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
 
 
 async def explain(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the rest of the log of a run that has ended. Store the first error line and the findings
-    about the cause in `run.explained`."""
-    from workbench.server import log_patterns
+    """Read the rest of the log of a run that has ended. Store in `run.explained` why it ended and
+    the findings about the causes. Findings that are no errors did not end the server, so they are
+    left out."""
+    from workbench.server import exit_analysis
 
     await drain(host, run, emit)
-    first = log_patterns.first_error(run.follower.ring.lines())
-    found = by_severity((*run.scan.to_act_on, *await old_runs.disk_full(host, run.run_dir)))
-    run.explained = (mask_text(first, run.secrets) if first else None, found)
+    ending = await exit_analysis.analyse(host, run)
+    reason = mask_text(ending.reason, run.secrets) if ending.reason else None
+    of_log = (finding for finding in run.scan.found if finding.level is Level.ERROR)
+    disk = await old_runs.disk_full(host, run.run_dir)
+    run.explained = (reason, (*ending.findings, *of_log, *disk))

@@ -1,0 +1,253 @@
+"""Finds out why a server has ended: the line of its log that explains it, the process of the server
+that ended first, and what the kernel says about that.
+
+A server consists of several processes. If one of them is killed, it writes nothing, and the others
+only log that something has failed. The engine's log names the process that ended, and the kernel's
+log says whether the kernel killed it, or a signal for an invalid memory access did.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workbench.engines.base import Engine
+from workbench.hosts import shell_scripts
+from workbench.hosts.base import FileError, Host
+from workbench.hosts.run_processes import TICKS_PER_S
+from workbench.model.findings import Finding, Level
+from workbench.model.untrusted_text import clean, whole_number
+from workbench.server import log_patterns
+from workbench.server.watched_run import WatchedRun
+
+# An error so many lines before the line that reports a part's end is the reason of that end.
+_LINES_BEFORE = 500
+_VIOLENT = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"})
+_KERNEL_TIME = re.compile(r"^\[\s*(\d+\.\d+)\]\s*")
+_EARLIER_S = 60.0  # the kernel's clock and the one of process starts differ after a suspend
+# "Killed process 12 (NAME)", "NAME[12]: segfault at", "traps: NAME[12] trap", "pid=12, name=NAME"
+_PROCESS_OF_LINE = re.compile(
+    r"Killed process (?P<killed>\d+) \((?P<killed_name>[^)]*)\)"
+    r"|(?P<name>[^\s\[\]]+)\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap )"
+    r"|\bpid=(?P<of_gpu>\d+)"
+)
+_KERNEL_KILLED = re.compile(r"Killed process \d+")
+_CODE = "exit.process"  # of findings about a process that ended
+_SEE_KERNEL = "see the kernel's log: sudo dmesg -T | grep -iE 'killed process|segfault|Xid'"
+_SEE_GUARDS = "see journalctl -u earlyoom -u systemd-oomd"
+_PREFIX = re.compile(r"^\((?P<part>\w+)[^)]*? pid=(?P<pid>\d+)\) ")
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPart:
+    """A process of a server whose end another process of the server has logged. `number` is the
+    index of that log line. `signal_name` is None if no signal ended it or the log does not say."""
+
+    name: str
+    pid: int | None
+    code: int | None
+    line: str
+    number: int
+    last_line: str | None = None  # that it wrote itself
+
+    @property
+    def signal_name(self) -> str | None:
+        if self.code is None or self.code >= 0:
+            return None
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:
+            return f"signal {-self.code}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} (pid {self.pid})" if self.pid else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a server has ended. `reason` is None if its log does not say. `findings` are about its
+    processes; those about its log are not among them."""
+
+    reason: str | None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    """The lines of the kernel's log about processes of one run. `readable` is False if the user may
+    not read that log. `oom_kills` is how many processes the kernel has killed for lack of memory in
+    the control group of the run, None if unknown."""
+
+    readable: bool
+    lines: tuple[str, ...] = ()
+    oom_kills: int | None = None
+
+    @property
+    def killed_line(self) -> str | None:
+        return next((line for line in self.lines if _KERNEL_KILLED.search(line)), None)
+
+    @property
+    def for_lack_of_memory(self) -> bool:
+        return self.killed_line is not None or bool(self.oom_kills)
+
+
+async def analyse(host: Host, run: WatchedRun) -> Ending:
+    """Return why the server of `run`, which has ended, ended. Its log must have been read."""
+    lines = run.follower.ring.lines()
+    part = ended_part(lines, run.engine)
+    name = run.record.engine
+    if part is not None:
+        before = lines[max(0, part.number - _LINES_BEFORE) : part.number]
+        error = log_patterns.logged_error(before, name)
+        if error is None or error.only_reports:
+            kernel = await read_kernel_log(host, run, part)
+            return _of_part(part, kernel, run)
+        return Ending(error.text)
+    error = log_patterns.logged_error(lines, name)
+    ended_by = run.facts.exit_signal
+    if ended_by not in _VIOLENT or run.facts.launched is not None:
+        return Ending(error.text if error else None)
+    kernel = await read_kernel_log(host, run, None)
+    if error is not None and not (kernel.lines or kernel.oom_kills):
+        return Ending(error.text)
+    return Ending(None, _about(kernel, ended_by))
+
+
+def ended_part(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
+    """Return the first process of a server whose end the log reports; None if it reports none."""
+    patterns = engine.part_ended_logs if engine is not None else ()
+    for number, line in enumerate(lines):
+        found = next((m for pattern in patterns if (m := pattern.search(line))), None)
+        if found is not None:
+            groups = found.groupdict()
+            code = int(groups["code"]) if groups.get("code") else None
+            text = log_patterns.plain(line)
+            part = EndedPart(groups["part"], whole_number(groups.get("pid")), code, text, number)
+            return _with_last_line(part, lines[:number])
+    return None
+
+
+def _with_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
+    """Add the process id and the last line of the part, from the prefix "(NAME pid=12)" of its own
+    lines. Nothing is added if the lines of several parts could be meant."""
+    own: dict[int, tuple[str, str]] = {}
+    for line in before:
+        prefix = _PREFIX.match(line)
+        if prefix is not None and _same_part(part.name, prefix["part"]):
+            own[int(prefix["pid"])] = (prefix["part"], line)
+    if part.pid is None and len(own) == 1:
+        (pid, (name, line)), *_ = own.items()
+        return replace(part, name=name, pid=pid, last_line=log_patterns.plain(line))
+    if part.pid in own:
+        return replace(part, last_line=log_patterns.plain(own[part.pid][1]))
+    return part
+
+
+def _same_part(reported: str, prefix: str) -> bool:
+    """Return whether both are names of one process of vLLM: "engine core" or "EngineCore_DP0" in
+    the report of its end and "EngineCore" in front of its lines, "VllmWorker-1" and "Worker_TP1"
+    or "Worker"."""
+    kinds = ("enginecore", "worker")
+    names = [re.sub(r"[\s_-]", "", name).lower() for name in (reported, prefix)]
+    same_kind = any(kind in names[0] and kind in names[1] for kind in kinds)
+    numbers = [re.findall(r"\d+$", name) for name in names]
+    return same_kind and (not all(numbers) or numbers[0] == numbers[1])
+
+
+async def read_kernel_log(host: Host, run: WatchedRun, part: EndedPart | None) -> KernelLog:
+    """Return what the kernel's log says about the processes of `run` and about `part`."""
+    pids = {run.facts.pid, part.pid if part else None, *await _members(host, run)} - {None}
+    done = await host.run(shell_scripts.sh(shell_scripts.KERNEL_LOG))
+    state, *lines = done.out.splitlines() or [""]
+    began_s = run.start_time / TICKS_PER_S if run.start_time else 0.0
+    about = [line for line in map(clean, lines) if _is_about(line, pids, part, began_s)]
+    # Several lines report one kill; the one with the memory comes first.
+    about.sort(key=lambda line: _KERNEL_KILLED.search(line) is None)
+    return KernelLog(state == "read", tuple(about), await _oom_kills(host, run))
+
+
+async def _members(host: Host, run: WatchedRun) -> set[int]:
+    try:
+        text = (await host.read_file(f"{run.run_dir}/members")).decode("ascii", "replace")
+    except FileError:
+        return set()
+    numbers = (whole_number(word.partition(":")[0]) for word in text.split())
+    return {number for number in numbers if number is not None}
+
+
+async def _oom_kills(host: Host, run: WatchedRun) -> int | None:
+    try:
+        words = (await host.read_file(f"{run.run_dir}/exit", limit=256)).decode("ascii", "replace")
+    except FileError:
+        return None
+    return whole_number(words.split()[3]) if len(words.split()) > 3 else None
+
+
+def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s: float) -> bool:
+    """Return whether a line of the kernel's log is about one of the processes `pids` or about
+    `part`, whose process id the kernel knows by another number if it runs in a container."""
+    time = _KERNEL_TIME.match(line)
+    if time is not None and float(time[1]) < began_s - _EARLIER_S:
+        return False
+    found = _PROCESS_OF_LINE.search(line)
+    if found is None:
+        return False
+    pid = next(int(word) for word in found.group("killed", "pid", "of_gpu") if word)
+    short = (found["killed_name"] or found["name"] or "").rpartition("::")[2]
+    named = part is not None and len(short) > 3 and part.name.lower().startswith(short.lower())
+    return pid in pids or named
+
+
+def _of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> Ending:
+    assert run.engine is not None
+    ended_by = "SIGKILL" if kernel.killed_line else part.signal_name
+    if kernel.for_lack_of_memory:
+        how = "the kernel killed it for lack of memory"
+    elif ended_by is not None:
+        how = f"{ended_by} killed it"
+    elif part.code is not None:
+        how = f"exit code {part.code}"
+    else:
+        how = f"{run.engine.title} does not log which signal or exit code ended it"
+    first, *more = _about(kernel, ended_by)
+    last = f"; the last line of {part.name}: “{part.last_line}”" if part.last_line else ""
+    first = replace(first, text=first.text + last, evidence=part.line, line=part.number + 1)
+    return Ending(f"{part.title} ended first: {how}", (first, *more))
+
+
+def _about(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
+    """Return findings with what the kernel says about the end of a process. `ended_by` is the name
+    of the signal that ended it, None if that is unknown."""
+    if kernel.lines:
+        return tuple(_quoted(finding) for finding in _known(kernel.lines))
+    source, fix = "the kernel's log", f"{_SEE_KERNEL}; {_SEE_GUARDS}"
+    if kernel.oom_kills:
+        processes = "a process" if kernel.oom_kills == 1 else f"{kernel.oom_kills} processes"
+        text = f"the kernel killed {processes} of the run's control group for lack of memory"
+        fix = "use less memory on the host, or raise the memory limit of the session or container"
+        source = "memory.events"
+    elif not kernel.readable:
+        text = "this user cannot read the kernel's log, which may name the reason"
+    elif ended_by == "SIGKILL":
+        text = "neither Workbench nor the kernel sent this signal"
+        fix = f"another program or user sent it: {_SEE_GUARDS}"
+    else:
+        text = "the kernel's log says nothing about it"
+        fix = f"a program that SIGKILL ends leaves no message: {_SEE_GUARDS}"
+    return (Finding(Level.ERROR, _CODE, text, fix=fix, source=source),)
+
+
+def _known(lines: Sequence[str]) -> tuple[Finding, ...]:
+    """Return findings about lines of the kernel's log, with the explanations of known ones."""
+    known = log_patterns.match(lines)
+    line = log_patterns.plain(lines[0])
+    other = Finding(Level.ERROR, _CODE, "the kernel's log names it", fix=_SEE_KERNEL, evidence=line)
+    return known or (other,)
+
+
+def _quoted(finding: Finding) -> Finding:
+    line = _KERNEL_TIME.sub("", finding.evidence or "")
+    return replace(finding, text=f"{finding.text}; the kernel's log: “{line}”")

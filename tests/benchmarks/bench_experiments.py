@@ -17,9 +17,10 @@ import asyncio
 import itertools
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
@@ -50,11 +51,15 @@ KINDS = {
     "as in the table": REALISTIC,
     "no drift": replace(REALISTIC, drift=0.0),
     "drift 1 % per run": replace(REALISTIC, drift=0.01),
+    "drift 3 % per run": replace(REALISTIC, drift=0.03),
     "no correlation": replace(REALISTIC, correlation=0.0),
     "correlation 0.8": replace(REALISTIC, correlation=0.8),
     "servers differ by 1 %": replace(REALISTIC, start=0.01),
     "the machine warms up, 3 %": replace(REALISTIC, warm_up=0.03),
     "second of a pair 1 % faster": replace(REALISTIC, second=0.01),
+    "second of a pair 2 % slower": replace(REALISTIC, second=-0.02),
+    "one of B's runs in 5 slower by 5 %": replace(REALISTIC, b_outliers=0.2, b_outlier_size=0.05),
+    "one of B's runs in 10 slower by 20 %": replace(REALISTIC, b_outliers=0.1, b_outlier_size=0.2),
     "one run in 12 disturbed": replace(REALISTIC, outliers=1 / 12),
     "first run 5 % slower (cold machine)": replace(REALISTIC, cold=0.05),
     "1 % wave, period of four runs": replace(REALISTIC, wave=0.01),
@@ -67,6 +72,18 @@ KINDS = {
     ),
     "other metrics for themselves": replace(REALISTIC, apart=0.02),
 }
+
+OF_ORDER = (  # kinds whose effect depends on the order of the runs, and kinds that only B has
+    "as in the table",
+    "drift 1 % per run",
+    "drift 3 % per run",
+    "1 % wave, period of four runs",
+    "second of a pair 1 % faster",
+    "second of a pair 2 % slower",
+    "B three times as noisy",
+    "one of B's runs in 5 slower by 5 %",
+    "one of B's runs in 10 slower by 20 %",
+)
 
 
 @dataclass
@@ -82,13 +99,21 @@ class Cell:
     smallest: float = 0.0
     machine_held: int = 0  # the interval of the machine holds the truth
     machine_shown: int = 0
+    # By how many pairs one order led the other -> experiments, and those that hold the truth.
+    leads: Counter[int] = field(default_factory=Counter)
+    held_by_lead: Counter[int] = field(default_factory=Counter)
 
     def take(self, experiment: Experiment, effect: float, machine_truth: float = 0.0) -> None:
         assert experiment.comparison is not None and experiment.state == "done", experiment.error
         change, *others = experiment.comparison.metrics
         assert change.change_pct is not None and change.interval_pct is not None
         self.experiments += 1
-        self.held += abs(change.change_pct - 100 * effect) <= change.interval_pct
+        held = abs(change.change_pct - 100 * effect) <= change.interval_pct
+        self.held += held
+        pairs = experiment.pairs_done
+        firsts = sum(design.order(experiment.spec, pair)[0] == "A" for pair in range(pairs))
+        self.leads[abs(2 * firsts - pairs)] += 1
+        self.held_by_lead[abs(2 * firsts - pairs)] += held
         self.shown += change.verdict in SHOWN
         self.wrong += change.verdict == "worse" and effect > 0
         self.others += any(other.verdict in SHOWN for other in others)
@@ -110,6 +135,12 @@ class Cell:
 
     def share_pct(self, name: str) -> float:
         return 100 * float(getattr(self, name)) / self.experiments
+
+    def worst_split_pct(self) -> float:
+        """Return how often the interval holds the truth in those experiments whose orders were
+        divided least favourably. A division that 1 in 20 experiments or fewer had is left out."""
+        met = [lead for lead, count in self.leads.items() if count > self.experiments / 20]
+        return min(100 * self.held_by_lead[lead] / self.leads[lead] for lead in met)
 
 
 async def _kept(_: Experiment) -> None:
@@ -213,6 +244,20 @@ def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
     return ((name, found(parts)) for name, parts in begun)
 
 
+def by_split(cells: Cells) -> Iterable[str]:
+    """Run experiments without a true difference under kinds of noise that depend on the order of the
+    runs, or that only B has. Yield the rows of the table of docs/REFERENCE.md: all experiments, and
+    those with the worst division of the two orders."""
+    designs = {name: options for name, options in DESIGNS.items() if name != "until ± 1 %"}
+    yield "| noise, added to the noise above | " + " | ".join(designs) + " |"
+    yield "|---|" + "--:|" * len(designs)
+    for kind in OF_ORDER:
+        parts = [cells.begin(options, 0.0, KINDS[kind]) for options in designs.values()]
+        done = [found(part) for part in parts]
+        shares = (f"{one.share_pct('held'):.1f} ({one.worst_split_pct():.1f}) %" for one in done)
+        yield f"| {kind} | " + " | ".join(shares) + " |"
+
+
 def on_twins(cells: Cells) -> Iterable[str]:
     """Run experiments on twins with and without a change and a difference between the machines.
     Yield the rows of the table of docs/REFERENCE.md."""
@@ -286,13 +331,16 @@ def main() -> None:
         "--markdown", action="store_true", help="print the table of docs/REFERENCE.md too"
     )
     parser.add_argument("--twins", action="store_true", help="experiments on twins only")
+    parser.add_argument(
+        "--splits", action="store_true", help="the kinds of noise that depend on the order only"
+    )
     given = parser.parse_args()
     count = given.experiments
     print(f"{count} experiments per cell, ± {196 * math.sqrt(0.05 * 0.95 / count):.1f} % by chance")
     with ProcessPoolExecutor(given.processes) as pool:
         cells = Cells(pool, count)
-        if given.twins:
-            for line in on_twins(cells):
+        if given.twins or given.splits:
+            for line in on_twins(cells) if given.twins else by_split(cells):
                 print(line, flush=True)
             return
         rows = []

@@ -52,6 +52,10 @@ class Noise:
     two_speeds: float = 0.0  # a server is slower or faster by this, by chance at its start
     step: float = 0.0  # how much slower all is from one of the first ten runs on
     b_noise: float = 0.0  # of B's runs alone, on top
+    # The share of B's runs that are slower by `b_outlier_size`, compared with B's mean over many
+    # runs, which stays the same.
+    b_outliers: float = 0.0
+    b_outlier_size: float = 0.0
     # of each other metric by itself, on top of what it has in common with the speed
     apart: float = 0.0
     machine: float = 0.0  # how much faster the second of the TWINS is
@@ -156,6 +160,9 @@ class SimulatedRuns:
             around -= self.random.uniform(0.02, 0.08)
         around += noise.wave * math.sin(self._phase + math.pi / 2 * place)
         around -= noise.cold * (place == 0) + noise.step * (place >= self._step_at)
+        if noise.b_outliers and arm == "B":
+            hit = self.random.random() < noise.b_outliers
+            around -= noise.b_outlier_size * (hit - noise.b_outliers)
         around += self._of_arm[arm] + gauss(0, noise.b_noise) * (arm == "B")
         return math.exp(truth + self._wander + around + self._start_effect + requests)
 

@@ -66,6 +66,7 @@ UNTIL_PAIRS = 5  # the spread of fewer pairs is too often too small by chance
 EXTENDED = 4.0  # each extension divides the chance of a false alarm by this
 UNTIL_MOST = 16  # maximum number of pairs if the user gives none
 MOST_PAIRS = 64
+_LEAST_LEAD = 2  # pairs by which one order inside the pairs may always lead the other
 TRIES = 3  # attempts at a pair
 # Runs of one arm must be alike, so the differences between the runs of a pair are those between the
 # arms.
@@ -161,9 +162,39 @@ def measurable(metric: str, shape: BenchSpec) -> None:
 
 def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
     """Return "A" and "B" in the order in which these two runs of pair number `pair` are made."""
-    seed = spec.order_seed
-    a_first = pair % 2 == 0 if seed is None else random.Random(f"{seed} {pair}").random() < 0.5
+    if spec.order_seed is None:
+        a_first = pair % 2 == 0
+    elif spec.twins:
+        a_first = twins.a_first(spec, pair)
+    else:
+        a_first = _drawn_orders(spec.order_seed, pair + 1)[pair]
     return ("A", "B") if a_first else ("B", "A")
+
+
+def _drawn_orders(seed: int, pairs: int) -> list[bool]:
+    """Return for each of the first `pairs` pairs whether A runs first.
+
+    Each pair's order is drawn, except that neither order may lead the other by more than two pairs,
+    or by more than the square root of the number of pairs if that is larger. Otherwise a quarter of
+    all experiments with three pairs would have one order only, and a drift of the machine would
+    look like a difference between A and B. The limit holds after every pair, so it also holds for
+    experiments that end by their width or are extended. This is the "big stick" design of Soares
+    and Wu (Communications in Statistics A 12, 1983).
+    """
+    orders: list[bool] = []
+    lead = 0  # pairs with A first, minus pairs with B first
+    for pair in range(pairs):
+        a_first = random.Random(f"{seed} {pair}").random() < 0.5
+        most = max(_LEAST_LEAD, math.isqrt(pair + 1))
+        if abs(lead + _sign(a_first)) > most:
+            a_first = not a_first
+        lead += _sign(a_first)
+        orders.append(a_first)
+    return orders
+
+
+def _sign(a_first: bool) -> int:
+    return 1 if a_first else -1
 
 
 def arm_of(spec: ExperimentSpec, side: str) -> Arm:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from workbench.bench import twins
 from workbench.bench.student_t import t_cdf, t_quantile
 from workbench.engines import registry
 from workbench.model.counts import four_digits
@@ -24,6 +25,9 @@ _LEAST = 0.003  # differences below 0.3 % do not matter
 # Number of runs of an arm -> share of the variance inside two groups, below which there are two
 # speeds: the 1 % quantile for runs of one speed, by simulation (correlated or not).
 _TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.22}
+# Number of runs of an arm -> how many times the typical deviation from its arm's median a run may
+# be away: the 99 % quantile of the farthest run, by simulation (correlated or not).
+_FARTHEST = {5: 8.8, 6: 12.5, 8: 10.0, 12: 8.2, 16: 7.6, 24: 6.9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,10 @@ class MeasuredRun:
         return f"run {self.run.place + 1} ({self.run.arm})"
 
 
-def diagnosed(
-    pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Sequence[MeasuredRun] = ()
-) -> Iterator[str]:
+Pair = tuple[MeasuredRun, MeasuredRun]  # (run of A, run of B)
+
+
+def diagnosed(pairs: Sequence[Pair], discarded: Sequence[MeasuredRun] = ()) -> Iterator[str]:
     """Yield one sentence for each disturbance that the runs show. `pairs` are the complete pairs as
     (A, B); `discarded` are the discarded runs."""
     arms = [[pair[side] for pair in pairs] for side in (0, 1)]
@@ -52,7 +57,9 @@ def diagnosed(
     groups = _two_speeds(arms)
     yield from groups
     if not groups:  # otherwise the trend is a step between the two speeds
-        yield from _trend(arms)
+        trend = list(_trend(pairs, arms))
+        yield from trend or _order_effect(pairs)
+        yield from _outliers_of_one_arm(arms)
     yield from _cold_start(arms, discarded)
 
 
@@ -84,9 +91,7 @@ def _compiles(name: str | None) -> bool:
     return engine is not None and engine.compiles_at_first_start
 
 
-def _outlying_pair(
-    pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], arms: Sequence[Sequence[MeasuredRun]]
-) -> Iterator[str]:
+def _outlying_pair(pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     """Yield a sentence for each pair whose ratio B/A is far from the ratios of all other pairs,
     compared with their spread. `arms` are the runs of A and the runs of B."""
     count = len(pairs)
@@ -167,9 +172,9 @@ def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]])
     return None
 
 
-def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
-    """Yield a sentence if the metric rises or falls steadily over the order of the runs. `arms` are
-    the runs of A and the runs of B. The difference between A and B is removed first."""
+def _trend(pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
+    """Yield a sentence if the metric rises or falls steadily over the order of the runs. The
+    difference between A and B is removed first. `arms` are the runs of A and the runs of B."""
     in_order = sorted(
         (run.run.place, run.run.place - fmean([r.run.place for r in arm]), run.log - _centre(arm))
         for arm in arms
@@ -192,9 +197,73 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
         return
     yield (
         f"the runs have a trend: {_percent(slope, 2)} from run to run, {_percent(over)} from the "
-        "first to the last; "
-        "their order turns it into spread, not difference (a warm machine or --match-temperature "
+        f"first to the last; {_moved_by(slope, pairs)} (a warm machine or --match-temperature "
         "narrows the interval)"
+    )
+
+
+def _order_effect(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield a sentence if the second run of a pair differs from the first one, whichever arm it is.
+    In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
+    difference between two machines is in an experiment on two hosts (twins.py)."""
+    ratios = [b.log - a.log for a, b in pairs]
+    found = twins.separated(ratios, [not _a_first(pair) for pair in pairs], 0.0)
+    if found is None or not found.error:
+        return
+    effect, limit = found.machine, t_quantile(1 - _FALSE_ALARMS / 2, found.df) * found.error
+    if abs(effect) <= max(_LEAST, limit):
+        return
+    yield (
+        f"the second run of a pair is {_percent(effect)} from the first, whichever arm it is; "
+        f"{_moved_by(effect, pairs)}"
+    )
+
+
+def _moved_by(effect: float, pairs: Sequence[Pair]) -> str:
+    """Return how much an effect of the second run of a pair is part of the difference between A and
+    B. That depends on how often A ran first."""
+    first, count = sum(map(_a_first, pairs)), len(pairs)
+    share = (2 * first - count) / count
+    if first in (0, count):
+        leader = "A" if first else "B"
+        return f"{leader} ran first in all {count} pairs, so {_percent(effect * share)} of the " + (
+            "difference between A and B comes from the order of the runs, not from the arms"
+        )
+    moved = f"moves the difference by {_percent(effect * share)}" if share else "does not move it"
+    return f"A ran first in {first} of {count} pairs, so this widens the interval and {moved}"
+
+
+def _a_first(pair: Pair) -> bool:
+    return pair[0].run.place < pair[1].run.place
+
+
+def _outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
+    """Yield a sentence if all outlying runs belong to one arm. The mean of an arm that has outliers
+    now and then is not known from few runs, and the interval does not show that."""
+    count = min(map(len, arms), default=0)
+    known = [n for n in _FARTHEST if n <= count]
+    if not known:
+        return
+    centres = [median(run.log for run in arm) for arm in arms]
+    away = [[run.log - centre for run in arm] for arm, centre in zip(arms, centres, strict=True)]
+    sizes = sorted(abs(each) for arm in away for each in arm)
+    typical = median(sizes[2 * (count % 2) :])  # a middle run is its arm's median: it is 0 away
+    limit = max(4 * _LEAST, _FARTHEST[max(known)] * typical)
+    outlying = [
+        [
+            f"{run.name} {_percent(each)}"
+            for run, each in zip(arm, far, strict=True)
+            if abs(each) > limit
+        ]
+        for arm, far in zip(arms, away, strict=True)
+    ]
+    if all(outlying) or not any(outlying):
+        return
+    name, runs = ("A", outlying[0]) if outlying[0] else ("B", outlying[1])
+    yield (
+        f"only {name} has outliers: {', '.join(runs)} from its median; if {name} itself causes them, "
+        f"the interval may miss its long-term mean, because it depends on how many of {count} runs "
+        "they hit: more pairs tell"
     )
 
 

@@ -50,6 +50,17 @@ def swapped(spec: ExperimentSpec, pair: int) -> bool:
     return first == (pair % 2 == 0)
 
 
+def a_first(spec: ExperimentSpec, pair: int) -> bool:
+    """Return whether A runs first in pair number `pair`. Of every two successive swapped pairs, A
+    runs first in one, and likewise of every two successive unswapped pairs. The experiment's seed
+    decides in which one. A drift of the machines then looks neither like a difference between A and
+    B nor like a difference between the hosts."""
+    number = pair // 2  # among the pairs of its kind: of every two pairs one is swapped
+    kind = "swapped" if swapped(spec, pair) else "unswapped"
+    first = random.Random(f"{spec.order_seed} {kind} {number // 2}").random() < 0.5
+    return first == (number % 2 == 0)
+
+
 def host_of(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
     """Return the host on which A or B (`arm`) runs in pair number `pair`. None if the experiment
     does not use two hosts."""

@@ -33,7 +33,9 @@ def share(word: str, noise: Noise, pairs: int = 8, count: int = 300) -> float:
     return 100 * sum(word in text for text in said) / count
 
 
-@pytest.mark.parametrize("word", ["is an outlier", "two speeds", "trend"])
+@pytest.mark.parametrize(
+    "word", ["is an outlier", "two speeds", "trend", "the second run", "has outliers"]
+)
 @pytest.mark.parametrize("pairs", [3, 5, 8])
 def test_a_quiet_machine_is_seldom_accused(word: str, pairs: int) -> None:
     assert share(word, QUIET, pairs) <= 4.0
@@ -50,6 +52,49 @@ def test_facts_of_a_host_are_reported() -> None:
     assert share("two speeds", replace(QUIET, two_speeds=0.03)) > 80.0
     assert share("and stayed", replace(QUIET, step=0.06)) > 50.0
     assert share("trend", replace(QUIET, drift=0.01)) > 90.0
+
+
+def test_an_effect_of_the_second_run_is_reported() -> None:
+    assert share("the second run of a pair is +", replace(QUIET, second=0.02)) > 80.0
+    assert share("the second run of a pair is -", replace(QUIET, second=-0.02)) > 80.0
+
+
+def test_outliers_of_one_arm_are_reported() -> None:
+    rare = replace(QUIET, b_outliers=0.1, b_outlier_size=0.2)
+    # 57 % of these experiments have outliers; two or more of them look like two speeds of B.
+    assert share("only B has outliers", rare) + share("two speeds: B ", rare) > 50.0
+    assert share("only A has outliers", rare) <= 2.0
+    assert share("has outliers", replace(QUIET, two_speeds=0.03)) <= 2.0
+
+
+def in_order(
+    ratios: Sequence[float], orders: str, step: float
+) -> list[tuple[MeasuredRun, MeasuredRun]]:
+    """Return pairs with these ratios B/A in these orders ("a": A first), on a machine that becomes
+    faster by `step` with each run."""
+    found = []
+    for pair, (ratio, first) in enumerate(zip(ratios, orders, strict=True)):
+        two = {}
+        for place, arm in enumerate("AB" if first == "a" else "BA", start=2 * pair):
+            speed = 100 * (1 + step) ** place * (ratio if arm == "B" else 1.0)
+            two[arm] = MeasuredRun(ExperimentRun(place, pair, arm), speed)
+        found.append((two["A"], two["B"]))
+    return found
+
+
+def test_the_note_on_a_trend_says_what_the_order_made_of_it() -> None:
+    ratios = (1.0002, 0.9997, 1.0001, 1.0003, 0.9998)
+    (confounded,) = diagnosed(in_order(ratios, "aaaaa", 0.01))
+    assert "A ran first in all 5 pairs, so +1.0 % of the difference between A and B" in confounded
+    (other,) = diagnosed(in_order(ratios, "bbbbb", 0.01))
+    assert "B ran first in all 5 pairs, so -1.0 % of the difference between A and B" in other
+    (spread,) = diagnosed(in_order(ratios, "abaab", 0.01))
+    assert (
+        "A ran first in 3 of 5 pairs, so this widens the interval and moves the difference by +0.2 %"
+        in spread
+    )
+    (even,) = diagnosed(in_order((*ratios, 1.0), "ababab", 0.01))
+    assert "A ran first in 3 of 6 pairs, so this widens the interval and does not move it" in even
 
 
 def test_one_disturbed_run_is_found() -> None:
@@ -75,13 +120,14 @@ def exact(values: Sequence[tuple[float, float]]) -> list[tuple[MeasuredRun, Meas
 
 
 def test_the_run_that_did_it_is_named() -> None:
-    (said,) = diagnosed(
+    said, arm = diagnosed(
         exact([(100, 103), (100.4, 103), (99.8, 103.1), (80, 103), (100.1, 102.8), (99.9, 103.2)])
     )
     assert (
         said.startswith("pair 4 is an outlier: +28.8 %, the others +3.0 % with")
         and "run 7 (A) is -20.0 %" in said
     )
+    assert arm.startswith("only A has outliers: run 7 (A) -20.0 % from its median")
 
 
 def test_a_step_is_distinguished_from_servers_that_alternate() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from workbench.advisor.advice import Advice, Rule, advice
 from workbench.advisor.facts import Facts
-from workbench.model.bench import EngineDuring
+from workbench.model.bench import BUSY_CLIENT_PCT, EngineDuring
 from workbench.model.findings import Level, PlanChange
 from workbench.model.server_run import EngineMetrics
 
@@ -15,7 +15,6 @@ _KV_FULL_PCT = 95.0
 _KV_LOW_PCT = 20.0
 _HITS_PCT = 5.0
 _WAITING = 0.25  # waiting requests for each running one
-_BUSY_CLIENT_PCT = 70.0
 _RESERVE_GIB = 8.0
 _UNIFIED = (
     "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs "
@@ -151,7 +150,7 @@ def client(facts: Facts) -> Iterator[Advice]:
     """Report that the load client's CPU limited the measured speed. This rule also applies to
     invalid results."""
     busy = facts.client_cpu_pct
-    if busy is not None and busy > _BUSY_CLIENT_PCT:
+    if busy is not None and busy > BUSY_CLIENT_PCT:
         text = "the load client was at its limit, so the server may be faster than measured"
         fix = "run the client on another machine or on free cores, then measure again"
         yield advice(

@@ -36,6 +36,9 @@ _GRAIN_NS = 10_000_000  # a request that was due so shortly before the end may b
 _HOPELESS_AFTER_NS = 10 * _SECOND_NS
 _NO_SUCCESS = "stopped early: no request had succeeded"
 _NOT_HEARD = "stopped early: the server no longer answered"
+_SLOW_SEND_NS = 100_000
+_BLOCKED_NS = 100_000  # a poll that took longer has waited,
+_BLOCKED_PER_SOCKET_NS = 1_000  # and this much more for each socket that it found
 _NEVER = 1 << 62
 
 
@@ -107,6 +110,10 @@ class Client:
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
         self._head = self._request_head(key)
         self._began_ns, self._measured_ns = began_ns, 0
+        # When the sockets that the poll before did not return were last known to be empty; whether
+        # the newest poll waited for its sockets; and how many reads after such a poll returned
+        # several chunks.
+        self._empty_ns, self._waited, self._joined = 0, False, 0
         self._gave_up: str | None = None
         self._not_sent = 0
         self._ok = self._failed = 0
@@ -170,8 +177,14 @@ class Client:
                 swept = now
                 self._sweep(now)
             chores = bool(self._ended or (self._phase.left and len(self._ready) < self._ahead))
-            ready = self.poller.poll(0) if chores else self._wait(read + self._pause.ns, wake)
+            self._empty_ns = read
+            if chores:
+                ready, waited_from = self.poller.poll(0), _NEVER
+            else:
+                ready, waited_from = self._wait(read + self._pause.ns, wake)
             read = time.monotonic_ns()
+            waited_ns = _BLOCKED_NS + _BLOCKED_PER_SOCKET_NS * len(ready)
+            self._waited = read - waited_from > waited_ns
             for fd, events in ready:
                 slot = self._by_fd.get(fd)
                 if slot is not None:
@@ -181,18 +194,18 @@ class Client:
             if chores and (not ready or len(self._ended) > self._ahead):
                 self._do_a_chore()
 
-    def _wait(self, rest_until_ns: int, wake: int | None) -> list[tuple[int, int]]:
+    def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int]:
         """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
-        `wake`, both in monotonic nanoseconds. Return (file descriptor, event mask) of each ready
-        socket."""
+        `wake`, both in monotonic nanoseconds. Return the ready sockets as (file descriptor, event
+        mask), and the time at which the poll began."""
         now = time.monotonic_ns()
         until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
         if min(rest_until_ns, until) > now:
             time.sleep((min(rest_until_ns, until) - now) / _SECOND_NS)
             now = time.monotonic_ns()
-        if wake is None or wake > until:
-            return self.poller.poll(max(0, until - now) / _SECOND_NS)
-        return poll_exactly(self.poller, max(0, until - now) / _SECOND_NS)
+        left_s = max(0, until - now) / _SECOND_NS
+        exact = wake is not None and wake <= until
+        return (poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)), now
 
     def _sweep(self, now: int) -> None:
         self.clock.refresh()
@@ -312,6 +325,7 @@ class Client:
         self._phase = self._new_phase(self.spec.requests, begin, warmup=False)
         self.phase = "measuring"
         self.clock.reset()
+        self._joined = 0
         self.capped = self.unsent = 0  # forget those of the warm-up
         if self._hopeless(time.monotonic_ns()):
             self._give_up(_NO_SUCCESS)
@@ -384,6 +398,8 @@ class Client:
         except OSError as error:
             self._lost(slot, error)
             return
+        took_ns = time.monotonic_ns() - exchange.sent_ns
+        exchange.send_ns = took_ns if took_ns > _SLOW_SEND_NS else 0
         self._set_interest(slot)
 
     def _set_interest(self, slot: Slot) -> None:
@@ -425,6 +441,8 @@ class Client:
             self._reconnect(slot)
             return
         self._unheard = 0
+        stamps = exchange.reply.stamps_ns
+        had = len(stamps)
         try:
             complete = exchange.receive(data, stamp)
         except HttpError as error:
@@ -433,6 +451,9 @@ class Client:
         except SseError as error:
             self._finish(slot, records.MALFORMED, str(error))
             return
+        fresh = len(stamps) - had
+        if fresh > 1 or self.clock.unstamped_read or (fresh and not exchange.between_events):
+            self._note_unsure(exchange, had, stamp)
         if not complete:
             return
         refused = exchange.http_error()
@@ -447,6 +468,31 @@ class Client:
         else:
             exchange.verdict(self.workload.asked_tokens(exchange.index, warmup=exchange.warmup))
             self._finish(slot, exchange.reply.error, exchange.reply.detail)
+
+    def _note_unsure(self, exchange: Exchange, had: int, stamp: int) -> None:
+        """Note how much earlier the chunks of one read may have come than `stamp`, the time of the
+        read's last byte. `had` is the number of chunks before the read.
+
+        The chunks came after the sockets were last found empty, and after the chunk before. If the
+        poll waited for them, the first of them has ended its waiting, so the server has sent them
+        together, unless this process was kept from running. In that case other reads are late too,
+        and most of them return one chunk only; the latest of them shows how long it was kept.
+        """
+        stamps = exchange.reply.stamps_ns
+        first_stamped = not self.clock.unstamped_read
+        self.clock.unstamped_read = False
+        if self._waited:
+            self._joined += 1
+            if 2 * self.clock.late < self._joined:
+                return
+        since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
+        if self._waited:
+            since = max(since, stamp - 2 * self.clock.latest_ns)
+        count = len(stamps) - had
+        if first_stamped and exchange.between_events:
+            count -= 1  # the last one has the time of its own last byte
+        if count > 0 and stamp - since > _SLOW_SEND_NS:
+            exchange.unsure.append((had, count, (stamp - since) // 1000))
 
     def _remake_bodies(self) -> None:
         for waiting in self._ready:

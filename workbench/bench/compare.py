@@ -25,6 +25,7 @@ from workbench.bench.metric_changes import (
 )
 from workbench.engines.result_limits import judgements
 from workbench.model.bench import (
+    BUSY_CLIENT_PCT,
     BenchResult,
     BenchSpec,
     BenchSummary,
@@ -35,7 +36,6 @@ from workbench.model.bench import (
 
 _CLOCK_PCT = 2.0
 _TEMPERATURE_C = 5.0
-_BUSY_CLIENT_PCT = 70.0
 _CACHED_SHARE = 0.01
 _NOT_WORKLOAD = {
     "url",
@@ -305,7 +305,7 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
         )
     for why in s.refused:
         yield f"{side} #{run.id} is invalid: {why}"
-    if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
+    if (s.client_cpu_pct or 0) > BUSY_CLIENT_PCT:
         yield (
             f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may "
             "have been the limit"

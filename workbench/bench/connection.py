@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
 _READ_BYTES = 64 * 1024
-_LATE_NS = 2_000_000
+_LATE_NS = 500_000
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
 # 35: Linux on x86-64 and aarch64; not in Python's socket
@@ -47,6 +47,12 @@ class Endpoint:
     tls: ssl.SSLContext | None
     family: int
     address: Any  # as socket.connect takes it
+
+    @property
+    def here(self) -> bool:
+        """Whether the address is one of this machine's loopback addresses. The server itself may be
+        behind a tunnel, which needs CPU time here, too."""
+        return str(self.address[0]).startswith(("127.", "::1"))
 
     @property
     def host_header(self) -> str:
@@ -124,14 +130,15 @@ class ReceiveClock:
     of the object must call `refresh` several times a second, because the two clocks drift apart by
     up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
 
-    `late` counts reads that were made more than 2 ms after their bytes arrived. The kernel gives
-    all bytes of one read the time of the last of them, so many late reads make short times inexact.
+    `late` counts reads that were made more than 0.5 ms after their bytes arrived. `unstamped_read`
+    is set to true by a read for which the kernel gave no time; the owner sets it to false.
     """
 
     def __init__(self) -> None:
         self.ahead_ns = 0
         self.refresh()
         self.reset()
+        self.unstamped_read = False
 
     def reset(self) -> None:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
@@ -144,6 +151,7 @@ class ReceiveClock:
         self.reads += 1
         if not ancillary:
             self.unstamped += 1
+            self.unstamped_read = True
             return now_ns
         seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
         wall_ns: int = seconds * 1_000_000_000 + nanoseconds

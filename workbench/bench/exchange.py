@@ -37,6 +37,8 @@ class Exchange:
         self.began_ns = 0
         self.sent_ns = 0
         self.last_byte_ns = 0
+        self.send_ns = 0  # how long sending took, if that was long
+        self.unsure: list[tuple[int, int, int]] = []  # as in RequestRecord
         self.silent_ns = 0  # between its last byte and the time limit that ended it
         self.reconnected = False
         self.response = ResponseReader()
@@ -46,6 +48,7 @@ class Exchange:
         # for a body that is compressed although that was not requested
         self._decode: Decode | None = None
         # in the chunks that `_text_chunk` matches
+        self.between_events = True  # the bytes so far end with an event
         self._around_text: tuple[bytes, bytes] | None = None
         self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
 
@@ -99,7 +102,8 @@ class Exchange:
         """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes
         a chunk with nothing but one more piece of text. Set it to None if the next chunk may
         contain anything else."""
-        aligned = self.response.between_chunks and self._sse.between_events and self._decode is None
+        self.between_events = self._sse.between_events
+        aligned = self.response.between_chunks and self.between_events and self._decode is None
         around = self.reply.around_text if aligned else None
         if around is None:
             self._text_chunk = None
@@ -188,5 +192,7 @@ class Exchange:
             reconnected=self.reconnected,
             without_done=self.stream and error is None and not reply.done,
             silent_us=self.silent_ns // 1000,
+            unsure=tuple(self.unsure),
+            send_us=self.send_ns // 1000,
             encoded=self._decode is not None,
         )

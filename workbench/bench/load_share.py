@@ -12,14 +12,16 @@ from workbench.model.bench import BenchSpec
 STREAMS_PER_PROCESS = 128
 
 
-def processes_for(spec: BenchSpec) -> int:
+def processes_for(spec: BenchSpec, server_here: bool) -> int:
     """Return the number of processes for a load: one for each 128 streams, but no more than this
-    machine has CPU cores for."""
+    machine has CPU cores for. One core is left to the server if it is on this machine
+    (`server_here`): two processes that take turns on a core read late."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
+    free = cores - 1 if server_here else cores
     streams = min(spec.concurrency, spec.requests)
-    return max(1, min(cores, -(-streams // STREAMS_PER_PROCESS)))
+    return max(1, min(free, -(-streams // STREAMS_PER_PROCESS)))
 
 
 @dataclass(frozen=True, slots=True)

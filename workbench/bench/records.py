@@ -59,6 +59,10 @@ class RequestRecord:
     encoded: bool = False  # the body was compressed although the client did not request that
     # of a stream that a time limit ended: the time at the end in which nothing came
     silent_us: int = 0
+    # (number of a chunk, how many chunks from there on, how many microseconds earlier each of them
+    # may have come): chunks that one late read returned together.
+    unsure: tuple[tuple[int, int, int], ...] = ()
+    send_us: int = 0  # if sending took long: its duration; the server may have waited until its end
 
     @property
     def ok(self) -> bool:
@@ -76,7 +80,8 @@ class RequestRecord:
         """Return the record with the fields that `as_json` has returned. Their values are not
         checked, because checking thousands of numbers takes ten times as long. Raises TypeError for
         an unknown field."""
-        return cls(**{**data, "gaps_us": tuple(data.get("gaps_us", ()))})
+        unsure = tuple(tuple(each) for each in data.get("unsure", ()))
+        return cls(**{**data, "gaps_us": tuple(data.get("gaps_us", ())), "unsure": unsure})
 
 
 def total(values: Sequence[int | None]) -> int | None:

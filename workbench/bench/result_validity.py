@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from workbench.bench import steadiness
 from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.steady_window import STEADY, Window, mean_in_flight
-from workbench.model.bench import BenchSpec
+from workbench.model.bench import BUSY_CLIENT_PCT, BenchSpec
 
-BUSY_CLIENT_PCT = 70.0  # above it the client's own pace may be what is measured
 LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
 CACHED_SHARE = 0.01
 # share of failed requests above which the measured load is not the requested one
@@ -40,7 +39,7 @@ class ClientFacts:
     partial: str = ""  # why the run ended before all its requests were made
     reads: int = 0
     unstamped_reads: int = 0
-    late_reads: int = 0  # taken more than 2 ms after the bytes came
+    late_reads: int = 0  # taken more than 0.5 ms after the bytes came
     latest_read_ms: float = 0.0
 
 
@@ -232,12 +231,6 @@ def notes_of(
         notes.append(
             f"the client timed {facts.unstamped_reads} of {facts.reads} reads itself, because the "
             "kernel gave no time"
-        )
-    if facts.late_reads > _ODD_READS * facts.reads:
-        notes.append(
-            f"the client's machine was busy: {100 * facts.late_reads / facts.reads:.0f} % of the "
-            "reads were over 2 ms"
-            f" late (worst {facts.latest_read_ms:.0f} ms), so shorter times may be inexact"
         )
     return tuple(notes)
 

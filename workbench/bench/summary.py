@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from workbench.bench import time_doubt
 from workbench.bench.records import RequestRecord, total
 from workbench.bench.result_validity import ClientFacts, marks, notes_of, refusals
 from workbench.bench.steady_window import Window, mean_in_flight, requests_in, tokens_in, window_of
-from workbench.model.bench import BenchSpec, BenchSummary, Distribution
+from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.distribution import distribution
 
 _NO_TELEMETRY = "no telemetry of the server's GPUs was merged into this result"
@@ -26,23 +27,26 @@ _FROM_USAGE = (
     "per_stream_tok_s",
 )
 
+_OPTIONAL = ("queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms")  # with a rate only
 _OF_OUTPUT = {*_FROM_CHUNKS, *_FROM_USAGE} - {"prompt_tokens", "cached_tokens"}
 
 
-def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:
+def tpot_ms(
+    record: RequestRecord, first_tokens: float | None = None, more_us: int = 0
+) -> float | None:
     """Return the time per output token after the first chunk, in ms: (last chunk - first chunk) /
     (tokens - tokens in the first chunk).
 
     If this reply does not say how many tokens its first chunk has, `first_tokens` (measured in the
-    warm-up) is used, and 1 if that is None. Return None without token usage, or if nothing follows
-    the first chunk.
+    warm-up) is used, and 1 if that is None. `more_us` microseconds are added to the time between
+    the chunks. Return None without token usage, or if nothing follows the first chunk.
     """
     tokens = record.output_tokens or 0
     usual = 1 if first_tokens is None or record.chunks >= tokens else first_tokens
     after_first = tokens - (record.first_tokens or usual)
     if after_first <= 0 or not record.gaps_us:
         return None
-    return sum(record.gaps_us) / 1000 / after_first
+    return (sum(record.gaps_us) + more_us) / 1000 / after_first
 
 
 def summarize(
@@ -67,6 +71,9 @@ def summarize(
         (r.start_s for r in counted), default=0.0
     )
     metrics = _run_metrics(good, duration_s, facts.first_tokens) | _window_metrics(good, window)
+    metrics |= _from_schedule(good)
+    withheld = {name: why for name, why in _withheld(good, facts).items() if metrics.get(name)}
+    metrics |= dict.fromkeys(withheld)
     if spec.endpoint == "embeddings":
         metrics["prompt_tok_s"] = _prompt_rate(good, window)
     return BenchSummary(
@@ -78,7 +85,7 @@ def summarize(
         energy_j=None,
         tok_per_joule=None,
         client_cpu_pct=facts.client_cpu_pct,
-        absent=_absent(spec, good, metrics),
+        absent=_absent(spec, good, metrics) | withheld,
         notes=notes_of(spec, counted, facts, window),
         warmup_requests=len(warm),
         warmup_prompt_tokens=total([r.prompt_tokens for r in warm]),
@@ -89,7 +96,6 @@ def summarize(
         in_flight_nominal=float(spec.concurrency) if spec.rate is None else None,
         refused=refusals(spec, counted, facts, window),
         marked=marks(counted, window),
-        **_from_schedule(good),  # type: ignore[arg-type]
         **metrics,  # type: ignore[arg-type]
     )
 
@@ -139,7 +145,7 @@ def _prompt_rate(good: Sequence[RequestRecord], window: Window) -> float | None:
     )
 
 
-def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
+def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
     """Return {metric name: distribution} for the metrics that begin at a request's scheduled time.
     All of them are None without a request rate, because requests then have no scheduled times."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
@@ -152,13 +158,38 @@ def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | No
     }
 
 
+def _withheld(good: Sequence[RequestRecord], facts: ClientFacts) -> dict[str, str]:
+    """Return {metric name: reason} for the latencies that the client could not time well enough."""
+    if not time_doubt.any_unsure(good):
+        return {}
+    ranges = {
+        ("ttft_ms", "ttft_from_schedule_ms"): time_doubt.ttft_range(good),
+        ("itl_ms",): time_doubt.itl_range(good),
+        ("tpot_ms", "per_stream_tok_s"): time_doubt.tpot_range(
+            good, lambda record, more_us: tpot_ms(record, facts.first_tokens, more_us)
+        ),
+    }
+    late_pct = 100 * facts.late_reads / facts.reads if facts.reads else 0.0
+    why = (
+        f"the load client read late ({late_pct:.0f} % of its reads by more than 0.5 ms, the worst by"
+        f" {facts.latest_read_ms:.0f} ms) and got several chunks with one time; use fewer streams,"
+        " or give the client free cores"
+    )
+    return {
+        name: f"withheld, because its {found}: {why}"
+        for names, found in ranges.items()
+        if found is not None
+        for name in names
+    }
+
+
 def _absent(
     spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]
 ) -> dict[str, str]:
     """Return {metric name: reason} for each metric that is None."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
     for name, value in metrics.items():
-        if value is None:
+        if value is None and name not in _OPTIONAL:
             reasons[name] = _why(spec, name, good)
     return reasons
 

@@ -55,6 +55,7 @@ def carry_out(
             return 143
         spec, key, processes = _asked(line)
         endpoint = resolve(spec)
+        processes = processes or processes_for(spec, endpoint.here)
     except WorkbenchError as error:
         output.line({"type": "error", **error.as_json()})
         return 1
@@ -132,8 +133,8 @@ def _read_line(wake: int) -> bytes | None:
     return data or None
 
 
-def _asked(line: bytes) -> tuple[BenchSpec, str | None, int]:
-    """Return (spec, API key, number of processes) from the input line of the worker. Raises
+def _asked(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
+    """Return (spec, API key, number of processes or None) from the input line of the worker. Raises
     BenchError if the line is invalid."""
     try:
         asked = json.loads(line)
@@ -145,7 +146,7 @@ def _asked(line: bytes) -> tuple[BenchSpec, str | None, int]:
     if spec.api_key_env:
         key = api_key(spec.api_key_env, os.environ if key is None else {spec.api_key_env: key})
     check(spec)
-    return spec, key, processes or processes_for(spec)
+    return spec, key, processes
 
 
 def check(spec: BenchSpec) -> None:

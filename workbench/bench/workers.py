@@ -42,6 +42,7 @@ CLIENT = PythonProgram(
             "bench.steadiness",
             "bench.result_validity",
             "model.distribution",
+            "bench.time_doubt",
             "bench.summary",
             "model.json_records",
         ),

@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         facts(now=EngineMetrics(prefix_hit_tokens=72, prefix_query_tokens=100)),
         facts(now=EngineMetrics(prefix_hit_tokens=0, prefix_query_tokens=100)),
     ),
-    "client.bound": (facts(client_cpu_pct=85.0, refused=("busy",)), facts(client_cpu_pct=20.0)),
+    "client.bound": (facts(client_cpu_pct=97.0, refused=("busy",)), facts(client_cpu_pct=20.0)),
     "bench.protocol": (
         facts(spec=load(warmup=0), summary=summary(10.0)),
         facts(spec=load(warmup=8), summary=summary(10.0)),

@@ -68,21 +68,29 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "requests", "cores", "expected"),
+    ("streams", "requests", "cores", "here", "expected"),
     [
-        (1, 8, 8, 1),
-        (128, 1000, 8, 1),
-        (129, 1000, 8, 2),
-        (1024, 9000, 4, 4),
-        (256, 1000, 1, 1),
-        (256, 30, 8, 1),
+        (1, 8, 8, False, 1),
+        (128, 1000, 8, False, 1),
+        (129, 1000, 8, False, 2),
+        (1024, 9000, 4, False, 4),
+        (1024, 9000, 4, True, 3),  # the server has a core of its own
+        (512, 9000, 2, True, 1),
+        (256, 1000, 1, True, 1),
+        (256, 30, 8, False, 1),
     ],
 )
 def test_the_number_of_processes_follows_streams_and_cores(
-    monkeypatch: pytest.MonkeyPatch, streams: int, requests: int, cores: int, expected: int
+    monkeypatch: pytest.MonkeyPatch,
+    streams: int,
+    requests: int,
+    cores: int,
+    here: bool,
+    expected: int,
 ) -> None:
     monkeypatch.setattr(share_module.os, "sched_getaffinity", lambda pid: set(range(cores)))
-    assert processes_for(replace(SPEC, concurrency=streams, requests=requests)) == expected
+    spec = replace(SPEC, concurrency=streams, requests=requests)
+    assert processes_for(spec, here) == expected
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])

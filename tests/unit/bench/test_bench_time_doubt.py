@@ -1,0 +1,180 @@
+"""Latencies that the client could not time are withheld, and those that it reports are right."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_server import HEAD, ScriptedServer, Step, chat_events
+from truth_server import TruthProcess
+
+from workbench.bench import runner, time_doubt
+from workbench.bench.records import RequestRecord
+from workbench.bench.result_validity import ClientFacts
+from workbench.bench.summary import summarize
+from workbench.bench.workers import LocalWorker
+from workbench.bench.workload import request_mark
+from workbench.model.bench import BenchSpec
+from workbench.model.distribution import distribution
+
+SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=4, requests=16, max_tokens=24, warmup=0)
+READS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40_000)), min_size=2, max_size=20)
+GAPS = st.lists(st.integers(0, 30_000), min_size=80, max_size=80)
+
+
+def record_of(reads: list[tuple[int, int]], gaps: list[int]) -> tuple[RequestRecord, list[int]]:
+    """Return the record of a reply whose chunks came after these gaps and were read in groups, and
+    the true times of its chunks. Each read has (number of chunks, how long before its first chunk
+    the sockets were last found empty)."""
+    count = sum(size for size, _ in reads)
+    came = list(accumulate(gaps[:count]))
+    seen: list[int] = []
+    unsure = []
+    for size, before in reads:
+        had = len(seen)
+        last = came[had + size - 1]
+        empty = max(came[had] - before, seen[-1] if seen else 0)
+        if size > 1:
+            unsure.append((had, size - 1, last - empty))
+        seen += [last] * size
+    record = RequestRecord(
+        index=0,
+        warmup=False,
+        start_s=0.0,
+        end_us=seen[-1],
+        ttft_us=seen[0],
+        gaps_us=tuple(b - a for a, b in pairwise(seen)),
+        chunks=count,
+        prompt_tokens=10,
+        output_tokens=count,
+        finish_reason="length",
+        unsure=tuple(unsure),
+    )
+    return record, came
+
+
+@given(replies=st.lists(st.tuples(READS, GAPS), min_size=1, max_size=12))
+def test_a_reported_latency_is_within_the_limit_of_the_truth(
+    replies: list[tuple[list[tuple[int, int]], list[int]]],
+) -> None:
+    both = [record_of(*reply) for reply in replies]
+    records = [replace(record, index=n) for n, (record, _) in enumerate(both)]
+    summary = summarize(SPEC, records, (), ClientFacts())
+    truth = {
+        "ttft_ms": distribution((came[0] for _, came in both), 1000),
+        "itl_ms": distribution((b - a for _, came in both for a, b in pairwise(came)), 1000),
+    }
+    for name, true in truth.items():
+        seen = getattr(summary, name)
+        if seen is None:
+            assert summary.absent[name].startswith("withheld, because its ")
+            continue
+        assert true is not None
+        for part in ("p50", "p90", "p95", "p99"):
+            value = getattr(true, part)
+            limit = max(time_doubt.LIMIT_MS, time_doubt.LIMIT_SHARE * getattr(seen, part))
+            assert abs(getattr(seen, part) - value) <= limit + 1e-3
+    assert summary.output_tokens == sum(r.output_tokens or 0 for r in records)
+
+
+def test_records_without_late_reads_are_not_looked_at() -> None:
+    record, _ = record_of([(1, 0)] * 20, [10_000] * 80)
+    summary = summarize(SPEC, [record], (), ClientFacts(reads=20, late_reads=20))
+    assert summary.ttft_ms and summary.itl_ms and summary.tpot_ms, "late, but each had its own time"
+
+
+def test_a_slow_send_makes_the_ttft_unsure() -> None:
+    record, _ = record_of([(1, 0)] * 4, [10_000] * 80)
+    summary = summarize(SPEC, [replace(record, send_us=3_000)], (), ClientFacts())
+    assert summary.ttft_ms is None and summary.itl_ms is not None
+    assert "mean is between 7.0 and 10.0 ms" in summary.absent["ttft_ms"]
+
+
+class Stopper:
+    """Stops each worker process that starts, again and again, as other load on its core would."""
+
+    def __init__(self, stopped_s: float, running_s: float) -> None:
+        self._times = stopped_s, running_s
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def of(self, pid: int) -> None:
+        self._threads.append(threading.Thread(target=self._disturb, args=(pid,)))
+        self._threads[-1].start()
+
+    def _disturb(self, pid: int) -> None:
+        stopped_s, running_s = self._times
+        try:
+            while not self._ended.wait(running_s):
+                os.kill(pid, signal.SIGSTOP)
+                self._ended.wait(stopped_s)
+                os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            return
+
+    def end(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.slow
+def test_a_client_that_is_kept_from_its_core_reports_no_wrong_latency(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopper, start = Stopper(0.035, 0.06), LocalWorker.start
+
+    async def disturbed() -> LocalWorker:
+        worker = await start()
+        stopper.of(worker.process.pid)
+        return worker
+
+    monkeypatch.setattr(LocalWorker, "start", disturbed)
+    with TruthProcess("--ttft-ms", "30", "--itl-ms", "5") as server:
+        spec = replace(SPEC, url=server.url, requests=48, max_tokens=40)
+        try:
+            outcome = asyncio.run(runner.run(spec))
+        finally:
+            stopper.end()
+        truth = server.stop()
+    true_ms = []
+    for record in outcome.requests:
+        done = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]["done_ns"]
+        true_ms += [(b - a) / 1e6 for a, b in pairwise(done)]
+    seen_ms = [gap / 1000 for record in outcome.requests for gap in record.gaps_us]
+    true, seen = distribution(true_ms), distribution(seen_ms)
+    assert true is not None and seen is not None and abs(seen.p95 - true.p95) > 5  # type: ignore[operator]
+    assert outcome.summary.itl_ms is None
+    assert "the load client read late" in outcome.summary.absent["itl_ms"]
+    assert outcome.summary.output_tok_s is not None
+
+
+def in_twos(tokens: int) -> Iterator[Step]:
+    """Yield an answer whose server sends two chunks together, as one that speculates does."""
+    frames = [b"%x\r\n%b\r\n" % (len(e), e) for e in chat_events(tokens)]
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frames[0]
+    for first in range(1, tokens, 2):
+        time.sleep(0.01)
+        yield b"".join(frames[first : first + 2])
+    yield b"".join(frames[tokens + 1 :]) + b"0\r\n\r\n"
+
+
+def test_chunks_that_the_server_sends_together_are_no_late_reads() -> None:
+    def answer(*_: Any) -> Iterator[Step]:
+        return in_twos(24)
+
+    with ScriptedServer(answer) as server:
+        spec = replace(SPEC, url=server.url, concurrency=1, requests=6)
+        summary = asyncio.run(runner.run(spec)).summary
+    assert summary.requests_ok == 6
+    assert summary.itl_ms is not None and summary.itl_ms.p50 < 5 < summary.itl_ms.p90

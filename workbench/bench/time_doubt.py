@@ -1,0 +1,90 @@
+"""How far the latencies of a run may be wrong, and which of them are withheld for that reason.
+
+The kernel gives all bytes of one read the time of the last of them. If a read was late and returned
+several chunks, the earlier chunks have come before that time, but not before the sockets were last
+found empty (client.py). So each of these times lies in a known range, and each percentile too: it
+is between the percentile of all earliest and that of all latest times. A latency is withheld if
+this range is wider than a limit. The load of the client does not matter: late reads that returned
+one chunk each are exact, because the kernel's time is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from workbench.bench.records import RequestRecord
+from workbench.model.bench import Distribution
+from workbench.model.distribution import distribution
+
+LIMIT_MS = 0.5
+LIMIT_SHARE = 0.005  # of the latency, if that is more
+_PARTS = ("mean", "p50", "p90", "p95", "p99")
+
+
+def any_unsure(good: Sequence[RequestRecord]) -> bool:
+    """Return whether any time of these requests lies in a range."""
+    return any(record.unsure or record.send_us for record in good)
+
+
+def ttft_range(good: Sequence[RequestRecord]) -> str | None:
+    """Return the range of the TTFT if it is wider than the limit, as text. Otherwise None."""
+    timed = [(r, r.ttft_us) for r in good if r.ttft_us is not None]
+    low = ((ttft - _early_us(r).get(0, 0) - r.send_us) / 1000 for r, ttft in timed)
+    return _too_wide(
+        distribution(max(0.0, each) for each in low),
+        distribution(ttft / 1000 for _, ttft in timed),
+    )
+
+
+def itl_range(good: Sequence[RequestRecord]) -> str | None:
+    """Return the range of the gaps between chunks if it is wider than the limit, as text. Otherwise
+    None. The mean is not looked at, because the ranges of successive gaps cancel out in it."""
+    low: list[int] = []
+    high: list[int] = []
+    for record in good:
+        if not record.unsure:
+            low += record.gaps_us
+            high += record.gaps_us
+            continue
+        early = _early_us(record)
+        for number, gap in enumerate(record.gaps_us):
+            low.append(max(0, gap - early.get(number + 1, 0)))
+            high.append(gap + early.get(number, 0))
+    return _too_wide(distribution(low, 1000), distribution(high, 1000), _PARTS[1:])
+
+
+def tpot_range(
+    good: Sequence[RequestRecord], tpot_ms: Callable[[RequestRecord, int], float | None]
+) -> str | None:
+    """Return the range of the TPOT if it is wider than the limit, as text. Otherwise None.
+    `tpot_ms` returns the TPOT of a request whose last chunk came some microseconds later after its
+    first chunk than its record says."""
+    low = (tpot_ms(r, -_early_us(r).get(len(r.gaps_us), 0)) for r in good)
+    high = (tpot_ms(r, _early_us(r).get(0, 0)) for r in good)
+    return _too_wide(distribution(_known(low)), distribution(_known(high)))
+
+
+def _known(values: Iterable[float | None]) -> Iterable[float]:
+    return (max(0.0, value) for value in values if value is not None)
+
+
+def _early_us(record: RequestRecord) -> dict[int, int]:
+    """Return {number of a chunk: microseconds by which it may have come earlier}."""
+    return {
+        number: early
+        for first, count, early in record.unsure
+        for number in range(first, first + count)
+    }
+
+
+def _too_wide(
+    low: Distribution | None, high: Distribution | None, parts: Sequence[str] = _PARTS
+) -> str | None:
+    """Return the first statistic that is not known within the limit, with its range. None if all of
+    them are."""
+    for part in parts:
+        least, most = getattr(low, part, None), getattr(high, part, None)
+        if least is None or most is None:
+            continue
+        if most - least > max(LIMIT_MS, LIMIT_SHARE * least):
+            return f"{part} is between {least:,.1f} and {most:,.1f} ms"
+    return None

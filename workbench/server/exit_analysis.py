@@ -18,7 +18,8 @@ from workbench.hosts import shell_scripts
 from workbench.hosts.base import FileError, Host
 from workbench.hosts.run_processes import TICKS_PER_S
 from workbench.model.findings import Finding, Level
-from workbench.model.untrusted_text import clean, whole_number
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean
 from workbench.server import log_patterns
 from workbench.server.watched_run import WatchedRun
 

@@ -51,9 +51,10 @@ def validate(
     the host's GPUs, such as "PBS 1234"; None without a job."""
     here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version, job)
     found: list[Finding] = [*_of_plan(here)]
+    ranks = [node for node in plan.nodes if not node.role]  # Ray has options of its own
     settings = (
         *plan.flags,
-        *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()),
+        *(FlagSetting(n, v) for node in ranks for n, v in node.flags.items()),
     )
     for setting in settings:
         found += _of_flag(here, setting)

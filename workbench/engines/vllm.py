@@ -85,15 +85,20 @@ def log_statistics(here: Situation) -> Iterator[Finding]:
 
 
 def ray(here: Situation) -> Iterator[Finding]:
-    """Report that a plan with the Ray backend needs Ray installed separately."""
-    version = version_key(here.installed or here.catalog.version)
-    if here.value("distributed-executor-backend") == "ray" and version >= (0, 18):
+    """Report what a plan with the Ray backend needs: Ray itself, and a cluster of hosts on which
+    Workbench starts it."""
+    flag = "distributed-executor-backend"
+    if here.value(flag) != "ray":
+        return
+    if not here.plan.nodes:
+        text = "Workbench starts Ray only on a cluster: on one host, vLLM starts a Ray of its own"
+        fix = "to use several hosts, run `workbench cluster start NAME PRESET`"
+        yield Finding(Level.HINT, "parallel.ray-cluster", text, flag, fix)
+    if version_key(here.installed or here.catalog.version) >= (0, 18):
         text = "vLLM does not install Ray since 0.18"
-        fix = (
-            "install ray in the same environment, or use nnodes, node-rank and master-addr "
-            "(since 0.11.1)"
-        )
-        yield Finding(Level.HINT, "parallel.ray", text, "distributed-executor-backend", fix)
+        fix = "install ray in the environment of vLLM on each node, or unset this flag: vLLM spans "
+        fix += "several hosts without Ray since 0.11.1"
+        yield Finding(Level.HINT, "parallel.ray", text, flag, fix)
 
 
 def server_module(here: Situation) -> Iterator[Finding]:

@@ -9,13 +9,23 @@ from pathlib import Path
 
 import pytest
 from support.clusters import NAMES, READY_S, cluster, loaded
-from support.serving import eventually
+from support.serving import eventually, free_port
 
+from workbench.engines import ray
 from workbench.gpu.telemetry.cluster_source import ClusterTelemetry
 from workbench.model.errors import SettingsError
+from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
+from workbench.store.presets import PresetLibrary
+
+
+def _presets_with_ray() -> list[str]:
+    library = PresetLibrary()
+    presets = [library.get(entry.id) for entry in library.list() if entry.origin != "own"]
+    backend = "distributed-executor-backend"
+    return [preset.id for preset in presets if preset.flags.get(backend) == "ray"]
 
 
 def test_a_cluster_gives_a_preset_its_hosts_and_addresses(tmp_path: Path) -> None:
@@ -36,6 +46,50 @@ def test_a_cluster_gives_a_preset_its_hosts_and_addresses(tmp_path: Path) -> Non
             and "--headless" in text
         )
         assert plan.nodes[1][0].origins["VLLM_HOST_IP"] == "address of spark-02: hosts.toml"
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("preset", _presets_with_ray())
+def test_a_preset_with_ray_has_no_error_on_a_cluster(tmp_path: Path, preset: str) -> None:
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await loaded(session, preset)
+        await session.plans.look_for_engine()
+        view = session.plans.view()
+        errors = [f.text for f in view.findings if f.level is Level.ERROR]
+        assert errors == []
+        assert [node.title for node, _ in view.nodes] == ["rank 0", "ray 0", "ray 1"]
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", _presets_with_ray())
+def test_a_preset_with_ray_starts_ray_and_the_server_and_stops_both(
+    tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "PORT", free_port())
+
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await loaded(session, preset)
+        await session.plans.look_for_engine()
+        run_id = await session.servers.start()
+        status = await session.servers.wait_ready(run_id, READY_S)
+        assert status.state is ServerState.READY, status.reason
+        ranks = [(rank.label, rank.host, rank.alive) for rank in status.ranks]
+        assert ranks == [
+            ("rank 0", NAMES[0], True),
+            ("ray 0", NAMES[0], True),
+            ("ray 1", NAMES[1], True),
+        ]
+        await session.servers.stop(run_id)
+        stopped = session.servers.supervisor.status(run_id)
+        assert stopped.state is ServerState.STOPPED
+        assert not any(rank.alive for rank in stopped.ranks)
         await session.close()
 
     asyncio.run(scenario())

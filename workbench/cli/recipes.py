@@ -179,6 +179,8 @@ async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int 
     from workbench.engines import with_executable
     from workbench.session.plan_editor import PlanEditor
 
+    if arguments.cluster is not None:
+        return await _plan_on_cluster(arguments)
     session, gpus = local_session(), None
     try:
         preset = session.presets.get(arguments.base)
@@ -202,6 +204,24 @@ async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int 
     editor = PlanEditor(plan, title)
     editor.assign(arguments.sets, arguments.unsets, arguments.envs)
     return editor.effective, title, gpus
+
+
+async def _plan_on_cluster(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
+    """Return what `_plan_of` returns, for a preset on the nodes of the cluster that the command
+    line names. The nodes are asked for their addresses and network interfaces."""
+    from workbench.cli.plan import variables_of
+    from workbench.engines import with_executable
+
+    async with connected(arguments) as session:
+        preset = session.presets.get(arguments.base)
+        plan = session.presets.plan_of(arguments.base, variables_of(arguments))
+        if arguments.executable is not None:
+            plan = with_executable(plan, arguments.executable)
+        session.plans.take(plan, preset.title)
+        await session.plans.look_for_engine()
+        editor = session.plans.editor
+        editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+        return editor.effective, preset.title, preset.hardware.count
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -74,6 +74,8 @@ class Engine:
     # Beginnings of a command line that starts the server; the program is given without its
     # directory.
     start_words: ClassVar[tuple[tuple[str, ...], ...]]
+    # other programs that start this engine with the same flags, and what is known of them
+    other_programs: ClassVar[Mapping[str, str]] = {}
     positional_model: ClassVar[bool] = False  # the first word that is no flag names the model
     # Names of flags in recipes that are shared by all engines, such as sparkrun's -> names of this
     # engine's flags.

@@ -16,17 +16,19 @@ from dataclasses import dataclass, field, replace
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.catalog import lookup
-from workbench.engines.flag_values import parse_word
+from workbench.engines.flag_values import parse_word, word
 from workbench.engines.plans import set_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue, Origin
 from workbench.model.plan import LaunchPlan
-from workbench.model.secrets import mask_text
+from workbench.model.secrets import is_secret_name, mask_text
 
 _PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?")
 # what argparse takes for a value in spite of its dash
 _NUMBER = re.compile(r"-\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-\.\d+")
+# the arguments of a command line that asks the program about itself and starts no server
+_QUESTIONS = (("--version",), ("--help",), ("-h",))
 _OPTION_NAME = re.compile(r"--[A-Za-z][\w.-]*")
 
 
@@ -38,6 +40,7 @@ class StartOfEngine:
     engine: Engine
     executable: tuple[str, ...]
     arguments: tuple[str, ...]
+    replaced: str = ""  # another program with the engine's flags, in whose place the engine starts
 
 
 def recognize(words: Sequence[str]) -> StartOfEngine | None:
@@ -48,11 +51,20 @@ def recognize(words: Sequence[str]) -> StartOfEngine | None:
     for name in registry.names():
         engine = registry.get(name)
         for start in engine.start_words:
-            if tuple(names[: len(start)]) == start or (
-                start[0] == "python" and names[:1] == ["python"] and _is_script(names[1:2], start)
-            ):
-                return _start(engine, words, len(start))
+            if _begins(names, start):
+                found = _start(engine, words, len(start))
+                return None if found.arguments in _QUESTIONS else found
     return None
+
+
+def _begins(names: Sequence[str], start: Sequence[str]) -> bool:
+    """Return whether a command line, whose program is given by its name, begins as `start`. A
+    module after -m names the engine whatever the interpreter is called."""
+    if list(names[: len(start)]) == list(start):
+        return True
+    if start[1:2] == ("-m",):
+        return list(names[1 : len(start)]) == list(start[1:])
+    return start[0] == "python" and names[:1] == ["python"] and _is_script(names[1:2], start)
 
 
 def _program(word: str) -> str:
@@ -82,6 +94,11 @@ def _without_interpreter(words: Sequence[str]) -> Sequence[str]:
 
 def _start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
     executable = tuple(words[:count])
+    other = posixpath.basename(words[0])
+    if other in engine.other_programs:
+        beside = posixpath.join(posixpath.dirname(words[0]), engine.launch[0])
+        executable = (beside,) if "/" in words[0] else ()
+        return StartOfEngine(engine, executable, tuple(words[count:]), replaced=other)
     if executable == engine.launch:
         executable = ()
     elif len(executable) > 1 and executable[-1] == "serve":
@@ -115,6 +132,10 @@ def read_plan(
     settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in (env or {}).items())
     plan = LaunchPlan(engine.name, "", executable=start.executable, env=settings, workdir=workdir)
     read = _Read(plan, engine.catalog(version), list(start.arguments))
+    if start.replaced:
+        why = engine.other_programs[start.replaced]
+        text = f"{start.replaced} {why}; {shlex.join(engine.launch)} has the same flags"
+        read.findings.append(Finding(Level.WARN, "recipe.program", text))
     while read.words:
         _read_one(engine, read)
     if len(set(read.models)) > 1:
@@ -153,11 +174,33 @@ def _read_one(engine: Engine, read: _Read) -> None:
     elif match.name in engine.model_flags:
         _set_model(read, str(value))
     else:
-        if match.spec is not None and match.spec.repeatable and not isinstance(value, bool):
+        if _adds_up(match.spec) and not isinstance(value, bool):
             listed = read.lists.setdefault(match.name, [])
             listed += value if isinstance(value, list) else [value]
             value = list(listed) if len(listed) > 1 else value
+        before = read.plan.flag(match.name)
         read.plan = set_flag(read.plan, read.catalog, option, value, Origin.PRESET)
+        if before is not None and not _adds_up(match.spec):
+            _note_repeated(read, match.name, before)
+
+
+def _adds_up(spec: FlagSpec | None) -> bool:
+    """Return whether the engine collects the values of a flag that is given several times. Of a
+    flag with several values in one place ("+", "*"), the engine takes only the last place."""
+    return spec is not None and spec.repeatable and spec.nargs in (None, ",")
+
+
+def _note_repeated(read: _Read, name: str, before: FlagValue) -> None:
+    now = read.plan.flag(name)
+    if now != before:
+        values = "" if is_secret_name(name) else f": {_shown(before)} and {_shown(now)}"
+        text = f"{name} is given several times{values}; the engine takes the last"
+        read.findings.append(Finding(Level.WARN, "recipe.repeated", text, name))
+
+
+def _shown(value: FlagValue | None) -> str:
+    values = value if isinstance(value, list | tuple) else [value]
+    return mask_text(" ".join(word(one) for one in values))
 
 
 def _set_model(read: _Read, model: str) -> None:

@@ -6,7 +6,6 @@ These rules apply to all engines. A rule for a single engine is in that engine's
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterator
 
@@ -16,6 +15,7 @@ from workbench.engines.memory_estimate import MemoryFit, fit
 from workbench.engines.plan_context import Situation
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.loopback import is_loopback
 from workbench.model.secrets import is_secret_name
 
 Rule = Callable[[Situation], Iterator[Finding]]
@@ -93,7 +93,7 @@ def open_to_others(here: Situation) -> Iterator[Finding]:
     if _has_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
         return
     how = f"set {engine.api_key_env} in the environment" if engine.api_key_env else "set an API key"
-    if host is None or _is_loopback(str(host)):
+    if host is None or is_loopback(str(host)):
         text = (
             "the server has no API key: every user of the host can use the server through loopback"
         )
@@ -266,13 +266,6 @@ def eager(here: Situation) -> Iterator[Finding]:
             changes=(PlanChange(flag, None),),
             expected_gain="up to 2.3x tok/s per request, most for small models",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost" or host.startswith("/")  # a Unix socket
 
 
 _RULES: tuple[Rule, ...] = (

@@ -22,6 +22,10 @@ from workbench.model.plan import Command, LaunchPlan, Node
 _MASTER_PORT, _DATA_PARALLEL_PORT = 29501, 13345
 
 
+_VERIFIERS = "vf-vllm"
+_LEFT = "left the package verifiers on 2026-07-08 (commit a497ee5)"
+
+
 def scheduling(here: Situation) -> Iterator[Finding]:
     """Report limits of the scheduler that contradict each other, and flags that only repeat the
     default of newer versions."""
@@ -113,8 +117,8 @@ def server_module(here: Situation) -> Iterator[Finding]:
 def verifiers(here: Situation) -> Iterator[Finding]:
     """Report a plan that starts vLLM by `vf-vllm`, a program that the package verifiers no longer
     has."""
-    if any(part.rpartition("/")[2] == "vf-vllm" for part in here.plan.executable):
-        text = "vf-vllm left the package verifiers on 2026-07-08 (commit a497ee5)"
+    if any(part.rpartition("/")[2] == _VERIFIERS for part in here.plan.executable):
+        text = f"{_VERIFIERS} {_LEFT}"
         fix, change = "use vllm serve, which has the same flags", (PlanChange("executable", None),)
         yield Finding(
             Level.WARN,
@@ -134,7 +138,12 @@ class Vllm(Engine):
     general_preset = "vllm-any"
     executables = ("vllm",)
     launch = ("vllm", "serve")
-    start_words = (("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server"))
+    start_words = (
+        ("vllm", "serve"),
+        ("python", "-m", "vllm.entrypoints.openai.api_server"),
+        (_VERIFIERS,),
+    )
+    other_programs: ClassVar[Mapping[str, str]] = {_VERIFIERS: _LEFT}
     positional_model = True
     shared_names: ClassVar[Mapping[str, str]] = {
         "tensor-parallel": "tensor-parallel-size",

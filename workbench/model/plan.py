@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.model.flags import FlagSetting, FlagValue, Origin
 from workbench.model.model_shape import ModelShape
+from workbench.model.open_files import shell_prefix
 
 PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
@@ -180,7 +181,7 @@ class Command:
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
         line = " ".join([*env, *(shlex.quote(a) for a in self.argv)])
         line = f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
-        return f"ulimit -Sn {self.open_files} && {line}" if self.open_files else line
+        return f"{shell_prefix(self.open_files)}{line}" if self.open_files else line
 
 
 @dataclass(frozen=True, slots=True)

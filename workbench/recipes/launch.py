@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.containers import image_of, words_in_image
+from workbench.engines.ray import uses_ray
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
@@ -54,7 +55,18 @@ class Launch:
     port: int
     image: str
     gpus: int  # of one node
+    open_files: int | None = None  # that each process of the server may have open at least
     nodes: tuple[tuple[Node, Launch], ...] = field(default=())
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts that the server spans. Ray is no host of its own."""
+        return max(1, len({node.rank for node, _ in self.nodes}))
+
+    @property
+    def with_ray(self) -> bool:
+        """Whether Ray must run on the nodes beside the server."""
+        return any(node.role for node, _ in self.nodes)
 
     @property
     def workdir(self) -> str | None:
@@ -70,12 +82,21 @@ def launch_of(
     secret."""
     engine = registry.get(plan.engine)
     plan, secrets = _without_secrets(plan, engine, notes)
-    count = max(1, (gpus or plan.gpu_count) // max(1, len(plan.nodes)))
+    hosts = max(1, len({node.rank for node in plan.nodes}))
+    count = max(1, (gpus or plan.gpu_count) // hosts)
+    if uses_ray(plan) and not plan.nodes:
+        _note_ray(notes)
     whole = _of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
     nodes = tuple(
         (node, _of_node(plan, node, engine, secrets, (name, title, count))) for node in plan.nodes
     )
     return replace(whole, nodes=nodes)
+
+
+def _note_ray(notes: Notes) -> None:
+    text = "on one host, vLLM starts Ray itself; for several hosts, nothing here starts Ray"
+    fix = "export with `workbench --cluster NAME export`, which writes the commands of Ray too"
+    notes.add(Level.WARN, "ray", text, fix=fix)
 
 
 def _of_node(
@@ -102,6 +123,7 @@ def _of_node(
         port=command.port,
         image=image_of(plan, engine),
         gpus=gpus,
+        open_files=command.open_files,
     )
 
 

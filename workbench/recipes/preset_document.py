@@ -58,6 +58,7 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
             "executable": list(plan.executable) or None,
             "workdir": plan.workdir,
             "image": plan.image,
+            "open_files": plan.open_files,
         },
         "model": {"id": plan.model},
         "flags": {flag.name: flag.value for flag in plan.flags},

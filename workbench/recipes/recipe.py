@@ -75,11 +75,11 @@ class Notes:
     def left_out(self, what: str, why: str) -> None:
         self.add(Level.INFO, "left-out", f"{what} is left out: {why}")
 
-    def variable(self, name: str, where: str) -> str:
+    def variable(self, name: str, where: str, about: str = "") -> str:
         """Add a variable to the preset for the recipe's variable `name`, whose value is unknown,
         and return the reference "${…}" to it. `where` names the format of the recipe."""
         own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
-        self.variables.setdefault(own, f"value of {name} in the {where}")
+        self.variables.setdefault(own, about or f"value of {name} in the {where}")
         return f"${{{own}}}"
 
 

@@ -70,7 +70,7 @@ class ExportForm:
         """Return the start of the server as text in this format. Raises InputError if this format
         cannot express it."""
         if launch.nodes and not self.for_nodes:
-            names = ", ".join(node.name for node, _ in launch.nodes)
+            names = ", ".join(node.key for node, _ in launch.nodes)
             raise InputError(
                 f"a {self.title} can start one node, and the plan has several",
                 next_step=f"choose the node with --node: {names}",
@@ -115,12 +115,16 @@ def export_form(name: str) -> ExportForm:
 
 
 def read_text(text: str, entry: str | None = None) -> Recipe:
-    """Return the recipe in a text: a document in one of IMPORT_FORMS, or else a command line or
+    """Return the recipe in a text: a systemd unit, a document in one of IMPORT_FORMS, or else a command line or
     shell script. `entry` chooses one of several servers in the text. Nothing in the text is run.
     Raises InputError if the text cannot be read."""
+    from workbench.recipes.imports import systemd_unit
+
     text = clean(text, len(text), lines=True).replace(COMPUTED, "")
-    document = _document(text)
     notes = Notes()
+    if systemd_unit.recognizes(text):
+        return finished(systemd_unit.read(text, notes), notes)
+    document = _document(text)
     if document is None:
         from workbench.recipes.imports import shell_script
 

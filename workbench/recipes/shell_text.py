@@ -16,7 +16,9 @@ from workbench.model.untrusted_text import VARIABLE_NAME
 MAX_CHARS = 256 * 1024
 _OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
 _REDIRECT = re.compile(r"[0-9]*(?:&>>|&>|<<<|<<-|<<|>>|>\||>&|<&|<>|<|>)")
-_WITH_DEFAULT = re.compile(r"(@|[A-Za-z_][A-Za-z0-9_]*)(?::?([-=?+])(.*))?", re.DOTALL)
+_WITH_DEFAULT = re.compile(r"(@|[0-9]+|[A-Za-z_][A-Za-z0-9_]*)(?::?([-=?+])(.*))?", re.DOTALL)
+_ALL_ELEMENTS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]")
+_ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=\(")
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
 
@@ -24,10 +26,11 @@ _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A reference to a shell variable. `default` is the word in `${name:-word}`, None if the
-    reference has no default."""
+    reference has no default. `every` stands for all elements of an array, `${name[@]}`."""
 
     name: str
     default: tuple[Part, ...] | None = None
+    every: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,14 @@ Word = tuple[Part, ...]
 
 @dataclass(slots=True)
 class Simple:
-    """A single command of a shell script: its words, the texts of its redirections, and its own
-    text in the script (`source`)."""
+    """A single command of a shell script: its words, the texts of its redirections and of its
+    here-documents, and its own text in the script (`source`). `arrays` has the arrays that it sets,
+    as (name, whether the elements are appended, elements)."""
 
     words: list[Word] = field(default_factory=list)
     redirects: list[str] = field(default_factory=list)
+    documents: list[str] = field(default_factory=list)
+    arrays: list[tuple[str, bool, list[Word]]] = field(default_factory=list)
     source: str = ""
 
 
@@ -85,14 +91,38 @@ class _Lexer:
                 self.at += len(operator)
                 if operator == "\n":
                     self._skip_documents(now)
-                if now.words or now.redirects:
+                if now.words or now.redirects or now.arrays:
                     yield now
                 now, start = Simple(), self.at
+            elif array := _ARRAY.match(self.text, self.at):
+                self.at = array.end()
+                now.arrays.append((array[1], bool(array[2]), self._elements()))
             else:
                 now.words.append(self.word())
-        if now.words or now.redirects:
+        if now.words or now.redirects or now.arrays:
             now.source = self.text[start:].strip()
             yield now
+
+    def _elements(self) -> list[Word]:
+        """Read the elements of an array up to the bracket that closes it, and return them. Before
+        the call, `at` is the index after the opening bracket."""
+        begin = self.at
+        elements: list[Word] = []
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == ")":
+                self.at += 1
+                return elements
+            if char == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif char in " \t\r\n;&|(<>":
+                self.at += 1
+            else:
+                elements.append(self.word())
+        raise InputError(
+            f"the script has an array that is not closed: {self.text[begin - 1 : begin + 20]!r}"
+        )
 
     def _redirect(self, now: Simple, operator: str) -> None:
         begin = self.at
@@ -120,6 +150,7 @@ class _Lexer:
                     break
                 lines.append(line)
             now.redirects.append(" ".join(lines))
+            now.documents.append("\n".join(lines))
         self.waiting.clear()
 
     def word(self) -> Word:
@@ -224,12 +255,14 @@ class _Lexer:
 def _variable(inside: str, source: str) -> Part:
     """Return the part for `${inside}`: a Variable, or Code if only a shell could compute it.
     `source` is the whole text of the reference."""
+    if array := _ALL_ELEMENTS.fullmatch(inside):
+        return Variable(array[1], every=True)
     found = _WITH_DEFAULT.fullmatch(inside)
     if found is None or found[2] == "+":
         return Code(source)
     if found[2] in ("-", "="):
         return Variable(found[1], parts_of(found[3]))
-    return Variable(found[1])
+    return Code(source) if found[1].isdigit() else Variable(found[1])
 
 
 def parts_of(text: str, special: str = "$`") -> Word:

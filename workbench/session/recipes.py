@@ -62,9 +62,9 @@ def export(
     notes = Notes()
     launch = launch_of(plan, notes, name_of(name), title, gpus)
     if node is not None:
-        found = [its for one, its in launch.nodes if node in (one.name, str(one.rank))]
+        found = [its for one, its in launch.nodes if node in (one.key, one.name, str(one.rank))]
         if not found:
-            names = ", ".join(one.name for one, _ in launch.nodes) or "none"
+            names = ", ".join(one.key for one, _ in launch.nodes) or "none"
             raise InputError(f"the plan has no node {node!r}", next_step=f"its nodes: {names}")
         launch = found[0]
     text = export_form(form).render(launch, notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError
+from workbench.model.loopback import is_loopback
 from workbench.model.untrusted_text import clean_json
 
 _ASK_S = 10.0
@@ -65,15 +65,8 @@ def parse(url: str) -> Address:
         base,
         parts.hostname,
         port or (443 if parts.scheme == "https" else 80),
-        _loopback(parts.hostname),
+        is_loopback(parts.hostname),
     )
-
-
-def _loopback(hostname: str) -> bool:
-    try:
-        return ipaddress.ip_address(hostname).is_loopback
-    except ValueError:
-        return hostname.lower() == "localhost"
 
 
 async def ask(base: str, spec: BenchSpec) -> Served:

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, Program
 from workbench.model.findings import Level
+from workbench.model.open_files import container_limit
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.shell import header, quoted, secret_checks
 from workbench.recipes.launch import Launch, Secret, Word
@@ -41,6 +42,8 @@ def _run(program: Program, launch: Launch, notes: Notes) -> str:
         "--ipc",
         "host",
     ]
+    if launch.open_files:
+        words += ["--ulimit", container_limit(launch.open_files)]
     parts = [shlex.join(words)]
     parts += [f"-e {shlex.quote(f'{name}={text}')}" for name, text in launch.env.items()]
     parts += [f"-e {name}" for name in launch.secrets]
@@ -69,6 +72,7 @@ def compose(launch: Launch, notes: Notes) -> str:
     ]
     environment = {name: _dollars(text) for name, text in launch.env.items()}
     environment |= {name: _required(name) for name in launch.secrets}
+    limits = {"nofile": {"soft": launch.open_files, "hard": launch.open_files}}
     gpu = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     service = {
         "image": launch.image,
@@ -77,6 +81,7 @@ def compose(launch: Launch, notes: Notes) -> str:
         "ipc": "host",
         "environment": environment,
         "volumes": volumes,
+        "ulimits": limits if launch.open_files else {},
         "deploy": {"resources": {"reservations": {"devices": [gpu]}}},
         "entrypoint": [_word(first)],
         "command": [_word(word) for word in rest],

@@ -10,6 +10,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.containers import check_image
+from workbench.recipes.exports.shell import note_open_files
 from workbench.recipes.launch import Launch, Secret, Word, word_of
 from workbench.recipes.recipe import Notes
 
@@ -76,6 +77,7 @@ def values(launch: Launch, notes: Notes) -> str:
             "secretKey": engine.api_key_env,
         }
     _note(launch, name, notes)
+    note_open_files(launch, notes, "the chart")
     return yaml_text.dump({"servingEngineSpec": engine_spec})
 
 

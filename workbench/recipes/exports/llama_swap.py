@@ -6,7 +6,7 @@ from __future__ import annotations
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.shell import flag_lines, quoted
+from workbench.recipes.exports.shell import flag_lines, note_open_files, quoted
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
@@ -15,6 +15,7 @@ def entry(launch: Launch, notes: Notes) -> str:
     """Return the text of a llama-swap configuration with one model. llama-swap chooses the port.
     Raises InputError for an argument that contains "${" or a line break, because llama-swap would
     change the argument."""
+    note_open_files(launch, notes, "llama-swap")
     words: list[Word] = list(launch.argv)
     for word in (*words, *launch.env.values()):
         text = word.prefix if isinstance(word, Secret) else word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.job_request import (
     VISIBLE_TO_CUDA,
@@ -13,8 +14,15 @@ from workbench.model.job_request import (
     pbs_words,
     slurm_words,
 )
+from workbench.model.loopback import is_loopback
+from workbench.model.open_files import shell_lines
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes, short
+
+_RAY_ORDER = (
+    "start Ray on the first node, then on the others, and the server when `ray status` shows "
+    "all GPUs"
+)
 
 
 def quoted(word: Word) -> str:
@@ -47,6 +55,14 @@ def secret_checks(names: Iterable[str]) -> list[str]:
     ]
 
 
+def note_open_files(launch: Launch, notes: Notes, form: str) -> None:
+    """Add a warning if the server needs a limit of open files, which `form` cannot set."""
+    if launch.open_files:
+        text = f"the limit of {launch.open_files} open files is left out: {form} cannot set it"
+        fix = "set the limit of the program that starts the server"
+        notes.add(Level.WARN, "open-files", text, fix=fix)
+
+
 def header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
     return [shell, f"# Written by Workbench: {short(launch.title or launch.name)}"]
 
@@ -56,6 +72,9 @@ def script(launch: Launch, notes: Notes) -> str:
     directory, because it writes the server's files there. For a plan with several nodes, the
     argument of the script is the node to start."""
     lines = [*header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
+    if launch.with_ray:
+        notes.add(Level.INFO, "order", _RAY_ORDER)
+        lines.insert(2, f"# {_RAY_ORDER}")
     if launch.nodes:
         names = "|".join(node.key for node, _ in launch.nodes)
         usage = shlex.quote(f"usage: sh SCRIPT {names}, on that node")
@@ -85,6 +104,8 @@ def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
         for name, text in launch.env.items()
         if name not in without
     ]
+    if launch.open_files:
+        lines.append(shell_lines(launch.open_files))
     if launch.files:
         lines.append("run_dir=$PWD")
     if launch.workdir:
@@ -104,11 +125,17 @@ def _with_run_dir(word: Word) -> str:
 def slurm(launch: Launch, notes: Notes) -> str:
     """Return a job script for sbatch. It contains the plan's options for Slurm if the plan runs as
     a Slurm job."""
+    if launch.with_ray:
+        raise InputError(
+            "a Slurm job script cannot start Ray and the server on one node",
+            next_step="export as shell, or unset distributed-executor-backend",
+        )
     request = _request(launch, "slurm")
     directives = [*slurm_words(request), "--output=%x-%j.log"]
     lines = [*header(launch, "#!/bin/bash"), *(f"#SBATCH {shlex.quote(one)}" for one in directives)]
     lines += ["set -eu", "umask 077", *secret_checks(launch.secrets)]
     hidden = _scheduler_chooses_gpus(launch, notes)
+    _note_loopback(launch, notes)
     if launch.nodes:
         notes.add(
             Level.WARN,
@@ -136,6 +163,7 @@ def pbs(launch: Launch, notes: Notes) -> str:
     request = _request(launch, "pbs")
     words = pbs_words(request)
     directives = ["-l", words.chunk, *words.others, "-j", "oe", "-r", "n"]
+    log = f'"$PBS_O_WORKDIR/{request.name}-$PBS_JOBID.log"'
     lines = [
         *header(launch, "#!/bin/bash"),
         f"#PBS {shlex.join(directives)}",
@@ -149,7 +177,9 @@ def pbs(launch: Launch, notes: Notes) -> str:
             "PBS passes no environment by itself",
             fix=f"submit the script with: qsub -v {','.join(launch.secrets)} FILE",
         )
-    lines += [*secret_checks(launch.secrets), 'cd -- "$PBS_O_WORKDIR"']
+    # PBS keeps a job's own output in its spool until the job ends.
+    lines += [*secret_checks(launch.secrets), f"exec > {log} 2>&1", 'cd -- "$PBS_O_WORKDIR"']
+    _note_loopback(launch, notes)
     lines += start_lines(launch, without=_scheduler_chooses_gpus(launch, notes))
     if "walltime" not in request.options:
         notes.add(
@@ -163,7 +193,16 @@ def pbs(launch: Launch, notes: Notes) -> str:
 
 def _request(launch: Launch, run_as: str) -> JobRequest:
     options = launch.plan.run_options if launch.plan.run_as == run_as else {}
-    return JobRequest(job_name(launch.name), launch.gpus, len(launch.nodes) or 1, options)
+    return JobRequest(job_name(launch.name), launch.gpus, launch.hosts, options)
+
+
+def _note_loopback(launch: Launch, notes: Notes) -> None:
+    """Add a warning if nothing but the job's own node reaches the server."""
+    if not is_loopback(launch.host):
+        return
+    text = f"the server listens on {launch.host}: only programs on the job's node reach it"
+    fix = "export with --set host=0.0.0.0, and set an API key: other users then reach the port"
+    notes.add(Level.WARN, "loopback", text, "host", fix)
 
 
 def _scheduler_chooses_gpus(launch: Launch, notes: Notes) -> tuple[str, ...]:

@@ -3,15 +3,29 @@ Sparks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
+from workbench.model.open_files import container_limit
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.containers import check_image
 from workbench.recipes.exports.shell import flag_lines, quoted
-from workbench.recipes.launch import Launch
+from workbench.recipes.launch import Launch, Word, word_of
 from workbench.recipes.recipe import Notes, short
+
+# Flags with which sparkrun tells each node its place.
+_FLAGS_OF_NODES = (
+    "nnodes",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "headless",
+    "dist-init-addr",
+)
+# The limits of sparkrun's containers; a recipe that sets one limit replaces all of them.
+_LIMITS = ("memlock=-1:-1", "stack=67108864")
 
 
 def recipe(launch: Launch, notes: Notes) -> str:
@@ -23,8 +37,7 @@ def recipe(launch: Launch, notes: Notes) -> str:
         )
     check_image(launch, notes)
     # sparkrun knows the engine by its usual program at the beginning of the command.
-    arguments = launch.in_image[len(engine.image_program or engine.launch) :]
-    words = [quoted(word) for word in (*engine.launch, *arguments)]
+    words = [quoted(word) for word in (*engine.launch, *_arguments(launch, notes))]
     known = {"model": launch.plan.model, "port": str(launch.port), "host": launch.host}
     for name in known:
         if any(f"{{{name}}}" in word for word in words):
@@ -39,22 +52,40 @@ def recipe(launch: Launch, notes: Notes) -> str:
     defaults: dict[str, Any] = {"port": launch.port, "host": launch.host}
     for name in defaults:
         words[words.index(f"--{name}") + 1] = f"{{{name}}}"
-    nodes = max(1, len(launch.nodes))
-    if launch.nodes:
-        notes.left_out(
-            "the nodes' addresses, flags and variables", "sparkrun sets its own for each node"
-        )
     document = {
         "recipe_version": "2",
         "name": launch.name,
         "model": launch.plan.model,
         "runtime": engine.sparkrun_runtime,
         "container": launch.image,
-        "min_nodes": nodes,
-        "max_nodes": nodes,
+        "min_nodes": launch.hosts,
+        "max_nodes": launch.hosts,
         "metadata": {"description": short(launch.title or launch.name)},
         "defaults": defaults,
-        "env": {**launch.env, **{name: f"${{{name}}}" for name in launch.secrets}},
+        "env": {**_env(launch), **{name: f"${{{name}}}" for name in launch.secrets}},
+        "executor_config": _limits(launch),
         "command": flag_lines(words) + "\n",
     }
     return yaml_text.dump({key: value for key, value in document.items() if value})
+
+
+def _arguments(launch: Launch, notes: Notes) -> list[Word]:
+    """Return the arguments of the command that all nodes share."""
+    plan = replace(launch.plan, nodes=())
+    if launch.nodes:
+        for name in _FLAGS_OF_NODES:
+            plan = plan.without_flag(name)
+        what = "the nodes' addresses, ranks and own variables"
+        notes.left_out(what, "sparkrun sets its own for each node")
+    argv = launch.engine.command(plan).argv
+    return [word_of(word) for word in argv[len(launch.engine.launch_prefix(plan)) :]]
+
+
+def _env(launch: Launch) -> dict[str, str]:
+    """Return the variables that all nodes share. The address of a host is none of them."""
+    own = launch.engine.host_address_env if launch.nodes else None
+    return {name: text for name, text in launch.env.items() if name != own}
+
+
+def _limits(launch: Launch) -> dict[str, list[str]]:
+    return {"ulimit": [*_LIMITS, container_limit(launch.open_files)]} if launch.open_files else {}

@@ -40,6 +40,8 @@ def unit(launch: Launch, notes: Notes) -> str:
         names = ", ".join(launch.secrets)
         fix = f"write the file {file} with mode 0600, one NAME=value per line: {names}"
         notes.add(Level.WARN, "secret", f"the unit reads {names} from {file}", fix=fix)
+    if launch.open_files:
+        lines.append(f"LimitNOFILE={launch.open_files}")
     program = launch.argv[0]
     if isinstance(program, str) and not program.startswith("/"):
         text = f"systemd looks for {program} in its own directories, not in those of your shell"

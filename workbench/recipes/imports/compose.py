@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.errors import InputError
+from workbench.model.untrusted_text import whole_number
 from workbench.recipes.imports.containers import Container, environment, server_commands
 from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import ServerCommand, no_server
@@ -75,7 +76,7 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
         if filled.get(name):
             notes.refused(f"the service's {name}", filled[name])
     for name in _OF_CONTAINER.split():
-        if name in filled:
+        if name in filled and not (name == "ulimits" and _open_files(filled)):
             notes.left_out(name, "a preset starts the server on the host, not in a container")
     return Container(
         text_of(filled, "image", notes),
@@ -86,7 +87,15 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
         [_port(one) for one in _list(filled, "ports", notes)],
         text_of(filled, "working_dir", notes) or None,
         _gpus(filled),
+        _open_files(filled),
     )
+
+
+def _open_files(service: Mapping[str, Any]) -> int | None:
+    limits = service.get("ulimits")
+    limit = limits.get("nofile") if isinstance(limits, Mapping) else None
+    soft = limit.get("soft") if isinstance(limit, Mapping) else limit
+    return whole_number(str(soft))
 
 
 def _words(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:

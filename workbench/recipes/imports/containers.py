@@ -59,6 +59,7 @@ class Container:
     ports: list[str] = field(default_factory=list)  # "[address:]host:container"
     workdir: str | None = None
     gpus: str = ""  # "all", "2", "device=0,1"
+    open_files: int | None = None
 
 
 def read_run(words: Sequence[str], notes: Notes) -> Container | None:
@@ -134,6 +135,8 @@ def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
             container.ports.append(value)
         case "entrypoint":
             container.entrypoint = [value] if value else []
+        case "ulimit" if value.startswith("nofile="):
+            container.open_files = whole_number(value.removeprefix("nofile=").partition(":")[0])
         case "workdir":
             container.workdir = value
         case "gpus" | "device" if name == "gpus" or value.startswith("nvidia.com/gpu="):
@@ -184,6 +187,7 @@ def server_commands(
         )
     for each in found:
         each.paths = {**_paths(container.volumes, notes), **each.paths}
+        each.open_files = each.open_files or container.open_files
         each.ports = {**_ports(container.ports, notes), **each.ports}
         _see_gpus(each, container.gpus, notes)
         if container.workdir:

@@ -28,6 +28,7 @@ class ServerCommand:
     start: StartOfEngine
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
+    open_files: int | None = None
     image: str | None = None
     gpus: int | None = None
     # path in the container -> path on the host
@@ -46,7 +47,12 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
     start = replace(command.start, arguments=_without_computed(engine, command.start.arguments))
     plan, findings = read_plan(start, env, command.workdir, version)
     notes.findings += [found for found in findings if found not in notes.findings]
-    plan = replace(plan, image=command.image, executable_from="preset" if plan.executable else "")
+    plan = replace(
+        plan,
+        open_files=command.open_files,
+        image=command.image,
+        executable_from="preset" if plan.executable else "",
+    )
     plan = _with_host_port(plan, engine, command.ports)
     return _with_host_paths(plan, command.paths, notes) if command.paths else plan
 

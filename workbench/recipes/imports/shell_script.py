@@ -7,14 +7,17 @@ replaced. Every other command is only added to the notes.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from workbench.engines.command_line import recognize, starts_in
+from workbench.engines.base import is_python
+from workbench.engines.command_line import StartOfEngine, recognize, starts_in
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
+from workbench.model.untrusted_text import whole_number
 from workbench.recipes.imports import containers
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
 from workbench.recipes.recipe import COMPUTED, Notes, Recipe, short
@@ -26,15 +29,27 @@ _MOST_CHARS = 1024 * 1024  # of all words of a script with its variables filled 
 
 
 _KEYWORDS = containers.word_set("if then elif else do while until ! { time exec command nohup")
-_NO_EFFECT = containers.word_set("set shopt umask true : fi done esac } ) shift return")
+_NO_EFFECT = containers.word_set(
+    "set shopt umask true : fi done esac } ) shift return echo printf exit sleep break continue "
+    "trap wait [ [[ test"
+)
 # Programs that start another program, whose words follow their own.
 _WRAPPERS = containers.word_set(
     "env sudo numactl taskset nice ionice chrt setsid stdbuf timeout uv uvx poetry conda mamba "
     "pixi srun mpirun "
     "systemd-run screen tmux unbuffer nsys"
 )
+# Programs that may name a server's program, but never start it.
+_NOT_STARTING = containers.word_set(
+    "pkill pgrep killall kill pidof systemctl journalctl service mkdir cp mv ln rm touch install "
+    "chown chmod tee cat tail head grep sed awk find ls which whereis type curl wget apt apt-get "
+    "dnf yum pip pip3 docker-compose git cmake make tar rsync scp"
+)
+_OF_SYSTEMD_RUN = ("-p", "--property")  # take NAME=VALUE, which is no environment variable
+_SCRIPT_DIRECTORY = re.compile(r"dirname.*(?:BASH_SOURCE|\$0|\$\{0)", re.DOTALL)
+_ACTIVATE = "/bin/activate"
 _VARIABLE = re.compile(r"\$\{\w+\}")  # a directory that the shell script's surroundings choose
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?\+?=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?(\+?)=(.*)", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -46,6 +61,9 @@ class _State:
     notes: Notes
     variables: dict[str, str]
     env: dict[str, str]
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    programs: str | None = None  # directory of the programs of an activated virtual environment
+    open_files: int | None = None
     positional: Sequence[str] = ()
     depth: int = 0
     workdir: str | None = None
@@ -89,7 +107,8 @@ def interpret(
         notes.refused("a script within scripts", text)
         return []
     environment = dict(env or {})
-    state = _State(notes, {**(variables or {}), **environment}, environment, positional, depth)
+    known = {**(variables or {}), **environment}
+    state = _State(notes, known, environment, positional=positional, depth=depth)
     try:
         for command in simple_commands(text):
             _follow(command, state)
@@ -99,20 +118,30 @@ def interpret(
 
 
 def _follow(command: Simple, state: _State) -> None:
+    for name, appended, elements in command.arrays:
+        before = state.arrays.get(name, []) if appended else []
+        state.arrays[name] = [*before, *(t for word in elements for t in _expanded(word, state))]
     words = [text for word in command.words for text in _expanded(word, state)]
-    for redirect in command.redirects:
-        state.notes.refused("a redirection", redirect)
-    while words and words[0] in _KEYWORDS:
-        if words.pop(0) in ("if", "elif", "while", "until"):
+    own: dict[str, str] = {}
+    while words:
+        assignment = _ASSIGNMENT.fullmatch(words[0])
+        if assignment is not None:
+            _assign(assignment, own, state)
+        elif words[0] in ("if", "elif", "while", "until"):
             state.notes.refused("a condition", command.source)
             return
-    own: dict[str, str] = {}
-    while words and (found := _ASSIGNMENT.fullmatch(words[0])):
-        own[found[1]] = found[2]
+        elif words[0] not in _KEYWORDS:
+            break
         words.pop(0)
     if not words:
+        for redirect in command.redirects:
+            state.notes.refused("a redirection", redirect)
         state.variables |= own
         state.env |= {name: value for name, value in own.items() if name in state.env}
+    elif words[0] in ("source", ".") and len(words) > 1 and words[1].endswith(_ACTIVATE):
+        state.programs = _from_workdir(words[1].removesuffix("/activate"), state)
+    elif words[0] == "ulimit":
+        _limit(words, state)
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
         _export(words, state)
     elif words[0] == "cd" and len(words) <= 3:
@@ -121,12 +150,42 @@ def _follow(command: Simple, state: _State) -> None:
         _program(words, own, command, state)
 
 
+def _assign(assignment: re.Match[str], own: dict[str, str], state: _State) -> None:
+    """Add an assignment to `own`, the variables that the command sets. A value that only a shell
+    could compute does not replace a known one."""
+    name, appended, value = assignment.groups()
+    known = own.get(name, state.variables.get(name))
+    if appended:
+        value = f"{known or ''}{value}"
+    if known is None or COMPUTED in known or COMPUTED not in value:
+        own[name] = value
+
+
+def _from_workdir(path: str, state: _State) -> str:
+    """Return `path` as it is from any directory. The directory in which the script is started
+    becomes a variable of the preset."""
+    if path.startswith(("/", "${")) or COMPUTED in path:
+        return path
+    start = state.workdir or state.notes.variable(
+        "start_dir", FORM, "directory in which the script is started"
+    )
+    return posixpath.join(start, path)
+
+
+def _limit(words: Sequence[str], state: _State) -> None:
+    """Take over the limit of open files that `ulimit` sets."""
+    letters = "".join(word[1:] for word in words[1:] if word.startswith("-"))
+    number = whole_number(words[-1])
+    if "n" in letters and "H" not in letters and number is not None:
+        state.open_files = number
+
+
 def _export(words: Sequence[str], state: _State) -> None:
     exported = words[0] == "export" or any(re.fullmatch(r"-\w*x\w*", word) for word in words)
     for word in words[1:]:
         found = _ASSIGNMENT.fullmatch(word)
         if found:
-            state.variables[found[1]] = found[2]
+            _assign(found, state.variables, state)
         name = found[1] if found else word
         if exported and name in state.variables:
             state.env[name] = state.variables[name]
@@ -139,7 +198,7 @@ def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
     script = containers.script_of(words)
     if name in containers.PROGRAMS:
-        container = containers.read_run(words, state.notes)
+        container = containers.read_run([word for word in words if word != COMPUTED], state.notes)
         found = (
             containers.server_commands(container, state.notes, interpret, state.depth)
             if container is not None
@@ -148,12 +207,27 @@ def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _
     elif script is not None:
         found = interpret(script[0], state.notes, state.variables, env, script[1], state.depth + 1)
     elif start := recognize(words):
-        found = [ServerCommand(start, env, state.workdir)]
+        found = [_command(start, env, state)]
     else:
         found = _wrapped(words, env, state) if name in _WRAPPERS else []
     if not found:
         state.notes.refused("a shell command", command.source)
+    elif command.redirects:
+        what = f"the redirection {' '.join(command.redirects)}"
+        state.notes.left_out(what, "Workbench keeps the server's output in the log of its run")
     state.found += found
+
+
+def _command(start: StartOfEngine, env: dict[str, str], state: _State) -> ServerCommand:
+    """Return the server command that `start` is in this state of the script. In an activated
+    virtual environment, a Python program without a path is that of the environment."""
+    program = start.executable or start.engine.launch
+    of_python = bool(start.engine.packages) or is_python(program[:1])
+    if state.programs is not None and of_python and "/" not in program[0]:
+        words = program[:-1] if program[-1] == "serve" else program
+        executable = (posixpath.join(state.programs, words[0]), *words[1:])
+        start = replace(start, executable=executable)
+    return ServerCommand(start, env, state.workdir, state.open_files)
 
 
 def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[ServerCommand]:
@@ -161,11 +235,16 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
     starts no server."""
     for at, start in starts_in(words):
         before = words[:at]
-        env |= {found[1]: found[2] for word in before if (found := _ASSIGNMENT.fullmatch(word))}
+        if any(word.rpartition("/")[2] in _NOT_STARTING for word in before):
+            return []
+        for option, word in zip(("", *before), before, strict=False):
+            assignment = _ASSIGNMENT.fullmatch(word)
+            if assignment is not None and option not in _OF_SYSTEMD_RUN:
+                env[assignment[1]] = assignment[3]
         rest = [word for word in before if not _ASSIGNMENT.fullmatch(word) and word != "env"]
         if rest:
             state.notes.left_out(f"`{shlex.join(rest)}`", "a preset starts the engine itself")
-        return [ServerCommand(start, env, state.workdir)]
+        return [_command(start, env, state)]
     for at in range(1, len(words)):
         if words[at].rpartition("/")[2] in containers.PROGRAMS:
             container = containers.read_run(words[at:], state.notes)
@@ -178,11 +257,29 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
 
 
 def _expanded(word: Word, state: _State) -> list[str]:
-    """Return the texts to which a word expands: all arguments of the script for "$@", otherwise one
-    text."""
-    if word == (Variable("@"),) or word == ("", Variable("@"), "") or word == ("", Variable("@")):
+    """Return the texts to which a word expands: all arguments of the script for "$@", all elements
+    of an array, any number of texts for a variable without quotes, otherwise one text."""
+    parts = tuple(part for part in word if part != "")
+    only = parts[0] if len(parts) == 1 else None
+    if not isinstance(only, Variable):
+        text = _text(word, state)
+        home = text.startswith("~/")
+        return [f"{state.notes.variable('home', FORM)}{text[1:]}" if home else text]
+    if only.name == "@":
         return list(state.positional)
-    return [_text(word, state)]
+    if only.every:
+        return _elements_of(only, state)
+    text = _text(word, state)
+    unquoted = word == (only,) and only.name in state.variables
+    return text.split() if unquoted and COMPUTED not in text else [text]
+
+
+def _elements_of(array: Variable, state: _State) -> list[str]:
+    if array.name in state.arrays:
+        return state.arrays[array.name]
+    text = f"the elements of the array {array.name} are left out: the script does not set them"
+    state.notes.add(Level.WARN, "computed", text)
+    return []
 
 
 def _text(word: Word, state: _State) -> str:
@@ -204,6 +301,10 @@ def _text(word: Word, state: _State) -> str:
 def _part_text(part: str | Variable | Code, state: _State) -> str:
     if isinstance(part, str):
         return part
+    if isinstance(part, Code) and _SCRIPT_DIRECTORY.search(part.source):
+        if "/.." in part.source:
+            return state.notes.variable("project_dir", FORM, "directory above that of the script")
+        return state.notes.variable("script_dir", FORM, "directory of the script")
     if isinstance(part, Code) or part.name == "@":
         source = part.source if isinstance(part, Code) else "$@"
         state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")

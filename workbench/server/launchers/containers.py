@@ -30,6 +30,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
+from workbench.model.open_files import container_limit
 from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
 from workbench.model.run_options.containers import is_on
@@ -311,7 +312,7 @@ class Containers:
         if self._option(launch, "network") != "host":
             words += ("--publish", f"127.0.0.1:{launch.port}:{launch.port}")
         if launch.open_files:
-            words += ("--ulimit", f"nofile={launch.open_files}:{launch.open_files}")
+            words += ("--ulimit", container_limit(launch.open_files))
         if any(launch.run_dir in word for word in argv):
             words += ("--volume", f"{launch.run_dir}:{launch.run_dir}:ro")
         words += (word for value in self._options(launch, "mount") for word in ("--volume", value))

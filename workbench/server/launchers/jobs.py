@@ -19,9 +19,11 @@ from workbench.engines.command_line import recognize
 from workbench.engines.registry import server_patterns
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
+from workbench.model import open_files
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest
+from workbench.model.loopback import is_loopback
 from workbench.model.plan import Command
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import VARIABLE_NAME, clean
@@ -56,11 +58,6 @@ command -v -- "$1" >/dev/null 2>&1 || exit 0
 answer=$("$@" 2>&1) || { echo "refused $(printf '%s\n' "$answer" | sed -n '$p')"; exit 0; }
 printf '%s\n' "$answer" | sort -u | sed 's/^/node /'
 """
-
-# Only root may raise the hard limit.
-_RAISE_LIMIT = """if [ "$(ulimit -Sn)" != unlimited ] && [ "$(ulimit -Sn)" -lt {files} ]; then
-    ulimit -Sn {files} 2>/dev/null || ulimit -Sn "$(ulimit -Hn)"
-fi"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +308,7 @@ def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
     """Return findings about problems of a server that runs on `node`, another machine than this
     host. `files` is the type of the file system that contains the run directory."""
     found: list[Finding] = []
-    if launch.address in ("localhost", "::1") or launch.address.startswith("127."):
+    if is_loopback(launch.address):
         text = (
             f"the server would listen on {launch.address} of its node only, where this host "
             "does not reach it"
@@ -341,7 +338,7 @@ def _server_file(launch: Launch) -> str:
         if name != VISIBLE_TO_CUDA:
             lines.append(f"export {name}={shlex.quote(value)}")
     if launch.open_files:
-        lines.append(_RAISE_LIMIT.format(files=launch.open_files))
+        lines.append(open_files.shell_lines(launch.open_files))
     lines.append(f"cd -- {shlex.quote(launch.workdir)} || exit 1" if launch.workdir else "cd")
     lines.append(f"set -- {shlex.join(launch.argv)}")
     if any("\0" in line for line in lines):

@@ -1,0 +1,208 @@
+"""Every shipped preset in every form of export: what the text says is what the plan says, and what
+a form cannot say is an error or a finding."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from test_recipe_properties import argv_of
+
+from workbench import engines
+from workbench.model.errors import InputError
+from workbench.model.plan import LaunchPlan
+from workbench.recipes.launch import launch_of
+from workbench.recipes.recipe import Notes
+from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
+from workbench.store.presets import PresetLibrary
+
+LIBRARY = PresetLibrary()
+PRESETS = [entry.id for entry in LIBRARY.list() if entry.origin != "own"]
+FORMS = [form.name for form in EXPORT_FORMS]
+BY_SCHEDULER = ("slurm", "pbs")
+IN_CONTAINERS = ("docker", "podman", "compose", "sparkrun", "helm")
+WITHOUT_LIMIT = ("llamaswap", "helm")
+# What a form says about itself where it cannot start the plan.
+REFUSALS = (
+    "can start one node",
+    "sparkrun cannot start",
+    "vLLM production stack cannot start",
+    "which a ",  # "the server needs the file X, which a … cannot write"
+    "a Slurm job script cannot start Ray",
+)
+
+
+def _plans(preset_id: str) -> list[LaunchPlan]:
+    """Return the plan of a preset; of a preset for several nodes, the plan of each node."""
+    preset = LIBRARY.get(preset_id)
+    values = {
+        name: str(variable.default or variable.example or f"/srv/{name}")
+        for name, variable in preset.variables.items()
+    }
+    plan = engines.plan_from_preset(preset, values)
+    if not plan.nodes:
+        return [plan]
+    return [replace(plan, nodes=()), *(_of_node(plan, rank) for rank in range(len(plan.nodes)))]
+
+
+def _of_node(plan: LaunchPlan, rank: int) -> LaunchPlan:
+    node = plan.nodes[rank]
+    for name, value in node.flags.items():
+        plan = plan.with_flag(name, value)
+    for name, text in node.env.items():
+        plan = plan.with_env(name, text)
+    return replace(plan, nodes=())
+
+
+def _exported(plan: LaunchPlan, form: str) -> tuple[str, Notes] | None:
+    """Return the text of the export with its notes; None if the form refuses the plan."""
+    notes = Notes()
+    launch = launch_of(plan, notes, "a-name", "A title")
+    try:
+        return export_form(form).render(launch, notes), notes
+    except InputError as error:
+        assert any(reason in error.message for reason in REFUSALS), error
+        return None
+
+
+def _codes(notes: Notes) -> set[str]:
+    return {finding.code.removeprefix("recipe.") for finding in notes.findings}
+
+
+def _env(plan: LaunchPlan, form: str) -> dict[str, str]:
+    hidden = ("CUDA_VISIBLE_DEVICES",) if form in BY_SCHEDULER else ()
+    return {e.name: str(e.value) for e in plan.env if e.name not in hidden}
+
+
+def _without_port(words: Sequence[str]) -> list[str]:
+    found = list(words)
+    found[found.index("--port") + 1] = "PORT"
+    return found
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "helm"])
+def test_each_export_is_read_back_as_its_plan(form: str) -> None:
+    compared = 0
+    for preset_id in PRESETS:
+        for plan in _plans(preset_id):
+            exported = _exported(plan, form)
+            if exported is None or plan.engine == "tabbyapi":  # its flags are in a file
+                continue
+            text, notes = exported
+            read = read_text(text).plan
+            assert read is not None, (preset_id, text)
+            wanted, found = argv_of(plan), argv_of(read)
+            if form == "llamaswap":  # it chooses the port
+                wanted, found = tuple(_without_port(wanted)), tuple(_without_port(found))
+            assert found == wanted, preset_id
+            assert {e.name: str(e.value) for e in read.env} == _env(plan, form), preset_id
+            if form not in IN_CONTAINERS:
+                assert read.executable == plan.executable, preset_id
+            _check_limit(preset_id, form, plan, notes, read.open_files)
+            compared += 1
+    assert compared > 40
+
+
+def _check_limit(
+    preset_id: str, form: str, plan: LaunchPlan, notes: Notes, read: int | None
+) -> None:
+    if form in WITHOUT_LIMIT:
+        assert ("open-files" in _codes(notes)) is (plan.open_files is not None), preset_id
+    elif form == "sparkrun":  # no recipe of sparkrun has it in its command
+        assert "open-files" not in _codes(notes)
+    else:
+        assert read == plan.open_files, preset_id
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_limit_of_open_files_is_in_the_text_or_in_a_finding(form: str) -> None:
+    limited = [(i, plan) for i in PRESETS for plan in _plans(i) if plan.open_files]
+    assert limited, "no preset has a limit, so this test says nothing"
+    for preset_id, plan in limited:
+        exported = _exported(plan, form)
+        if exported is None:
+            continue
+        text, notes = exported
+        assert str(plan.open_files) in text or "open-files" in _codes(notes), preset_id
+
+
+@pytest.mark.parametrize("form", BY_SCHEDULER)
+def test_a_job_that_listens_on_loopback_has_a_finding(form: str) -> None:
+    for host, warned in (("127.0.0.1", True), (None, True), ("0.0.0.0", False)):
+        plan = LaunchPlan("vllm", "m")
+        plan = plan if host is None else plan.with_flag("host", host)
+        exported = _exported(plan, form)
+        assert exported is not None and ("loopback" in _codes(exported[1])) is warned
+
+
+def test_the_log_of_a_pbs_job_is_written_where_it_can_be_followed() -> None:
+    exported = _exported(LaunchPlan("vllm", "m"), "pbs")
+    assert exported is not None
+    assert 'exec > "$PBS_O_WORKDIR/a-name-$PBS_JOBID.log" 2>&1' in exported[0]
+
+
+def test_helm_values_have_every_flag_and_variable_of_a_plan() -> None:
+    compared = 0
+    for preset_id in PRESETS:
+        for plan in _plans(preset_id):
+            exported = _exported(plan, "helm")
+            if exported is None:
+                continue
+            spec = yaml.safe_load(exported[0])["servingEngineSpec"]["modelSpec"][0]
+            assert spec["modelURL"] == plan.model
+            said = _words_of_chart(spec["vllmConfig"])
+            engine = engines.get(plan.engine)
+            words = [word for flag in plan.flags for word in _words(engine, flag)]
+            for word in words:
+                assert word in said, (preset_id, word)
+            env = {e["name"]: e["value"].replace("$$", "$") for e in spec.get("env", ())}
+            assert env == _env(plan, "helm"), preset_id
+            compared += 1
+    assert compared > 20
+
+
+def _words(engine: engines.Engine, flag: Any) -> list[str]:
+    if flag.name in ("host", "port"):
+        return []
+    return engine.flag_arguments(engine.catalog(), flag, exact=False)
+
+
+def _words_of_chart(config: Mapping[str, Any]) -> list[str]:
+    """Return the words that the chart makes of its fields, and its extra arguments."""
+    words = [word.replace("$$", "$") for word in config["extraArgs"]]
+    for name, value in config.items():
+        if name != "extraArgs":
+            dashed = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+            words += [f"--{dashed}", f"--no-{dashed}", str(value)]
+    return words
+
+
+def _on_nodes(preset_id: str) -> LaunchPlan:
+    preset = LIBRARY.get(preset_id)
+    values = {
+        name: str(variable.default or variable.example or f"/srv/{name}")
+        for name, variable in preset.variables.items()
+    }
+    return engines.plan_from_preset(preset, values)
+
+
+@pytest.mark.parametrize(
+    "preset_id", ["vllm-llama-3.3-70b-2x-spark", "sglang-llama-3.3-70b-2x-spark"]
+)
+def test_a_recipe_of_sparkrun_has_no_place_of_a_node(preset_id: str) -> None:
+    plan = _on_nodes(preset_id)
+    exported = _exported(plan, "sparkrun")
+    assert exported is not None
+    text, notes = exported
+    recipe = yaml.safe_load(text)
+    words = shlex.split(recipe["command"])
+    for flag in ("nnodes", "node-rank", "master-addr", "master-port", "headless", "dist-init-addr"):
+        assert f"--{flag}" not in words
+    assert (recipe["min_nodes"], recipe["max_nodes"]) == (2, 2)
+    assert engines.get(plan.engine).host_address_env not in recipe["env"]
+    assert "left-out" in _codes(notes)

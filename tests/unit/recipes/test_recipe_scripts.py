@@ -1,0 +1,259 @@
+"""Start scripts and systemd units as people write them: which program, model, flags, environment
+and limits a preset of them has, and what is said about the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workbench.model.findings import Level
+from workbench.model.plan import LaunchPlan
+from workbench.recipes.recipe import Recipe
+from workbench.recipes.registry import read_text
+from workbench.session.recipes import Recipes
+from workbench.session.session import Session
+
+VF_VLLM = """#!/bin/bash
+#PBS -l select=1:ngpus=4
+MODEL_NAME="${1:-Qwen/Qwen3-VL-2B-Instruct}"
+HOST=0.0.0.0
+PORT=${2:-8004}
+# Use stdbuf to disable buffering and redirect to log files
+stdbuf -o0 -e0 vf-vllm \\
+    --model "$MODEL_NAME" \\
+    --data-parallel-size 4 \\
+    --host "$HOST" \\
+    --port "$PORT" \\
+    --max-num-seqs 512 \\
+    > "$REALTIME_LOG" 2> "$REALTIME_ERR"
+"""
+VENV = """#!/bin/bash
+source /home/ivan/sglang/sglang-env/bin/activate
+export CUDA_VISIBLE_DEVICES=0
+ulimit -n 65535
+
+python -m sglang.launch_server \\
+    --model-path /home/ivan/models/Mistral-Large-Instruct-2411-AWQ \\
+    --port 30000 \\
+    --tp 1
+"""
+UNIT = """# /etc/systemd/system/vllm.service
+[Unit]
+Description=vLLM of Qwen
+After=network-online.target
+
+[Service]
+Type=simple
+User=vllm
+WorkingDirectory=/srv/vllm
+Environment="HF_HOME=/srv/my cache" VLLM_LOGGING_LEVEL=DEBUG
+Environment=MODEL=Qwen/Qwen2.5-7B-Instruct
+EnvironmentFile=-/etc/default/vllm
+ExecStartPre=/usr/bin/nvidia-smi -pm 1
+ExecStart=/opt/vllm/bin/vllm serve ${MODEL} \\
+    # a comment between the lines of a command
+    --port 8000 --max-model-len ${LENGTH} \\
+    --served-model-name "qwen \\"7b\\"" --seed 100%% $EXTRA
+LimitNOFILE=65535:65536
+Restart=always
+RestartSec=5
+
+[Install]
+WantedBy=multi-user.target
+"""
+UNIT_OF_SHELL = """[Service]
+WorkingDirectory=%h/llm
+ExecStart=/bin/bash -lc 'source /opt/v/bin/activate && exec vllm serve m --port 9000'
+LimitNOFILE=infinity
+"""
+UNIT_OF_DOCKER = """[Service]
+ExecStart=/usr/bin/docker run --rm --gpus all -p 9000:8000 vllm/vllm-openai:v0.11.0 --model m
+"""
+ARRAYS = """#!/usr/bin/env bash
+cd "$(dirname "${BASH_SOURCE[0]}")"
+SCRIPT_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+ARGS=(
+    --ctx-size 8192   # tokens
+    --alias "a name"
+)
+ARGS+=(--port 9000)
+EXTRA="--parallel 4 --metrics"
+EXTRA+=" --mlock"
+OPTION=
+PORT=$(free_port)
+sudo systemctl stop llama-server
+pkill -f llama-server || true
+mkdir -p /var/lib/llama-server
+"$SCRIPT_DIR/build/bin/llama-server" -m "$SCRIPT_DIR/m.gguf" "${ARGS[@]}" $EXTRA $OPTION
+"""
+
+
+def _plan(text: str) -> LaunchPlan:
+    plan = read_text(text).plan
+    assert plan is not None
+    return plan
+
+
+def _flags(plan: LaunchPlan) -> dict[str, Any]:
+    return {flag.name: flag.value for flag in plan.flags}
+
+
+def _env(plan: LaunchPlan) -> dict[str, Any]:
+    return {variable.name: variable.value for variable in plan.env}
+
+
+def _said(recipe: Recipe) -> str:
+    return "\n".join(finding.text for finding in recipe.findings)
+
+
+def test_vf_vllm_is_read_as_vllm_serve_and_said() -> None:
+    recipe = read_text(VF_VLLM)
+    plan = _plan(VF_VLLM)
+    assert (plan.engine, plan.executable, plan.model) == ("vllm", (), "Qwen/Qwen3-VL-2B-Instruct")
+    wanted = {"data-parallel-size": 4, "host": "0.0.0.0", "port": 8004, "max-num-seqs": 512}
+    assert _flags(plan) == wanted
+    assert "vf-vllm left the package verifiers" in _said(recipe)
+    beside = _plan("/opt/verifiers/bin/vf-vllm --model m")
+    assert beside.executable == ("/opt/verifiers/bin/vllm",)
+
+
+def test_the_programs_of_an_activated_environment_are_named_by_their_path() -> None:
+    plan = _plan(VENV)
+    python = "/home/ivan/sglang/sglang-env/bin/python"
+    assert plan.executable == (python, "-m", "sglang.launch_server")
+    assert (plan.open_files, _env(plan)) == (65535, {"CUDA_VISIBLE_DEVICES": "0"})
+    assert _plan(". /v/bin/activate\nvllm serve m").executable == ("/v/bin/vllm",)
+    assert _plan(". /v/bin/activate\nllama-server -m x.gguf").executable == ()
+    relative = _plan("source .venv/bin/activate\nexec nohup vllm serve m")
+    assert relative.executable == ("${start_dir}/.venv/bin/vllm",)
+    at_home = _plan("source ~/v/bin/activate\nvllm serve ~/models/m")
+    assert (at_home.executable, at_home.model) == (("${home}/v/bin/vllm",), "${home}/models/m")
+    assert _plan("cd /srv\nsource v/bin/activate\nvllm serve m").executable == ("/srv/v/bin/vllm",)
+
+
+def test_a_unit_gives_command_environment_directory_and_limit() -> None:
+    plan = _plan(UNIT)
+    assert (plan.executable, plan.model) == (("/opt/vllm/bin/vllm",), "Qwen/Qwen2.5-7B-Instruct")
+    assert (plan.workdir, plan.open_files) == ("/srv/vllm", 65535)
+    assert _env(plan) == {
+        "HF_HOME": "/srv/my cache",
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+        "MODEL": "Qwen/Qwen2.5-7B-Instruct",
+    }
+    assert _flags(plan) == {
+        "port": 8000,
+        "max-model-len": "${length}",
+        "served-model-name": 'qwen "7b"',
+        "seed": "100%",
+    }
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "the variables in the file /etc/default/vllm are not read",
+        "the command in ExecStartPre is not run: /usr/bin/nvidia-smi -pm 1",
+        "the user of the unit, User=vllm, is left out",
+        "each of the settings Type, Restart, RestartSec is left out",
+        "$EXTRA is left out",
+    ],
+)
+def test_what_a_preset_does_not_take_from_a_unit_is_named(said: str) -> None:
+    assert said in _said(read_text(UNIT))
+
+
+def test_a_unit_may_start_a_shell_or_a_container() -> None:
+    shell = _plan(UNIT_OF_SHELL)
+    assert (shell.executable, shell.workdir) == (("/opt/v/bin/vllm",), "${home}/llm")
+    assert (_flags(shell), shell.open_files) == ({"port": 9000}, None)
+    assert "LimitNOFILE is not understood and left out: infinity" in _said(read_text(UNIT_OF_SHELL))
+    docker = _plan(UNIT_OF_DOCKER)
+    assert (docker.image, _flags(docker)) == ("vllm/vllm-openai:v0.11.0", {"port": 9000})
+
+
+def test_a_unit_that_runs_a_script_names_the_script() -> None:
+    recipe = read_text("[Service]\nExecStart=/usr/bin/bash /opt/vllm/run_vllm.sh --fast\n")
+    assert recipe.plan is None and recipe.findings[0].level is Level.ERROR
+    assert recipe.findings[0].fix == (
+        "the unit runs a script; import it: workbench import /opt/vllm/run_vllm.sh"
+    )
+
+
+def test_the_preset_of_a_unit_can_be_saved() -> None:
+    session = Session.of_host()
+    recipes: Recipes = session.presets.recipes
+    imported = recipes.read_text(UNIT, "vllm.service")
+    assert imported.preset is not None, imported.findings
+    assert imported.preset.engine.open_files == 65535
+    assert set(imported.preset.variables) == {"length"}
+
+
+def test_arrays_words_without_quotes_and_the_directory_of_the_script_are_read() -> None:
+    plan = _plan(ARRAYS)
+    assert plan.executable == ("${script_dir}/build/bin/llama-server",)
+    assert plan.model == "${script_dir}/m.gguf"
+    assert _flags(plan) == {
+        "ctx-size": 8192,
+        "alias": "a name",
+        "port": 9000,
+        "parallel": 4,
+        "metrics": True,
+        "mlock": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sudo pkill -f llama-server",
+        "sudo systemctl enable llama-server",
+        "sudo mkdir -p /etc/llama-server",
+        "/opt/llama.cpp/build/bin/llama-server --version",
+    ],
+)
+def test_a_command_that_only_names_a_server_starts_none(line: str) -> None:
+    assert read_text(line).plan is None
+
+
+def test_a_value_that_a_shell_would_compute_does_not_replace_a_known_one() -> None:
+    text = "PYTHON=/opt/v/bin/python\nif [ ! -x $PYTHON ]; then PYTHON=$(command -v python3); fi\n"
+    plan = _plan(f"{text}$PYTHON -m vllm.entrypoints.openai.api_server --model m")
+    assert plan.executable[0] == "/opt/v/bin/python"
+
+
+def test_properties_of_systemd_run_are_no_variables() -> None:
+    plan = _plan("systemd-run --user -p MemoryMax=90% env A=1 vllm serve m")
+    assert _env(plan) == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "flag", "value"),
+    [
+        ("vllm serve m --served-model-name a --served-model-name b", "served-model-name", "b"),
+        ("vllm serve m --served-model-name a b --served-model-name c", "served-model-name", "c"),
+        ("vllm serve m --max-num-seqs 8 --max-num-seqs 16", "max-num-seqs", 16),
+        ("sglang serve --model-path m --tp 1 --tp-size 2", "tensor-parallel-size", 2),
+    ],
+)
+def test_of_a_repeated_flag_the_last_value_counts_and_is_said(
+    line: str, flag: str, value: Any
+) -> None:
+    recipe = read_text(line)
+    assert _flags(_plan(line)) == {flag: value}
+    assert f"{flag} is given several times" in _said(recipe)
+
+
+def test_a_flag_that_adds_its_values_up_keeps_all_of_them() -> None:
+    plan = _plan("vllm serve m --middleware a --middleware b")
+    assert _flags(plan) == {"middleware": ["a", "b"]}
+    same = read_text("vllm serve m --seed 1 --seed 1")
+    assert "several times" not in _said(same)
+
+
+def test_the_limit_of_open_files_of_a_container_is_read() -> None:
+    line = "docker run --ulimit nofile=4096:8192 vllm/vllm-openai:latest --model m"
+    assert _plan(line).open_files == 4096
+    compose = "services: {s: {image: 'vllm/vllm-openai:latest', command: [--model, m], "
+    assert _plan(f"{compose}ulimits: {{nofile: 2048}}}}}}").open_files == 2048
+    assert _plan(f"{compose}ulimits: {{nofile: {{soft: 512, hard: 1024}}}}}}}}").open_files == 512

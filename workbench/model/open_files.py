@@ -1,0 +1,25 @@
+"""The limit of open files (RLIMIT_NOFILE) that a server needs, as shell lines and as the option of
+a container."""
+
+from __future__ import annotations
+
+# Only root may raise the hard limit.
+_RAISE = """if [ "$(ulimit -Sn)" != unlimited ] && [ "$(ulimit -Sn)" -lt {files} ]; then
+    ulimit -Sn {files} 2>/dev/null || ulimit -Sn "$(ulimit -Hn)"
+fi"""
+
+
+def shell_lines(files: int) -> str:
+    """Return shell lines that raise the soft limit to `files`, or to the hard limit if that is
+    lower. A higher soft limit stays."""
+    return _RAISE.format(files=files)
+
+
+def shell_prefix(files: int) -> str:
+    """Return the beginning of a line to paste into a shell, which does what `shell_lines` does."""
+    return f'ulimit -Sn {files} || ulimit -Sn "$(ulimit -Hn)"; '
+
+
+def container_limit(files: int) -> str:
+    """Return the value of the option --ulimit of docker and podman."""
+    return f"nofile={files}:{files}"

@@ -139,3 +139,24 @@ def test_a_run_is_exported_with_the_words_that_started_it(cli: Cli) -> None:
     finally:
         cli(*here, "stop", run_id)
     assert ran.code == 0 and "vllm serve org/M" in ran.out and "--max-num-seqs 3" in ran.out
+
+
+CLUSTER = """[clusters.pair]
+nodes = [
+  { host = "sim:gb10@a", address = "127.0.0.1", interface = "lo" },
+  { host = "sim:gb10@b", address = "127.0.0.1", interface = "lo" },
+]
+"""
+
+
+def test_an_export_for_a_cluster_needs_no_addresses(cli: Cli) -> None:
+    from workbench.store import paths
+
+    paths.hosts_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.hosts_file().write_text(CLUSTER)
+    ran = cli("--cluster", "pair", "export", "vllm-llama-3.3-70b-2x-spark")
+    assert ran.code == 0, ran.err
+    assert "export VLLM_HOST_IP=127.0.0.1" in ran.out
+    assert "--master-addr 127.0.0.1" in ran.out and "--node-rank 1 --headless" in ran.out
+    ray = cli("--cluster", "pair", "export", "vllm-llama-3.3-70b-2x-spark-ray")
+    assert "exec ray start --head" in ray.out and "start Ray on the first node" in ray.err

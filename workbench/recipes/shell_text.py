@@ -262,7 +262,7 @@ def _variable(inside: str, source: str) -> Part:
         return Code(source)
     if found[2] in ("-", "="):
         return Variable(found[1], parts_of(found[3]))
-    return Code(source) if found[1].isdigit() else Variable(found[1])
+    return Code(source) if found[1].isdecimal() else Variable(found[1])
 
 
 def parts_of(text: str, special: str = "$`") -> Word:

@@ -14,7 +14,9 @@ import yaml
 from test_recipe_properties import argv_of
 
 from workbench import engines
+from workbench.engines.cluster import spread
 from workbench.model.errors import InputError
+from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.launch import launch_of
 from workbench.recipes.recipe import Notes
@@ -22,6 +24,7 @@ from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
 from workbench.store.presets import PresetLibrary
 
 LIBRARY = PresetLibrary()
+WITH_RAY = "vllm-llama-3.3-70b-2x-spark-ray"
 PRESETS = [entry.id for entry in LIBRARY.list() if entry.origin != "own"]
 FORMS = [form.name for form in EXPORT_FORMS]
 BY_SCHEDULER = ("slurm", "pbs")
@@ -206,3 +209,25 @@ def test_a_recipe_of_sparkrun_has_no_place_of_a_node(preset_id: str) -> None:
     assert (recipe["min_nodes"], recipe["max_nodes"]) == (2, 2)
     assert engines.get(plan.engine).host_address_env not in recipe["env"]
     assert "left-out" in _codes(notes)
+
+
+def test_a_script_for_the_nodes_of_a_cluster_starts_ray() -> None:
+    plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
+    places = [NodePlace(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
+    spread_plan = spread(plan, engines.get("vllm"), places)
+    exported = _exported(spread_plan, "shell")
+    assert exported is not None
+    text, notes = exported
+    assert "exec ray start --head --port 6379 --node-ip-address 10.0.0.1 --block" in text
+    assert "exec ray start --address 10.0.0.1:6379 --node-ip-address 10.0.0.2 --block" in text
+    assert "order" in _codes(notes)
+    assert _exported(spread_plan, "slurm") is None
+    sparkrun = _exported(spread_plan, "sparkrun")
+    assert sparkrun is not None and yaml.safe_load(sparkrun[0])["max_nodes"] == 2
+
+
+@pytest.mark.parametrize("form", ["shell", "systemd", "docker", "pbs"])
+def test_an_export_that_starts_no_ray_says_so(form: str) -> None:
+    plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
+    exported = _exported(plan, form)
+    assert exported is not None and "ray" in _codes(exported[1])

@@ -75,7 +75,7 @@ def _arguments(launch: Launch, notes: Notes) -> list[Word]:
     if launch.nodes:
         for name in _FLAGS_OF_NODES:
             plan = plan.without_flag(name)
-        what = "the nodes' addresses, ranks and own variables"
+        what = "what belongs to one node, such as its address and rank,"
         notes.left_out(what, "sparkrun sets its own for each node")
     argv = launch.engine.command(plan).argv
     return [word_of(word) for word in argv[len(launch.engine.launch_prefix(plan)) :]]

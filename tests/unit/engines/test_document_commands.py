@@ -253,6 +253,7 @@ CASES: tuple[Case, ...] = (
             "gpu-memory-utilization": 0.9,
         },
         {
+            "hint parallel.ray-cluster",
             "hint quant.first",
             "info flag.default gpu-memory-utilization",
             "info memory.estimate",
@@ -270,6 +271,7 @@ CASES: tuple[Case, ...] = (
             "gpu-memory-utilization": 0.9,
         },
         {
+            "hint parallel.ray-cluster",
             "hint pp.batch1",
             "hint quant.first",
             "info flag.default gpu-memory-utilization",

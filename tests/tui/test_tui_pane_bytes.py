@@ -23,8 +23,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS, ROWS = 120, 40
 MOST_BYTES = 8_000  # for a change of the pane; the whole screen takes 24,000
+MOST_BYTES_OF_A_BOX = 8_000  # to open it, and to close it again
 MOST_BYTES_A_READING = 700  # of four idle GPUs; about 220
 QUIET_S = 0.7
+
+
+Cells = list[list[tuple[str, str, str, bool]]]
+
+
+def differing(before: Cells, after: Cells) -> list[object]:
+    """Return the first cells that differ, each as (row, column, before, after)."""
+    found: list[object] = []
+    for y, (old, new) in enumerate(zip(before, after, strict=True)):
+        for x, (was, now) in enumerate(zip(old, new, strict=True)):
+            if was != now:
+                found.append((y, x, was, now))
+    return found[:5]
 
 
 class Screen:
@@ -46,6 +60,7 @@ class Screen:
         )
         os.close(slave)
         self.screen = pyte.Screen(COLUMNS, ROWS)
+        self.first_row = 0
         self.stream = pyte.ByteStream(self.screen)
 
     def _resize(self, columns: int) -> None:
@@ -72,16 +87,15 @@ class Screen:
         os.write(self.master, key.encode())
         return self.settle()
 
-    def cells(self) -> list[list[tuple[str, str, str, bool]]]:
+    def cells(self) -> Cells:
         """Return the cells from the panes on. The rows above them change with time."""
-        first = next(y for y, line in enumerate(self.screen.display) if "1 Presets" in line)
         rows = self.screen.buffer
         return [
             [(c.data, c.fg, c.bg, c.bold) for c in (rows[y][x] for x in range(COLUMNS))]
-            for y in range(first, ROWS)
+            for y in range(self.first_row, ROWS)
         ]
 
-    def drawn_again(self) -> list[list[tuple[str, str, str, bool]]]:
+    def drawn_again(self) -> Cells:
         """Return the cells after everything was drawn from the start."""
         for columns in (COLUMNS - 1, COLUMNS):
             self._resize(columns)
@@ -97,6 +111,8 @@ def opened(tmp_path: Path, interval_s: int = 60) -> Iterator[Screen]:
         screen.until("^p palette")
         screen.until("1 Presets")
         screen.settle()
+        lines = screen.screen.display
+        screen.first_row = next(y for y, line in enumerate(lines) if "1 Presets" in line)
         yield screen
     finally:
         screen.child.kill()
@@ -111,14 +127,7 @@ def test_a_change_of_the_pane_sends_what_changed(tmp_path: Path) -> None:
         sent = {key: screen.press(key) for key in "234512"}
         assert max(sent.values()) <= MOST_BYTES, sent
         before = screen.cells()
-        again = screen.drawn_again()
-        differ = [
-            (y, x, was, now)
-            for y, (old, new) in enumerate(zip(before, again, strict=True))
-            for x, (was, now) in enumerate(zip(old, new, strict=True))
-            if was != now
-        ]
-        assert not differ, differ[:5]
+        assert differing(before, screen.drawn_again()) == []
 
 
 @pytest.mark.slow
@@ -127,3 +136,37 @@ def test_a_reading_sends_what_changed(tmp_path: Path) -> None:
     with opened(tmp_path, interval_s=1) as screen:
         sent = sum(screen.settle() for _ in range(round(readings / QUIET_S)))
         assert 0 < sent / readings <= MOST_BYTES_A_READING, sent
+
+
+BOXES = {
+    "palette": b"\x10",
+    "hosts": b"h",
+    "revert": b"r",
+    "help": b"?",
+    "search": b"/",
+    "GPU settings": b"g",
+    "presets": b"p",
+}
+
+
+@pytest.mark.slow
+def test_a_box_sends_what_changed_when_it_opens_and_closes(tmp_path: Path) -> None:
+    with opened(tmp_path) as screen:
+        sent = {}
+        for name, key in BOXES.items():
+            before = screen.cells()
+            sent[f"{name} opens"] = screen.press(key.decode())
+            sent[f"{name} closes"] = screen.press("\x1b")
+            screen.settle()
+            assert differing(screen.cells(), before) == [], name
+        assert max(sent.values()) <= MOST_BYTES_OF_A_BOX, sent
+        assert differing(screen.cells(), screen.drawn_again()) == []
+
+
+@pytest.mark.slow
+def test_what_a_box_covers_is_right_while_it_is_open(tmp_path: Path) -> None:
+    with opened(tmp_path) as screen:
+        screen.press("\x10")
+        screen.press("be")
+        shown = screen.cells()
+        assert differing(shown, screen.drawn_again()) == []

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.segment import Segment
-from textual._compositor import CompositorUpdate
+from textual import events
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.app import App
 from textual.strip import Strip
 
+from workbench.tui.ansi_text import rendered
+from workbench.tui.shown_frame import Piece, ShownFrame, part_of
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from textual.geometry import Region
+    from textual.screen import Screen
     from textual.widget import Widget
 
 
@@ -33,9 +36,47 @@ def frames_waiting(app: App[Any]) -> int:
 
 class PlainEnd(App[int]):
     """An application that does not print Textual's traceback when an exception ends it, because
-    that traceback shows every local variable. `defect` is the exception; None if there was none."""
+    that traceback shows every local variable. `defect` is the exception; None if there was none.
+
+    When the whole screen is drawn again, it sends only the cells that changed."""
 
     defect: Exception | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown = ShownFrame()
+
+    async def on_event(self, event: events.Event) -> None:
+        """Draw the whole screen after the terminal was resized or taken over again: it may show
+        anything then."""
+        if isinstance(event, events.Resize):
+            self._shown.forget()
+        await super().on_event(event)
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if not (self._batch_count or self.is_headless or renderable is None):
+            renderable = self._changed(renderable)
+            moved = self.cursor_position != self._previous_cursor_position
+            if isinstance(renderable, _Cells) and not renderable.pieces and not moved:
+                return
+        super()._display(screen, renderable)
+
+    def _changed(self, renderable: RenderableType) -> RenderableType:
+        """Return the part of an update that differs from what the terminal shows."""
+        shown = self._shown
+        if isinstance(renderable, _Cells):
+            shown.add(renderable.pieces)
+            return renderable
+        if isinstance(renderable, ChopsUpdate):
+            return _Cells(shown.change(_pieces_of(renderable)))  # type: ignore[return-value]
+        if isinstance(renderable, LayoutUpdate) and renderable.region.offset == (0, 0):
+            rows = [Strip.join(pieces) for pieces in renderable.strips]
+            changed = shown.change_to(rows)
+            if changed is None:
+                changed = [(0, y, row) for y, row in enumerate(rows)]
+            return _Cells(changed)  # type: ignore[return-value]
+        shown.forget()
+        return renderable
 
     def _handle_exception(self, error: Exception) -> None:
         self.defect = self.defect or error
@@ -88,13 +129,21 @@ async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bo
 class _Cells(CompositorUpdate):
     """A partial update of the screen: pieces of rows, each at its position (x, y)."""
 
-    def __init__(self, pieces: list[tuple[int, int, Strip]]) -> None:
+    def __init__(self, pieces: list[Piece]) -> None:
         self.pieces = pieces
 
     def render_segments(self, console: Console) -> str:
-        return "".join(
-            f"\x1b[{y + 1};{x + 1}H{strip.render(console)}" for x, y, strip in self.pieces
-        )
+        return rendered(self.pieces, console)
+
+
+def _pieces_of(update: ChopsUpdate) -> Iterator[Piece]:
+    """Return the pieces that `ChopsUpdate.render_segments` sends, each as (column, row, cells)."""
+    for y, first, last in update.spans:
+        for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+            if strip is None or x > last or end <= first:
+                continue
+            whole = first <= x < last and end <= last
+            yield x, y, strip if whole else strip.crop(0, min(end, last) - x)
 
 
 def looks_of(widget: Widget) -> object:
@@ -104,21 +153,6 @@ def looks_of(widget: Widget) -> object:
     if not widget._is_mounted:
         return None
     return widget.outer_size, widget.content_offset, widget.background_colors, widget.app.theme
-
-
-def part_of(strip: Strip, start: int, end: int) -> Strip:
-    """Return a strip with the cells from `start` to `end` of `strip`. Unlike Textual's `Strip.crop`
-    it does not cache the result, which saves 4 MB for the lines of a log."""
-    pieces: list[Segment] = []
-    at = 0
-    for text, style, _ in strip:
-        if not text.isascii() and cell_len(text) != len(text):
-            return strip.crop(start, end)
-        piece = text[max(0, start - at) : max(0, end - at)]
-        if piece:
-            pieces.append(Segment(piece, style))
-        at += len(text)
-    return Strip(pieces)
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:

@@ -46,7 +46,8 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if n.startswith(("WORKBENCH_", "TEXTUAL", "NO_COLOR", "COLORTERM", "SSH_"))
     ]:
         monkeypatch.delenv(name)
-    for name in ("COLUMNS", "LINES"):  # xdist sets them, and they would overrule a pty's real size
+    # xdist sets the sizes, which would overrule a pty's real size. A user's Python has buffers.
+    for name in ("COLUMNS", "LINES", "PYTHONUNBUFFERED"):
         monkeypatch.delenv(name, raising=False)
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f"xdg-{name.lower()}"))

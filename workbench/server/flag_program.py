@@ -26,6 +26,8 @@ _DEPRECATED = re.compile(r"^\W*deprecat|\bis deprecated|[(\[]deprecat")
 def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # engines log to stdout while they are imported
+    # A stream of its own would be written at the end, behind the error that Workbench shows.
+    sys.stdout = sys.stderr
     sys.path[:] = [entry for entry in sys.path if entry]  # not from the current directory
     wanted = json.loads(sys.argv[1])
     sys.argv = ["serve", "--help=all", "--help"]  # vLLM leaves the help texts empty otherwise

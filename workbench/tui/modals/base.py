@@ -24,6 +24,8 @@ T = TypeVar("T")
 Choice = tuple[str, str, str]  # outcome, text of its row, role of the text
 # rows of the screen that a modal leaves free: its border, and two rows of what it covers
 ROOM_AROUND = 4
+# rows of a list: a longer one is searched or scrolled, and hides less of what it covers
+MOST_CHOICES = 24
 
 
 class Modal(ModalScreen[T], Generic[T]):
@@ -141,7 +143,8 @@ class Choices(PickList):
         return [((" nothing in the list matches", "dim"),)]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return max(1, min(len(self.items), viewport.height - ROOM_AROUND - self.reserve))
+        room = viewport.height - ROOM_AROUND - self.reserve
+        return max(1, min(len(self.items), room, MOST_CHOICES))
 
     def action_move(self, by: int) -> None:
         super().action_move(by)

@@ -31,18 +31,17 @@ from typing import Any, BinaryIO
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
-from workbench.model.json_records import from_json
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Key
-from workbench.model.untrusted_text import NAME_CHARS, clean, clean_data
+from workbench.model.untrusted_numbers import of_field, whole
+from workbench.model.untrusted_records import record
+from workbench.model.untrusted_text import NAME_CHARS, clean
 
 VERSION = 1
 MOST_LINE_BYTES = 1_000_000
 MOST_METRICS = 1000
-_MOST_VALUE = 1e30
 _MOST_USELESS = 1000  # lines without content in a row
 MOST_GPUS = 64
 FULL_EVERY = 60  # cells: a damaged line costs at most a minute
-_TIMES_S = (0.0, 1e11)
 _NAME = re.compile(r"(-1|\d{1,2})\.([a-z][a-z0-9_]{0,39})")
 _MIB = 1024 * 1024
 
@@ -250,7 +249,7 @@ def header_of(line: str | bytes, name: str) -> Header:
         )
         raise InputError(text, next_step="update Workbench")
     step_s, unix_s = data.get("step_s"), _time(data.get("unix_s"))
-    if not isinstance(step_s, int) or not 1 <= step_s <= 3600 or unix_s is None:
+    if whole(step_s, 1, 3600) is None or unix_s is None:
         raise InputError(f"the first line of {name} is damaged", next_step="record again")
     return Header(
         clean(str(data.get("host")), NAME_CHARS), data.get("simulated") is not False, step_s, unix_s
@@ -297,11 +296,11 @@ def _change(values: dict[Key, float], changes: Any) -> None:
         if found is None:
             continue
         key = int(found[1]), found[2]
-        if isinstance(value, int | float) and abs(value) < _MOST_VALUE:  # false for NaN
-            if key in values or len(values) < MOST_METRICS:
-                values[key] = float(value)
-        else:
+        number = of_field(found[2], value)
+        if number is None:
             values.pop(key, None)
+        elif key in values or len(values) < MOST_METRICS:
+            values[key] = float(number)
 
 
 def _event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
@@ -309,32 +308,21 @@ def _event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
         kind = EventKind(data["event"])
     except ValueError:  # of a newer version
         return None
-    gpu, result = data.get("gpu"), data.get("result")
     return Event(
         unix_s,
         kind,
         clean(str(data.get("text", ""))),
-        gpu if isinstance(gpu, int) and ENGINE <= gpu < MOST_GPUS else None,
-        result if isinstance(result, int) and 0 <= result < 2**63 else None,
+        whole(data.get("gpu"), ENGINE, MOST_GPUS - 1),
+        whole(data.get("result"), 0, 2**63 - 1),
     )
 
 
 def _infos(listed: Any) -> tuple[GpuInfo, ...]:
     found = []
     for one in listed[:MOST_GPUS] if isinstance(listed, list) else ():
-        try:
-            fields = clean_data(one, NAME_CHARS).items()
-            info = from_json(GpuInfo, {name: value for name, value in fields if _plausible(value)})
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            continue
-        if 0 <= info.index < 100:
-            found.append(info)
+        with contextlib.suppress(ValueError):
+            found.append(record(GpuInfo, one))
     return tuple(found)
-
-
-def _plausible(value: Any) -> bool:
-    """Return whether a field of a GPU is a text or a number that a real GPU can have."""
-    return isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < _MOST_VALUE)
 
 
 def _object(line: str | bytes) -> dict[str, Any] | None:
@@ -349,12 +337,8 @@ def _object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def _time(value: Any) -> float | None:
-    good = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and _TIMES_S[0] <= value <= _TIMES_S[1]
-    )
-    return float(value) if good else None
+    found = of_field("unix_s", value)
+    return None if found is None else float(found)
 
 
 def rounded(name: str, value: float) -> float | int:

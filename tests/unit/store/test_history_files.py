@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,10 @@ def test_numbers_that_no_gpu_has_are_left_out() -> None:
     late = f'{{"t": {HUGE}, "full": true, "v": {{"0.power_w": 1}}}}'
     cell, gpus = recording.items([line, infos, late])
     assert isinstance(cell, Cell) and cell.values == {(0, "x"): 1.0}
-    assert isinstance(gpus, Infos) and gpus.infos == (GpuInfo(0, "u", "n"),)
+    assert isinstance(gpus, Infos)
+    (info,) = gpus.infos
+    assert replace(info, absent={}) == GpuInfo(0, "u", "n")
+    assert {"a", "power_max_w", "power_min_w", "memory_total_bytes"} == info.absent.keys()
 
 
 def test_a_small_compressed_file_with_endless_lines_is_given_up() -> None:

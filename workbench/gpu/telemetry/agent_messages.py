@@ -1,9 +1,10 @@
-"""Conversion of the agent's JSON documents to the data of model/gpu.py."""
+"""Conversion of the agent's JSON documents to the data of model/gpu.py. Whatever the host sends in
+place of a document, the result has only possible values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.model.gpu import (
@@ -16,42 +17,57 @@ from workbench.model.gpu import (
     HostSample,
     Telemetry,
 )
+from workbench.model.untrusted_numbers import MOST_GPUS, of_field, whole
+from workbench.model.untrusted_records import MOST_ITEMS, read, record
+from workbench.model.untrusted_text import NAME_CHARS, clean
+
+Slow = tuple[dict[str, Any], dict[str, str]]  # values that are sent rarely, and reasons
+
+
+@dataclass(frozen=True, slots=True)
+class HungCall:
+    """A call of the driver that has not returned for `for_s` seconds. `gpu` is the index of the GPU
+    that the call concerns, None for the whole driver."""
+
+    function: str
+    gpu: int | None
+    for_s: float
 
 
 class Decoder:
     """Combines the messages of the telemetry agent into whole readings. The agent sends some values
     rarely (the driver, the properties of the GPUs, slow values), and each reading gets the newest
-    of them."""
+    of them. A message that is not the agent's raises ValueError."""
 
     def __init__(self) -> None:
         self.driver = DriverInfo()
         self.simulated = False
         self.infos: tuple[GpuInfo, ...] = ()
         self.last: Telemetry | None = None
-        self._slow: dict[int, dict[str, Any]] = {}
+        self._slow: dict[int, Slow] = {}
 
     def feed(self, document: Mapping[str, Any]) -> Telemetry | None:
         """Process one JSON document of the telemetry agent. Return the reading that it completes,
         or None if it completes none."""
         if "t" in document:
             self.last = Telemetry(
-                t_s=document["t"],
-                unix_s=document["u"],
+                t_s=_time("t_s", document.get("t")),
+                unix_s=_time("unix_s", document.get("u")),
                 driver=self.driver,
-                host=HostSample(**document["host"]),
+                host=record(HostSample, document.get("host")),
                 infos=self.infos,
-                gpus=tuple(self._gpu(gpu) for gpu in document["gpus"]),
+                gpus=self._gpus(document.get("gpus")),
                 simulated=self.simulated,
             )
             return self.last
         if "driver" in document:
-            fields = dict(document["driver"])
-            self.driver = DriverInfo(status=DriverStatus(fields.pop("status")), **fields)
+            self.driver = _driver(document["driver"])
             self.simulated = bool(document.get("simulated"))
             if self.driver.status is not DriverStatus.OK:
                 self.infos = ()
         elif "infos" in document:
-            self.infos = tuple(gpu_info(info) for info in document["infos"])
+            listed = _list("infos", document["infos"], MOST_GPUS)
+            self.infos = tuple(record(GpuInfo, one) for one in listed)
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
@@ -74,32 +90,60 @@ class Decoder:
             gpus=tuple(sample(gpu) for gpu in before.gpus),
         )
 
-    def _gpu(self, fields: dict[str, Any]) -> GpuSample:
-        index = fields["index"]
-        if "state" in fields:
-            self._slow.pop(index, None)
-            return GpuSample(**{**fields, "state": GpuState(fields["state"])})
-        slow = fields.pop("slow", None)
-        if slow is None:
-            slow = self._slow.get(index, {})
-        else:
-            if "processes" in slow:
-                slow["processes"] = processes(slow["processes"])
-            self._slow[index] = slow
-        if "event_reasons" in fields:
-            fields["event_reasons"] = tuple(fields["event_reasons"])
-        absent = {**slow.get("absent", {}), **fields.get("absent", {})}
-        return GpuSample(**{**slow, **fields, "absent": absent})
+    def _gpus(self, said: Any) -> tuple[GpuSample, ...]:
+        found = tuple(map(self._gpu, _list("gpus", said, MOST_GPUS)))
+        if len({gpu.index for gpu in found}) < len(found):
+            raise ValueError("two GPUs have the same index")
+        return found
+
+    def _gpu(self, said: Any) -> GpuSample:
+        sample = record(GpuSample, said, {"state": _state, "processes": processes})
+        if "state" in said:
+            self._slow.pop(sample.index, None)
+            return replace(sample, state=_state("state", said["state"]))
+        if "slow" in said:
+            self._slow[sample.index] = read(GpuSample, said["slow"], {"processes": processes})
+        if sample.index not in self._slow:
+            return sample
+        values, reasons = self._slow[sample.index]
+        absent = {**values.get("absent", {}), **reasons, **sample.absent}
+        added = {name: value for name, value in values.items() if name not in said}
+        return replace(sample, **{**added, "absent": absent})
 
 
-def gpu_info(fields: Mapping[str, Any]) -> GpuInfo:
-    clocks = {
-        name: tuple(fields[name])
-        for name in ("supported_sm_mhz", "supported_memory_mhz")
-        if name in fields
-    }
-    return GpuInfo(**{**fields, **clocks})
+def hung_call(document: Mapping[str, Any]) -> HungCall:
+    """Return the driver call that the telemetry agent reports as hung in `document`."""
+    gpu = document.get("gpu")
+    found = whole(gpu, 0, MOST_GPUS - 1)
+    if found is None and gpu is not None:
+        raise ValueError("the GPU of the hung call is not possible")
+    return HungCall(
+        clean(str(document["hung"]), NAME_CHARS), found, _time("for_s", document.get("for_s"))
+    )
 
 
-def processes(rows: Sequence[Mapping[str, Any]]) -> tuple[GpuProcess, ...]:
-    return tuple(GpuProcess(**row) for row in rows)
+def _driver(said: Any) -> DriverInfo:
+    driver = record(DriverInfo, said)
+    return replace(driver, status=DriverStatus(said.get("status")))
+
+
+def processes(field: str, said: Any) -> tuple[GpuProcess, ...]:
+    """Return the processes on a GPU from a JSON list. Raises ValueError for anything else."""
+    return tuple(record(GpuProcess, one) for one in _list(field, said, MOST_ITEMS))
+
+
+def _state(field: str, said: Any) -> GpuState:
+    return GpuState(said)
+
+
+def _time(field: str, said: Any) -> float:
+    found = of_field(field, said)
+    if found is None:
+        raise ValueError(f"the time {field} is not possible")
+    return found
+
+
+def _list(field: str, said: Any, most: int) -> list[Any]:
+    if not isinstance(said, list) or len(said) > most:
+        raise ValueError(f"{field} is not a list of at most {most}")
+    return said

@@ -22,8 +22,19 @@ from workbench.model.gpu import (
     GpuState,
     HostSample,
 )
+from workbench.model.untrusted_numbers import (
+    MOST_GPUS,
+    RANGES,
+    decimal,
+    of_field,
+    range_of,
+    whole,
+    whole_number,
+    why_impossible,
+)
 
 MIB = 1 << 20
+MOST_BYTES = int(RANGES["bytes"][1])
 # Column of --query-gpu -> (field of GpuSample or GpuInfo, factor or None for text). Several names:
 # newer first.
 SAMPLE_COLUMNS: Mapping[str, tuple[str, float | None]] = {
@@ -159,7 +170,7 @@ def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
     contain commas."""
     cells = [cell.strip() for cell in line.split(",")]
     extra = len(cells) - len(columns)
-    if extra < 0 or not cells[0].isdecimal():
+    if extra < 0 or whole(whole_number(cells[0]), 0, MOST_GPUS - 1) is None:
         return None
     if extra and "name" in columns:
         at = columns.index("name")
@@ -180,6 +191,8 @@ def fields_of(
         value = None if why else _value(name, row[column], factor)
         if value is None:
             absent[name] = why or f"not understood: {row[column]}"
+        elif factor is not None and (why := why_impossible(value, *range_of(name))):
+            absent[name] = why
         else:
             values[name] = value
     for name in values:
@@ -268,26 +281,22 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
     found: dict[str, list[GpuProcess]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",", 3)]
-        if len(cells) != 4 or not cells[1].isdecimal():
+        if len(cells) != 4:
             continue
-        memory = int(cells[2]) * MIB if cells[2].isdecimal() else None
+        pid, mib = whole_number(cells[1]), whole_number(cells[2])
+        if pid is None or of_field("pid", pid) is None:
+            continue
+        memory = None if mib is None else whole(mib * MIB, 0, MOST_BYTES)
         name = None if absent_reason(cells[3]) else cells[3].rsplit("/", 1)[-1]
-        found.setdefault(cells[0], []).append(
-            GpuProcess(pid=int(cells[1]), memory_bytes=memory, name=name)
-        )
+        found.setdefault(cells[0], []).append(GpuProcess(pid=pid, memory_bytes=memory, name=name))
     return {uuid: tuple(rows) for uuid, rows in found.items()}
 
 
 def parse_host(text: str) -> HostSample:
     """Parse the output of `cat /proc/meminfo /proc/loadavg`."""
     found = {
-        name: int(kib) * 1024
-        for name, kib in re.findall(
-            r"^(Mem\w+):\s+(\d+) "
-            r"kB",
-            text,
-            re.MULTILINE,
-        )
+        name: whole(int(kib) * 1024, 0, MOST_BYTES)
+        for name, kib in re.findall(r"^(Mem\w+):\s+(\d{1,15}) kB", text, re.MULTILINE)
     }
     load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)
     absent = dict.fromkeys(("cpu_governor", "cpu_c_states"), "not read without python3 on the host")
@@ -296,6 +305,6 @@ def parse_host(text: str) -> HostSample:
     return HostSample(
         memory_total_bytes=found.get("MemTotal"),
         memory_available_bytes=found.get("MemAvailable"),
-        load_1m=float(load[1]) if load else None,
+        load_1m=decimal(load[1], *range_of("load_1m")) if load else None,
         absent=absent,
     )

@@ -19,6 +19,7 @@ from workbench.model.gpu import (
     HostSample,
     Telemetry,
 )
+from workbench.model.untrusted_numbers import MOST_GPUS, whole_number
 from workbench.model.untrusted_text import clean
 
 SLOW_S = 10.0  # host memory and process list: a command each
@@ -68,13 +69,14 @@ class SmiFollower:
             row = nvidia_smi.parse_row(self._columns, line)
             if row is None:
                 message = nvidia_smi.lost_line(line)
-                lost += [message] if message else []
+                lost += [message] if message and len(lost) < MOST_GPUS else []
             else:
                 if int(row["index"]) in rows:  # the tick before was short: a GPU went away
                     yield await self._tick(rows, lost)
                     rows, lost = {}, []
                 rows[int(row["index"])] = row
-            count = next((int(r["count"]) for r in rows.values() if r["count"].isdecimal()), 0)
+            counts = (whole_number(row["count"]) for row in rows.values())
+            count = next(filter(None, counts), 0)
             if rows and len(rows) + len(lost) >= count:
                 yield await self._tick(rows, lost)
                 rows, lost = {}, []

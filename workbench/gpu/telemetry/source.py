@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.gpu import remote_programs
-from workbench.gpu.telemetry.agent_messages import Decoder
+from workbench.gpu.telemetry.agent_messages import Decoder, HungCall, hung_call
 from workbench.gpu.telemetry.process_places import ProcessPlaces
 from workbench.gpu.telemetry.reading_buffer import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
@@ -227,20 +227,14 @@ class TelemetrySource:
         return await self._ended(stream)
 
     async def _take(self, document: dict[str, Any], decoder: Decoder) -> bool:
-        if "hung" in document:
-            self._hung(document, decoder)
-            return False
         try:
+            if "hung" in document:
+                self._hung(hung_call(document), decoder)
+                return False
             reading = decoder.feed(document)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-        ) as error:  # whatever answers there is no agent of ours
-            said = f"{type(error).__name__}: {error}"
+        except ValueError as error:  # whatever answers there is no agent of ours
             raise HostError(
-                f"the telemetry agent sent an invalid reading: {said}", host=self.host.name
+                f"the telemetry agent sent an invalid reading: {error}", host=self.host.name
             ) from None
         if reading is None:
             if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
@@ -249,15 +243,14 @@ class TelemetrySource:
         self._publish(reading, self._arrival(reading.t_s))
         return False
 
-    def _hung(self, document: dict[str, Any], decoder: Decoder) -> None:
-        gpu = document.get("gpu")
-        where = "driver hung" if gpu is None else f"driver hung at GPU{gpu}"
-        message = f"{where}: {document['hung']} has not returned for {document['for_s']:.0f} s"
+    def _hung(self, call: HungCall, decoder: Decoder) -> None:
+        where = "driver hung" if call.gpu is None else f"driver hung at GPU{call.gpu}"
+        message = f"{where}: {call.function} has not returned for {call.for_s:.0f} s"
         self._problem = message
-        self.latest = _only(self._given, decoder.hung(message, gpu))
+        self.latest = _only(self._given, decoder.hung(message, call.gpu))
         self._tell(self.latest)
         self._changed.set()
-        if document["for_s"] >= self._abandon_s:
+        if call.for_s >= self._abandon_s:
             raise DriverHung(message + "; Workbench gave up on its telemetry agent")
 
     async def _ended(self, stream: Stream) -> None:

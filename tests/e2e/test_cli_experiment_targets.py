@@ -193,7 +193,7 @@ def while_another_measures(cli: Cli, *words: str) -> Any:
 
     async def go() -> Any:
         async with locked_for_measurement(
-            host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print
+            host_called(None, "four-pcie"), "experiment 7", tell=print
         ):
             return await asyncio.to_thread(cli, *FOUR, *words, "--json")
 

@@ -18,7 +18,7 @@ from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say_lines
 from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
-from workbench.cli.shared_options import WAIT_FOR_LOCK
+from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
 from workbench.cli.sweeps import sweep_lines
 from workbench.model.counts import count_of
@@ -55,7 +55,7 @@ _CONCURRENCY = option(
     *CLIENT,
     option("--max-minutes M", "time limit for several concurrencies together", float),
     option("--repeat N", "run N times and show how much the results vary", int, default=1),
-    WAIT_FOR_LOCK,
+    IF_MEASURED,
     usage="workbench bench [RUN | --url URL] [OPTION…] [-- COMMAND…]",
     examples=(
         "workbench bench RUN --concurrency 8",

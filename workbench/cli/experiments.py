@@ -23,10 +23,10 @@ from workbench.cli.questions import confirm
 from workbench.cli.registry import command, one_of, option, switch
 from workbench.cli.shared_options import (
     CHANGES,
+    IF_MEASURED,
     MAX_MINUTES_LEFT,
     RUN_AS,
     TRUST,
-    WAIT_FOR_LOCK,
     YES,
 )
 from workbench.cli.stop_signals import cancelled_by_signals
@@ -102,7 +102,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     CONCURRENCY,
     *SIZE,
     *SHAPE,
-    WAIT_FOR_LOCK,
+    IF_MEASURED,
     TRUST,
     YES,
     usage='workbench experiment PRESET|RUN --a "flag=value …" --b "flag=value …" [OPTION…]\n'
@@ -239,7 +239,7 @@ async def _confirm_start(
     _ID,
     option("--pairs N", "number of pairs in total; a changed number widens the interval", int),
     MAX_MINUTES_LEFT,
-    WAIT_FOR_LOCK,
+    IF_MEASURED,
     YES,
     examples=("workbench experiment resume 3",),
 )

@@ -17,7 +17,7 @@ from workbench.cli.output import emit, note, say, say_lines
 from workbench.cli.questions import ask_sudo_password, can_ask, confirm
 from workbench.cli.registry import command, one_of, option
 from workbench.cli.servers import ready_run
-from workbench.cli.shared_options import DRY_RUN, WAIT_FOR_LOCK, YES
+from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.cli.sweeps import SWEEP_ID, print_sweep, report_points, stored_sweep
 from workbench.model.errors import InputError
@@ -93,7 +93,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
     "resume a sweep of a GPU setting that ended early: first the missing values, then the pairs",
     SWEEP_ID,
     DRY_RUN,
-    WAIT_FOR_LOCK,
+    IF_MEASURED,
     YES,
     examples=("workbench gpu sweep resume 2",),
 )

@@ -12,7 +12,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.questions import ask_sudo_password, can_ask
 from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
-from workbench.cli.shared_options import WAIT_FOR_LOCK
+from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.setting_records import InForce
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TARGET = (
     option("run RUN", "id of a run (default: the newest READY run of the host)", nargs="?"),
     option("--url URL", "base URL of a server that Workbench did not start"),
-    WAIT_FOR_LOCK,
+    IF_MEASURED,
 )
 
 

@@ -83,8 +83,10 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
     session = session_of(arguments)
     session.subscribe(_report_link())
-    if getattr(arguments, "wait_for_lock", False):  # the lock's modules take 50 ms to load
-        session.measurement_lock.wait, session.measurement_lock.tell = True, note
+    if chosen := getattr(arguments, "if_measured", None):
+        from workbench.gpu.measurement_lock import IfHeld  # takes 50 ms to load
+
+        session.measurement_lock.if_held, session.measurement_lock.tell = IfHeld(chosen), note
     if can_ask(arguments):
         session.link.ask = ask_login_secret
     try:
@@ -121,17 +123,20 @@ async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
 
 
 async def warn_if_measured(session: Session) -> None:
-    """Warn on stderr if another Workbench runs a benchmark on this host now, because a change to
-    the host would distort its result."""
-    if session.gpu.alterations.register_dir is None:
-        await session.gpu.alterations.read()
-    await session.measurement_lock.read_owner()
-    by = session.state.host.measured_by
-    if by is not None:
-        note(
-            f"warning: {session.host.name} is being measured: {by}. A change here disturbs that "
-            "measurement."
-        )
+    """Warn on stderr if somebody else measures on this host now, because a change to the host would
+    distort the result. A warning that cannot be made is no reason to stop the command."""
+    try:
+        if session.gpu.alterations.register_dir is None:
+            await session.gpu.alterations.read()
+        await session.measurement_lock.read_owner()
+        by = session.state.host.measured_by
+        text = f"{session.host.name} is being measured: {by}." if by is not None else ""
+    except Exception as error:
+        problem = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
+        note(f"warning: it is unknown whether others measure on {session.host.name}: {problem}")
+        return
+    if text:
+        note(f"warning: {text} A change here disturbs that measurement.")
 
 
 def _report_link() -> Callable[[SessionState, frozenset[str]], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.cli.registry import option, repeatable
+from workbench.cli.registry import one_of, option, repeatable
 from workbench.model.run_options import OPTIONS
 
 EXECUTABLE_HELP = "the program that starts the engine, for example one in a virtual environment"
@@ -35,10 +35,21 @@ TRUST = option(
     "also accept the parts of someone else's preset that could run other programs (`workbench "
     "plan` lists them)",
 )
-WAIT_FOR_LOCK = option(
-    "--wait",
-    "if another user is measuring on the host, wait until that measurement ends",
-    dest="wait_for_lock",
+IF_MEASURED = one_of(
+    option(
+        "--wait",
+        "if another user is measuring on the host, wait until that measurement ends",
+        action="store_const",
+        const="wait",
+        dest="if_measured",
+    ),
+    option(
+        "--anyway",
+        "measure even if another user is measuring on the host; the result says so",
+        action="store_const",
+        const="beside",
+        dest="if_measured",
+    ),
 )
 YES = option("--yes", "do not ask for confirmation")
 DRY_RUN = option("--dry-run", "only print the commands")

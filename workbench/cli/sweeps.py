@@ -19,11 +19,11 @@ from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.shared_options import (
     CHANGES,
+    IF_MEASURED,
     MAX_MINUTES_LEFT,
     PRESET,
     RUN_AS,
     TRUST,
-    WAIT_FOR_LOCK,
     YES,
 )
 from workbench.cli.stop_signals import cancelled_by_signals
@@ -62,7 +62,7 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     CONCURRENCY,
     *SIZE,
     *SHAPE,
-    WAIT_FOR_LOCK,
+    IF_MEASURED,
     YES,
     examples=("workbench sweep vllm-any --flag max-num-seqs=64,128,256",),
 )
@@ -162,7 +162,7 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     SWEEP_ID,
     MAX_MINUTES_LEFT,
     YES,
-    WAIT_FOR_LOCK,
+    IF_MEASURED,
     examples=("workbench sweep resume 2",),
 )
 async def resume_sweep(arguments: argparse.Namespace) -> int:

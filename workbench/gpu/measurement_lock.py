@@ -5,53 +5,76 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from enum import Enum
 from typing import Any
 
 from workbench.gpu import measurement_lock_holder, remote_programs
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import BenchError, HostError
 from workbench.model.measurement_owner import MeasurementOwner
+from workbench.model.untrusted_records import record
 from workbench.model.untrusted_text import clean
 
 _LOOK_S = 10.0
+NEXT_STEP = (
+    "wait until that measurement ends (--wait), or measure beside it (--anyway): the result says so"
+)
+
+
+class IfHeld(Enum):
+    """What to do if somebody else has the measurement lock."""
+
+    REFUSE = "refuse"
+    WAIT = "wait"
+    BESIDE = "beside"
+
+
+class HostOccupied(BenchError):
+    """Raised if somebody else measures on the host, and the user has not chosen to wait or to
+    measure beside it."""
 
 
 @asynccontextmanager
 async def locked_for_measurement(
-    host: Host, what: str, *, wait: bool, tell: Callable[[str], None]
-) -> AsyncIterator[None]:
-    """Hold the host's measurement lock while the block runs. If another Workbench has the lock,
-    raise BenchError, or with `wait`, name that Workbench through `tell` and wait for its end. If
-    the host can have no lock, because it lacks python3 or a common directory, report that through
-    `tell` and run the block without a lock."""
-    orders = {"what": what, "machine": platform.node(), "wait": wait}
+    host: Host, what: str, *, if_held: IfHeld = IfHeld.REFUSE, tell: Callable[[str], None]
+) -> AsyncIterator[str | None]:
+    """Hold the host's measurement lock while the block runs, and yield None. If somebody else has
+    the lock, `if_held` decides: raise HostOccupied, report it through `tell` and wait, or run the
+    block beside the other measurement. In the last case, yield who holds the lock. If the host can
+    have no lock, because it lacks python3 or a common directory, report that through `tell` and run
+    the block without a lock."""
+    orders = {"what": what, "machine": platform.node(), "wait": if_held is IfHeld.WAIT}
     try:
         stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)
     except HostUnreachable:
         raise
     except (CommandNotFound, HostError) as error:
         tell(f"it is unknown whether others measure on this host: {error.message}")
-        yield
+        yield None
         return
     try:
+        beside: str | None = None
         problem: str | None = "its program ended"
         async for line in stream.lines():
-            problem = _problem(line)
-            if problem is not None:
+            answer = _answer(line)
+            problem = _problem(answer)
+            if problem is not None or answer.get("held"):
                 break
-            answer = json.loads(line)
-            if answer.get("held"):
+            by = str(_owner(answer.get("by")) or "by an unknown user")
+            if if_held is IfHeld.REFUSE:
+                raise HostOccupied(
+                    f"this host is being measured: {by}", host=host.name, next_step=NEXT_STEP
+                )
+            if if_held is IfHeld.BESIDE:
+                beside = by
+                tell(f"{host.name} is being measured: {by}; measuring beside it")
                 break
-            text = f"is being measured: {_owner(answer.get('by')) or 'by an unknown user'}"
-            if not wait:
-                next_step = "wait until that measurement ends; on the command line use --wait"
-                raise BenchError(f"this host {text}", host=host.name, next_step=next_step)
-            tell(f"{host.name} {text}; waiting for its end")
+            tell(f"{host.name} is being measured: {by}; waiting for its end")
         if problem is not None:
             tell(f"it is unknown whether others measure on this host: {problem}")
-        yield
+        yield beside
     finally:
         await stream.close()
 
@@ -66,23 +89,24 @@ async def holder(host: Host, directory: str) -> MeasurementOwner | None:
     ):
         return None
     done = await remote_programs.MEASUREMENT_LOCK.run(host, {"look": True}, timeout_s=_LOOK_S)
-    try:
-        return _owner(json.loads(done.out).get("by"))
-    except (ValueError, TypeError, KeyError, RecursionError):  # no usable python3
-        return None
+    return _owner(_answer(done.stdout).get("by"))
 
 
-def _problem(line: bytes) -> str | None:
+def _answer(line: bytes) -> Mapping[str, Any]:
     try:
         answer = json.loads(line)
-        return clean(str(answer["problem"])) if "problem" in answer else None
-    except (ValueError, TypeError):
-        return "its program gave an invalid answer"
+    except (ValueError, RecursionError):
+        answer = None
+    return answer if isinstance(answer, dict) else {"problem": "its program gave no valid answer"}
+
+
+def _problem(answer: Mapping[str, Any]) -> str | None:
+    return clean(str(answer["problem"])) if "problem" in answer else None
 
 
 def _owner(by: Any) -> MeasurementOwner | None:
-    if not isinstance(by, dict):
+    """Return the owner from the holder's JSON object, None for anything else."""
+    try:
+        return record(MeasurementOwner, by)
+    except ValueError:
         return None
-    return MeasurementOwner(
-        clean(by["what"]), clean(by["user"]), clean(by["machine"]), by["since_unix_s"], by["pid"]
-    )

@@ -8,7 +8,7 @@ second file names the holder of the lock and the measurement, for information on
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
-# ruff: noqa: PTH108, PTH208
+# ruff: noqa: PTH108, PTH123, PTH208
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ import select
 import stat
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from workbench.gpu.process_facts import start_of, uids_of
 from workbench.gpu.settings import register
+from workbench.model.untrusted_numbers import of_field, whole
 
 LOCK = "workbench-measuring.lock"
 PREFIX = "workbench-measuring."
 MOST_BYTES = 4096
 MOST_FILES = 256
+COMMAND_BYTES = 160
+MOST_PID = 2**31 - 1
 EACH_S = 0.5  # between two tries of a process that waits
 
 
@@ -49,9 +54,10 @@ def main() -> None:
         told: Any = ()
         while not _try_lock(lock):
             by = _holder(directory)
-            if by != told:
+            who = by and (by["pid"], by["what"])
+            if who != told:
                 _say({"by": by})
-                told = by
+                told = who
             if not orders["wait"] or _stdin_closes(EACH_S):
                 return
         _holder(directory)  # removes the files of killed processes of this user
@@ -121,23 +127,97 @@ def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
 
 
 def _holder(directory: str) -> dict[str, Any] | None:
-    """Return who holds the measurement lock, from the files in `directory` in which holders name
-    themselves. None if no process holds it."""
-    names = [
-        name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")
-    ]
-    for name in sorted(names)[:MOST_FILES]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            found = _read_holder_file(f"{directory}/{name}")
-            if found is not None:
-                return found
+    """Return who holds the measurement lock. None if no process holds it.
+
+    The kernel's list of locks decides. A file in which a holder names itself counts only if it
+    belongs to the user of the process that holds the lock and names that process. The kernel does
+    not list the locks of processes in other containers. Then the file alone counts, if its own lock
+    is not in the list either.
+    """
+    files, locks = list(_holder_files(directory)), kernel_locks()
+    lock = _inode(f"{directory}/{LOCK}")
+    for pid, inode in locks:
+        if inode == lock:
+            own = (one.said for one in files if one.said["pid"] == pid and one.uid in uids_of(pid))
+            return next(own, None) or _process(pid)
+    listed = {inode for _, inode in locks}
+    return next((one.said for one in files if one.inode not in listed), None)
+
+
+def kernel_locks() -> list[tuple[int, tuple[int, int]]]:
+    """Return (pid, (device, inode)) of each lock that a process of this machine has taken with
+    flock, from /proc/locks."""
+    found = []
+    with contextlib.suppress(OSError), open("/proc/locks") as file:
+        for line in file:
+            words = line.split()
+            if len(words) > 5 and words[1] == "FLOCK":  # "->" in place of it: a process that waits
+                major, minor, inode = words[5].split(":")
+                place = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+                found.append((int(words[4]), place))
+    return found
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        return found.st_dev, found.st_ino
     return None
 
 
-def _read_holder_file(path: str) -> dict[str, Any] | None:
-    """Return the contents of the file in which a holder of the lock names itself, with its user's
-    name. None if the file is invalid, or if no process has it locked. In the second case, remove
-    the file if it belongs to this user."""
+def _process(pid: int) -> dict[str, Any]:
+    """Return who holds the lock if only the kernel tells: the process, its user, its start and its
+    command."""
+    uids = uids_of(pid)
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = (
+                file.read(COMMAND_BYTES).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            )
+    except OSError:
+        command = ""
+    what = f"the command `{command}`" if command else "a program that has ended, or a child of it"
+    user = register.user_name(min(uids)) if uids else "an unknown user"
+    return {
+        "user": user,
+        "pid": pid,
+        "since_unix_s": _started_unix_s(pid),
+        "what": what,
+        "machine": os.uname().nodename,
+    }
+
+
+def _started_unix_s(pid: int) -> float | None:
+    ticks = start_of(pid)
+    try:
+        with open("/proc/uptime") as file:
+            up_s = float(file.read().split()[0])
+    except OSError:
+        return None
+    return time.time() - up_s + int(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+class _HolderFile(NamedTuple):
+    """A file in which a holder of the lock names itself. `said` is the content, `uid` the owner."""
+
+    said: dict[str, Any]
+    uid: int
+    inode: tuple[int, int]
+
+
+def _holder_files(directory: str) -> Iterator[_HolderFile]:
+    names = [name for name in os.listdir(directory) if name.startswith(PREFIX)]
+    for name in sorted(name for name in names if name.endswith(".json"))[:MOST_FILES]:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            found = _read_holder_file(f"{directory}/{name}")
+            if found is not None:
+                yield found
+
+
+def _read_holder_file(path: str) -> _HolderFile | None:
+    """Return the contents of the file in which a holder of the lock names itself. None if the file
+    is invalid, or if no process has it locked. In the second case, remove the file if it belongs to
+    this user."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)
@@ -150,10 +230,14 @@ def _read_holder_file(path: str) -> dict[str, Any] | None:
         said = json.loads(os.read(handle, MOST_BYTES).decode())
     finally:
         os.close(handle)
-    return {
+    pid = whole(said["pid"], 1, MOST_PID)
+    if pid is None:
+        return None
+    told = {
         "user": register.user_name(found.st_uid),
-        "pid": int(said["pid"]),
-        "since_unix_s": float(said["since_unix_s"]),
+        "pid": pid,
+        "since_unix_s": of_field("since_unix_s", said["since_unix_s"]),
         "what": str(said["what"])[:200],
         "machine": str(said["machine"])[:80],
     }
+    return _HolderFile(told, found.st_uid, (found.st_dev, found.st_ino))

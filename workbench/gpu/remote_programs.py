@@ -9,6 +9,7 @@ from workbench.gpu import pynvml_part
 from workbench.hosts.python_programs import PythonProgram
 
 _REGISTER = (
+    "model.untrusted_numbers",
     "model.core_values",
     "model.setting_commands",
     "gpu.process_facts",

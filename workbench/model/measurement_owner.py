@@ -17,12 +17,17 @@ class MeasurementOwner:
     what: str  # the measurement: "a benchmark", "experiment 7"
     user: str
     machine: str
-    since_unix_s: float
+    since_unix_s: float | None  # None if unknown
     pid: int
 
     def __str__(self) -> str:
-        since = time.strftime("%H:%M:%S", time.localtime(self.since_unix_s))
-        return f"{self.what}, by {self.who} since {since} (process {self.pid})"
+        return f"{self.what}, by {self.who}{self._since} (process {self.pid})"
+
+    @property
+    def _since(self) -> str:
+        if self.since_unix_s is None:
+            return ""
+        return f" since {time.strftime('%H:%M:%S', time.localtime(self.since_unix_s))}"
 
     @property
     def who(self) -> str:

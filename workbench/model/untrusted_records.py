@@ -21,7 +21,7 @@ Reader: TypeAlias = Callable[[str, Any], Any]  # field, value -> value; ValueErr
 
 
 def read(
-    kind: type[Any], said: Any, readers: Mapping[str, Reader] | None = None
+    kind: Any, said: Any, readers: Mapping[str, Reader] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (values, reasons): the fields of the dataclass `kind` that the JSON object `said` has,
     and for each impossible value the reason why it is left out. `readers` has the readers of fields
@@ -48,32 +48,33 @@ def record(kind: type[Record], said: Any, readers: Mapping[str, Reader] | None =
     dataclass has a field `absent`, it gets the reasons of the impossible values. Raises ValueError
     if a field without a default has no usable value."""
     values, reasons = read(kind, said, readers)
-    for name in _needed(kind):
+    of: Any = kind
+    for name in _needed(of):
         if name not in values:
             raise ValueError(f"{kind.__name__} has no usable {name}")
-    if "absent" in _readers_of(kind):
+    if "absent" in _readers_of(of):
         values["absent"] = {**values.get("absent", {}), **reasons}
-    return kind(**{**_nothing(kind), **values})
+    return kind(**{**_nothing(of), **values})
 
 
 @cache
-def _needed(kind: type[Any]) -> tuple[str, ...]:
+def _needed(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in _without_default(kind) if not str(f.type).endswith("| None"))
 
 
 @cache
-def _nothing(kind: type[Any]) -> dict[str, None]:
+def _nothing(kind: Any) -> dict[str, None]:
     """Return None for each field that has no default but may be None."""
     return {f.name: None for f in _without_default(kind) if str(f.type).endswith("| None")}
 
 
-def _without_default(kind: type[Any]) -> list[Field[Any]]:
+def _without_default(kind: Any) -> list[Field[Any]]:
     both = MISSING, MISSING
     return [f for f in fields(kind) if (f.default, f.default_factory) == both]
 
 
 @cache
-def _readers_of(kind: type[Any]) -> dict[str, Reader | None]:
+def _readers_of(kind: Any) -> dict[str, Reader | None]:
     return {f.name: _READERS.get(str(f.type).removesuffix(" | None")) for f in fields(kind)}
 
 

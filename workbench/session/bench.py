@@ -309,6 +309,9 @@ class Bench:
         if why := load.prestarted.why_not_there:
             text = f"the load came from this machine through a tunnel: {why}"
             summary = replace(summary, notes=(*summary.notes, text))
+        if self._load.beside is not None:
+            text = f"somebody else measured on this host at the same time: {self._load.beside}"
+            summary = replace(summary, marked=(*summary.marked, text))
         if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))

@@ -4,7 +4,6 @@ settings, and a guard process reverts them if Workbench ends."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from workbench.gpu.settings.current_values import cores_on
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts import detached_process
 from workbench.hosts.cluster import ClusterHost
-from workbench.model.errors import HostError, SettingsError, WorkbenchError
+from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.setting_commands import OF_CORES, core_files
 from workbench.session.gpu_alterations import GpuAlterations
 from workbench.session.gpu_evidence import GpuEvidence
@@ -151,10 +150,13 @@ class GpuControl:
     async def _after(self, report: SettingsReport) -> None:
         for outcome in (*report.outcomes, *report.rolled_back):
             self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)
-        with suppress(HostError):  # the link was lost; the report is shown anyway
+        try:
             await self.alterations.read()
             self._core.update(offers=())  # the user has just seen to them
-        await self._telemetry.refresh()
+            await self._telemetry.refresh()
+        except Exception as error:  # the change is made, and its report must reach the user
+            why = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
+            self._core.record("# the altered settings could not be read again", why)
 
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
         """Return `commands`, with a note on each command whose setting was last set by another

@@ -31,7 +31,7 @@ class OtherHosts:
             other = self._open_session(name)
             other.link.ask = own.link.ask
             lock = own.measurement_lock
-            other.measurement_lock.wait, other.measurement_lock.tell = lock.wait, lock.tell
+            other.measurement_lock.if_held, other.measurement_lock.tell = lock.if_held, lock.tell
             self._others[name] = other
             try:
                 await other.link.connect()

@@ -150,6 +150,11 @@ class ServerLoad:
             hear = partial(self._servers.hear_engine, address.base)
             yield Load(spec, server, {}, cancel, started, hear, address.base)
 
+    @property
+    def beside(self) -> str | None:
+        """Who else measures on this host while a measurement runs beside it; None if nobody does."""
+        return self._lock.beside
+
     @asynccontextmanager
     async def _alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True

@@ -176,7 +176,7 @@ class EventSource:
             if host.measured_by is not None:
                 who = f"{host.measured_by.what} by {host.measured_by.who}"
                 yield Event(
-                    self._by_host(host.measured_by.since_unix_s, now),
+                    self._by_host(host.measured_by.since_unix_s or now, now),
                     EventKind.BENCH_BEGIN,
                     f"{who} begins",
                 )

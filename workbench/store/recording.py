@@ -248,8 +248,8 @@ def header_of(line: str | bytes, name: str) -> Header:
             f"up to {VERSION})"
         )
         raise InputError(text, next_step="update Workbench")
-    step_s, unix_s = data.get("step_s"), _time(data.get("unix_s"))
-    if whole(step_s, 1, 3600) is None or unix_s is None:
+    step_s, unix_s = whole(data.get("step_s"), 1, 3600), _time(data.get("unix_s"))
+    if step_s is None or unix_s is None:
         raise InputError(f"the first line of {name} is damaged", next_step="record again")
     return Header(
         clean(str(data.get("host")), NAME_CHARS), data.get("simulated") is not False, step_s, unix_s

@@ -18,15 +18,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.hostile import hostile_numbers, hostile_texts
 from workbench.gpu import remote_programs
-from workbench.gpu.measurement_lock import locked_for_measurement
+from workbench.gpu.measurement_lock import IfHeld, _owner, holder, locked_for_measurement
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
 # one that every user may run
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 LOCK = replace(remote_programs.MEASUREMENT_LOCK, kept=False)
+FIELDS = ("what", "user", "machine", "since_unix_s", "pid")
+anything = hostile_numbers() | hostile_texts() | st.none()
 HOLDER = LOCK.argv(PYTHON, False, {"what": "experiment 7", "machine": "far-away", "wait": False})
 
 
@@ -59,16 +64,17 @@ def held(place: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
 async def taken(wait: bool = False, told: list[str] | None = None) -> bool:
     """Whether it is to be had."""
     async with locked_for_measurement(
-        LocalHost(), "a benchmark", wait=wait, tell=(told if told is not None else []).append
+        LocalHost(),
+        "a benchmark",
+        if_held=IfHeld.WAIT if wait else IfHeld.REFUSE,
+        tell=(told if told is not None else []).append,
     ):
         return True
 
 
 def test_a_second_one_is_refused_with_who_what_and_since(place: Path) -> None:
     async def scenario() -> None:
-        async with locked_for_measurement(
-            LocalHost(), "a sweep of \x1b[31mpower", wait=False, tell=print
-        ):
+        async with locked_for_measurement(LocalHost(), "a sweep of \x1b[31mpower", tell=print):
             with pytest.raises(
                 BenchError,
                 match=f"is being measured: a sweep of .*power, by {getpass.getuser()} since",
@@ -89,7 +95,7 @@ def test_a_second_one_is_refused_with_who_what_and_since(place: Path) -> None:
 def test_one_that_waits_begins_when_the_first_ends(place: Path) -> None:
     async def scenario() -> None:
         told: list[str] = []
-        async with locked_for_measurement(LocalHost(), "the first", wait=False, tell=print):
+        async with locked_for_measurement(LocalHost(), "the first", tell=print):
             second = asyncio.create_task(taken(True, told))
             while not told:
                 await asyncio.sleep(0.01)
@@ -162,6 +168,75 @@ def test_what_stands_in_place_of_the_lock_stops_nobody(place: Path, kind: str) -
     assert asyncio.run(asyncio.wait_for(taken(told=told), 30))
     assert len(told) == 1 and "it is unknown whether others measure on this host" in told[0]
     assert not (place / "elsewhere").exists()
+
+
+async def named(place: Path) -> str:
+    """Who has it, as the refusal says."""
+    with pytest.raises(BenchError) as refused:
+        await taken()
+    return refused.value.message
+
+
+@contextlib.contextmanager
+def flocked(path: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
+    """By a program that is not Workbench."""
+    program = (
+        "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDONLY | os.O_CREAT); "
+        "fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); sys.stdin.read()"
+    )
+    argv = [PYTHON, "-c", program, str(path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, **pipes, **how) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline() == b"1\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_another_program_that_has_the_lock_is_named_with_its_user_and_command(place: Path) -> None:
+    with flocked(place / "workbench-measuring.lock") as process:
+        message = asyncio.run(asyncio.wait_for(named(place), 30))
+        assert f"by {getpass.getuser()} since" in message and f"(process {process.pid})" in message
+        assert "the command `" in message and "fcntl.flock" in message
+
+
+def test_a_measurement_can_run_beside_another_one(place: Path) -> None:
+    async def scenario() -> None:
+        told: list[str] = []
+        here = LocalHost()
+        beside = locked_for_measurement(here, "ours", if_held=IfHeld.BESIDE, tell=told.append)
+        async with (
+            locked_for_measurement(here, "theirs", tell=print) as first,
+            beside as second,
+        ):
+            assert first is None and second is not None and second.startswith("theirs, by ")
+            assert "measuring beside it" in told[0]
+
+    asyncio.run(scenario())
+
+
+ODD_TIMES = ["1e308", "-1e300", '"nan"', "NaN", "1e999", "9" * 400, "true", "-1", "null"]
+
+
+@pytest.mark.parametrize("since", ODD_TIMES)
+def test_a_junk_file_of_a_neighbour_names_nobody_and_stops_nothing(place: Path, since: str) -> None:
+    """Its own lock is held, so that it looks like that of a running holder."""
+    junk = place / "workbench-measuring.7.x.json"
+    said = f'{{"pid": 1, "since_unix_s": {since}, "what": "x", "machine": "m"}}'
+    junk.write_text(said)
+    with flocked(junk):
+        assert asyncio.run(holder(LocalHost(), str(place))) is None
+        with held(place):
+            assert asyncio.run(named(place)).partition(": ")[2].startswith("experiment 7, by ")
+            found = asyncio.run(holder(LocalHost(), str(place)))
+            assert found is not None and found.what == "experiment 7" and str(found)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, anything)) | anything)
+def test_whatever_the_program_on_the_host_says_names_an_owner_or_nobody(said: object) -> None:
+    owner = _owner(said)
+    assert owner is None or (str(owner).isprintable() and len(str(owner)) < 1000)
 
 
 def test_forged_words_are_never_believed_nor_waited_for(place: Path) -> None:

@@ -30,7 +30,6 @@ from workbench.model.untrusted_numbers import (
     range_of,
     whole,
     whole_number,
-    why_impossible,
 )
 
 MIB = 1 << 20
@@ -191,8 +190,6 @@ def fields_of(
         value = None if why else _value(name, row[column], factor)
         if value is None:
             absent[name] = why or f"not understood: {row[column]}"
-        elif factor is not None and (why := why_impossible(value, *range_of(name))):
-            absent[name] = why
         else:
             values[name] = value
     for name in values:

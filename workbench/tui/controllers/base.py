@@ -6,15 +6,19 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.tui.clipboard import copy
+from workbench.tui.modals.ask import measure_beside
 
 if TYPE_CHECKING:
     from textual.app import App
 
     from workbench.session.state import SessionState
     from workbench.tui.controllers import Controllers
+
+T = TypeVar("T")
 
 
 async def load(module: str) -> None:
@@ -38,6 +42,43 @@ class Controller:
     @property
     def app(self) -> App[Any]:
         return self.services.app
+
+    def measure(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        then: Callable[[T], None] | None = None,
+        *,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
+        """Run `work`, a measurement, in the background, as `attempt` does. If somebody else
+        measures on this host, ask whether to measure beside them."""
+        from workbench.gpu.measurement_lock import HostOccupied
+
+        async def beside() -> T:
+            with self.session.measurement_lock.also_beside_others():
+                return await work()
+
+        def ask(occupied: Exception) -> None:
+            def decided(yes: bool | None) -> None:
+                if yes:
+                    self.attempt(beside, then, failed=failed)
+                elif failed is not None:
+                    failed()
+
+            self.app.push_screen(measure_beside(occupied), decided)
+
+        async def first() -> T | None:
+            try:
+                return await work()
+            except HostOccupied as occupied:
+                ask(occupied)
+                return None
+
+        def done(outcome: T | None) -> None:
+            if outcome is not None and then is not None:
+                then(outcome)
+
+        self.attempt(first, done, failed=failed)
 
     def copy(self, what: str, text: str) -> None:
         """Copy `text` to the clipboard, and show a message about the outcome. The message begins

@@ -33,7 +33,7 @@ class BenchController(Controller):
                 self.services.hush()
                 made = overrides(values)
                 self.go("results")
-                self.attempt(lambda: self.session.bench.run(**made))
+                self.measure(lambda: self.session.bench.run(**made))
 
         if starting and plan is not None:
             text, preset_id = f"{plan.plan.engine} {plan.plan.model}", plan.plan.preset_id
@@ -101,8 +101,8 @@ class BenchController(Controller):
             if yes:
                 self.services.hush()
                 self.go("results")
-                self.attempt(
-                    self.session.bench.restart_and_compare(), lambda _: self._show_compared()
+                self.measure(
+                    self.session.bench.restart_and_compare, lambda _: self._show_compared()
                 )
 
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)

@@ -69,7 +69,7 @@ class SeriesController(Controller, Generic[M]):
         elif (found := self.resume(page, outcome)) is not None:
             text, work = found
             page.ask(text)
-            self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
+            self.measure(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def begin(self, work: Work[M]) -> None:
         """Open the page of a new measurement, then start the measurement by calling `work`. The
@@ -77,7 +77,7 @@ class SeriesController(Controller, Generic[M]):
         page = self.new_page()
         page.ask(self.STARTING, blank=True)
         self.services.pages.open(page)
-        self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
+        self.measure(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def _ended(self, measured: M) -> None:
         """Show a message that the measurement has ended, unless the page of a measurement is open."""

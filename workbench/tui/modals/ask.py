@@ -105,6 +105,19 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
     return Question(title, text, items, str, keys=keys)
 
 
+def measure_beside(occupied: Exception) -> Confirm:
+    """Return the question whether to measure although somebody else measures on this host.
+    `occupied` is the error that says who that is."""
+    message = getattr(occupied, "message", str(occupied))
+
+    def text(width: int) -> list[Row]:
+        rows = paragraph(f"{G.alert} {message}", width, "warnb", "  ")
+        said = "Both measurements disturb each other. Your result says that it was disturbed."
+        return [*rows, *paragraph(said, width)]
+
+    return Confirm("This host is being measured", text, yes="measure anyway", no="do not measure")
+
+
 def running_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning for the running experiment, sweep or benchmark, which would end when the
     server restarts or Workbench leaves the host. Return [] if none is running."""

@@ -88,7 +88,11 @@ def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
     Workbench. If `by` is None, nobody else is measuring, and the result is []."""
     if by is None:
         return []
-    text = f"{G.alert} This host is being measured: {by}. A change here disturbs that measurement."
+    try:
+        who = f": {by}"
+    except Exception:  # a text about somebody else must not stop a revert
+        who = ""
+    text = f"{G.alert} This host is being measured{who}. A change here disturbs that measurement."
     return [*paragraph(text, width, "warnb", "  "), ()]
 
 

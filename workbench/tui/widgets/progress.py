@@ -159,11 +159,8 @@ class ProgressRows(Painted):
         if not found and state.busy:
             found.append(Work(state.busy[-1], "under way"))
         if (by := state.host.measured_by) is not None:
-            found.append(
-                Work(
-                    f"{by.who} measures", f"since {clock(by.since_unix_s)}: {by.what}", sign=G.alert
-                )
-            )
+            since = f"since {clock(by.since_unix_s)}: " if by.since_unix_s is not None else ""
+            found.append(Work(f"{by.who} measures", f"{since}{by.what}", sign=G.alert))
         return found
 
     def _series(self, state: SessionState) -> Work | None:

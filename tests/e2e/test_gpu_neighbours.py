@@ -1,0 +1,95 @@
+"""What neighbours on a host write about their measurements stops no change and no revert of GPU
+settings, and neither does a warning that cannot be made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.model.measurement_owner import MeasurementOwner
+from workbench.session.gpu_alterations import GpuAlterations
+from workbench.session.measurement_lock import MeasurementLock
+
+PRO = ("--simulate", "rtx-pro-6000")
+HOLD = (
+    "import fcntl, os, sys; [fcntl.flock(os.open(p, os.O_RDONLY | os.O_CREAT), fcntl.LOCK_EX) "
+    "for p in sys.argv[1:]]; print(1, flush=True); sys.stdin.read()"
+)
+ODD = ["1e308", "-1e300", '"nan"', "NaN", "1e999", "9" * 400, "true", "[]"]
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(params=ODD)
+def neighbour(request: pytest.FixtureRequest, cli: Cli) -> Iterator[int]:
+    """A process that holds the measurement lock, and a file in which it names itself wrongly. The
+    value is its process id."""
+    change(cli, 500)  # makes the register of the simulated host
+    (place,) = Path(os.environ["XDG_STATE_HOME"]).rglob("register")
+    files = [place / "workbench-measuring.lock", place / "workbench-measuring.0.x.json"]
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, *map(str, files)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        said = f'"pid": {process.pid}, "since_unix_s": {request.param}'
+        files[1].write_text(f'{{{said}, "what": "x", "machine": "m"}}')
+        yield process.pid
+        process.kill()
+
+
+def limit_w(cli: Cli) -> float:
+    return float(cli(*PRO, "gpu", "status", "--json").document["gpus"][0]["power_limit_w"])
+
+
+def change(cli: Cli, watts: int) -> None:
+    ran = cli(*PRO, "gpu", "set", "--power-limit", str(watts), "--yes")
+    assert ran.code == 0, ran
+
+
+@pytest.mark.slow
+def test_a_junk_file_of_a_neighbour_stops_nothing(cli: Cli, neighbour: int) -> None:
+    change(cli, 400)
+    assert limit_w(cli) == 400
+    ran = cli(*PRO, "gpu", "revert")
+    assert ran.code == 0 and "is being measured" in ran.err and str(neighbour) in ran.err
+    assert limit_w(cli) == 600
+    assert "defect" not in ran.err + ran.out
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (MeasurementLock, "read_owner"),
+        (GpuAlterations, "read"),
+        (MeasurementOwner, "__str__"),
+    ],
+)
+def test_a_warning_that_cannot_be_made_stops_no_revert(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, of: type, name: str
+) -> None:
+    before = limit_w(cli)
+    change(cli, 400)
+
+    def fails(*_: object) -> str:
+        raise OverflowError("timestamp out of range for platform time_t")
+
+    async def owned(self: MeasurementLock) -> None:
+        owner = MeasurementOwner("a benchmark", "eve", "far", 1e308, 1)
+        self._core.update_host(measured_by=owner)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MeasurementLock, "read_owner", owned)
+        patch.setattr(of, name, fails)
+        ran = cli(*PRO, "gpu", "revert", "--json")
+    assert ran.code == 0 and ran.document["ok"], ran
+    assert "warning: it is unknown whether others measure" in ran.err
+    assert limit_w(cli) == before
+    assert json.loads(ran.out)["outcomes"][0]["ok"]

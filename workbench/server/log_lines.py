@@ -28,6 +28,7 @@ _ERROR = re.compile(
     r"(?:^|[\s\]])(?:ERROR|CRITICAL|FATAL)\b|^[\d.]+ E |^\[?E\d{4} |^Traceback "
     r"|^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"
     r"|: error: |^(?i:error)\b|Segmentation fault|core dumped|panicked at"
+    r"|GGML_ASSERT|GGML_ABORT|Assertion [`'].*['’] failed|(?:^|: )CUDA error\b|nvcc fatal"
 )
 _WARN = re.compile(
     r"(?:^|[\s\]])(?:WARNING|WARN)\b|^[\d.]+ W |^\[?W\d{4} |\w+Warning: "

@@ -50,6 +50,7 @@ class LogPattern:
     note: str | None = None
     only_last: bool = False
     changes: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
+    fixes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def level(self) -> Level:
@@ -71,7 +72,7 @@ class LogPattern:
             self.level,
             code,
             text,
-            fix=self.fix,
+            fix=self.fixes.get(engine or "", self.fix),
             source=self.source,
             evidence=evidence,
             changes=changes,
@@ -251,14 +252,30 @@ def _is_quoted(line: str) -> bool:
 # The first real error
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-# "(EngineCore pid=12) ERROR 11-21 00:30:10 [core.py:402] ", "[2026-11-20 23:41:58 TP0] ", "0.00.100.000 E srv   "
+_IS_ERROR = ("ERROR", "CRITICAL", "FATAL", "E")  # levels
+_NO_ERROR = ("DEBUG", "INFO", "WARNING", "I", "W", "D", "T")
+# What stands in front of the message of a line: who wrote it, then the level or the time.
 _PREFIX = re.compile(
-    r"^(?:\[(?:rank|ray) \d+\] )?(?:\([\w ]+?(?: pid=\d+)?\)\s*)?"
-    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+(?:\d\d-\d\d "
-    r"\d\d:\d\d:\d\d\s+\[[^\]]*\]\s?)?"
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]\s*"
-    r"|\[rank\d+\]:\s?"
-    r"|\d+\.\d\d\.\d{3}\.\d{3} (?P<letter>[IWEDT]) \S+\s*)?"
+    r"""
+    ^(?:\[(?:rank|ray)\ \d+\]\ )?  # of a server on several hosts
+    (?:[\w.-]+\s+\|\ )?  # docker compose: "tabbyapi-1  | "
+    # journal: "Aug 19 18:34:27 gpu vllm[12]: "
+    (?:[A-Z][a-z]{2}\ [\ \d]\d\ \d\d:\d\d:\d\d\ \S+\ \S+\[\d+\]:\ )?
+    (?:\((?:[\w\ ]+|[^()]{0,60}\bpid=\d+)\)\ ?){0,3}  # vLLM: "(EngineCore pid=12) "
+    (?:
+      # vLLM: "ERROR 11-21 00:30:10 [core.py:402] "
+      (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+
+      (?:\d\d-\d\d\ \d\d:\d\d:\d\d\s+(?:\[[^\]]*\]|[\w./]+:\d+\])\ ?)?
+      # TabbyAPI: "2025-04-30 13:18:44.754 ERROR:    "
+      | \d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[.,]\d{3}\ (?P<tabby>[A-Z]+):\ {1,4}
+      # SGLang: "[2026-11-20 23:41:58 TP0] "
+      | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[^\]]*\]\s*
+      | \[rank\d+\]:\ ?
+      # llama.cpp: "0.00.100.000 E srv   "
+      | (?:\[\d+\]\ )?\d+\.\d\d\.\d{3}\.\d{3}\ (?P<letter>[IWEDT])\ (?:[a-z]{3,4}\s+)?
+    )?
+    """,
+    re.VERBOSE,
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?::|$)"
@@ -268,22 +285,25 @@ _TRACEBACK = re.compile(
     r"exception"
 )
 _PLAIN_ERROR = re.compile(
-    r"^(?:[\w./-]+(?: [a-z]+)?: )?(?:fatal )?error: |^(?:\S+: )?(?:(?:line )?\d+: )?\S+: "
-    r"(?:command )?not found$|"
-    r"^Fatal Python error|^Segmentation fault|^Killed$|^terminate called|^Bus error|: No such file "
-    r"or directory$",
+    r"^(?:[\w./-]+(?: [a-z]+)?: )?(?:fatal )?error: "
+    r"|^(?:\S+: )?(?:(?:line )?\d+: )?\S+: (?:command )?not found$"
+    r"|^Fatal Python error|^Segmentation fault|^Killed$|^terminate called|^Bus error"
+    r"|^Illegal instruction|: No such file or directory$"
+    r"|GGML_ASSERT\(|GGML_ASSERT: |GGML_ABORT|Assertion [`'].*['’] failed"
+    r"|^(?:\S+: )?CUDA error\b|^nvcc fatal|(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error:"
+    r"|^error loading model: |^\w+: error loading model",
     re.IGNORECASE,
 )
 # Lines that only report that something else went wrong.
 _WRAPPER = re.compile(
-    r"EngineCore failed to start|Engine core initialization failed|WorkerProc initialization "
-    r"failed|"
-    r"EngineCore encountered a fatal error|EngineDeadError|See root cause above|Scheduler hit an "
-    r"exception|"
-    r"Received sigquit from a child|SIGQUIT received|child process.*(?:died|exited|failed)|crashed "
-    r"with exit code|"
-    r"exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w "
-    r"]*\.$",
+    r"EngineCore failed to start|Engine core initialization failed"
+    r"|WorkerProc initialization failed|EngineCore encountered a fatal error|EngineDeadError"
+    r"|See root cause above|Scheduler hit an exception|Received sigquit from a child"
+    r"|SIGQUIT received|child process.*(?:died|exited|failed)|crashed with exit code"
+    r"|exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w ]*\.$"
+    r"|Worker proc \S+ died unexpectedly|scheduler is dead\.|Executor failed\.$"
+    r"|^ninja: |Ninja build failed|^\[\d+/\d+\] |^FAILED: |errors? detected in the compilation"
+    r"|failed to load model|unable to load model|failed to create context|: CUDA error$",
     re.IGNORECASE,
 )
 # any other wrapper says more
@@ -301,7 +321,11 @@ _HARMLESS = re.compile(
     r"Error with model error=|Ignore import error|Exception ignored "
     r"in|resource_tracker|^slurmstepd|^=>> PBS"
 )
-_VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
+# The message of a pydantic ValidationError may end, with "[type=", some lines below.
+_VALUE_ERROR = re.compile(
+    r"^\s*Value error, (?P<why>\S.*?)(?: \[type=\w.*)?$|^\s+(?P<other>\S.*?) \[type=\w+"
+)
+_VALIDATION = re.compile(r"ValidationError|^\d+ validation errors? for ")
 
 
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
@@ -335,7 +359,8 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
         error, message = _error_in(line)
         if not error:
             continue
-        if "ValidationError" in message and (detail := _detail(split[index + 1 : index + 6])):
+        detail = _detail(split[index + 1 : index + 6]) if _VALIDATION.search(message) else None
+        if detail is not None:
             return LoggedError(detail)
         if not _WRAPPER.search(message):
             return LoggedError(message)
@@ -365,13 +390,10 @@ def _error_in(line: str) -> tuple[bool, str]:
     )
     if noise or not rest.strip():
         return False, ""
-    marked = prefix is not None and (
-        prefix["level"] in ("ERROR", "CRITICAL", "FATAL") or prefix["letter"] == "E"
-    )
-    if prefix is not None and (
-        prefix["level"] in ("DEBUG", "INFO", "WARNING") or prefix["letter"] in tuple("IWDT")
-    ):
+    level = "" if prefix is None else prefix["level"] or prefix["tabby"] or prefix["letter"] or ""
+    if level in _NO_ERROR:
         return False, ""
+    marked = level in _IS_ERROR
     error = marked or bool(_EXCEPTION.match(rest) or _PLAIN_ERROR.search(rest))
     return error, rest.strip()[:500]
 
@@ -383,5 +405,5 @@ def _detail(following: Sequence[str]) -> str | None:
         bare = _bare(line)
         prefix = _PREFIX.match(bare)
         if found := _VALUE_ERROR.match(bare[prefix.end() :] if prefix else bare):
-            return found["why"][:500]
+            return (found["why"] or found["other"])[:500]
     return None

@@ -453,3 +453,148 @@ def test_a_change_is_one_that_the_engine_knows() -> None:
                     engine == "" or change.env or change.name in engines.get(engine).catalog().flags
                 )
                 assert known, (pattern.id, change)
+
+
+NINJA = [
+    f"{CORE}RuntimeError: Ninja build failed. Ninja output:",
+    f"{CORE}ninja: Entering directory `/home/u/.cache/flashinfer/0.5.3/121a/cached_ops'",
+    f"{CORE}[1/2] /usr/local/cuda/bin/nvcc -c x.cu -o x.cuda.o",
+    f"{CORE}FAILED: x.cuda.o",
+    f"{CORE}nvcc fatal   : Unsupported gpu architecture 'compute_121a'",
+    f"{CORE}ninja: build stopped: subcommand failed.",
+]
+TABBY = "2025-04-30 13:18:44.754 ERROR:    "
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "error", "code"),
+    [
+        ("vllm", NINJA, "nvcc fatal   : Unsupported gpu architecture", "nvcc-arch"),
+        (
+            "vllm",
+            [*NINJA[:4], f"{CORE}/bin/sh: 1: nvcc: not found", NINJA[5]],
+            "/bin/sh: 1: nvcc: not found",
+            "nvcc-missing",
+        ),
+        (
+            "tabbyapi",
+            [
+                f"{TABBY}Traceback (most recent call last):",
+                f'{TABBY}  File "/opt/tabby/main.py", line 181, in <module>',
+                f"{TABBY}    entrypoint()",
+                f"{TABBY}RuntimeError: a failure that nobody has seen",
+            ],
+            "RuntimeError: a failure that nobody has seen",
+            None,
+        ),
+        (
+            "llamacpp",
+            ["main: loading model", "ggml/src/ggml.c:1554: GGML_ASSERT(a == b) failed"],
+            "ggml/src/ggml.c:1554: GGML_ASSERT(a == b) failed",
+            "ggml-assert",
+        ),
+        (
+            "llamacpp",
+            ["/src/ggml-cuda.cu:88: CUDA error", "CUDA error: misaligned address", "  x()"],
+            "CUDA error: misaligned address",
+            "ggml-cuda-error",
+        ),
+        (
+            "llamacpp",
+            ["0.54.236.075 E CUDA error: an illegal memory access was encountered"],
+            "CUDA error: an illegal memory access was encountered",
+            "illegal-memory-access",
+        ),
+        (
+            "llamacpp",
+            [
+                "E load_tensors: failed to allocate CPU buffer",
+                "llama_model_load: error loading model: unable to allocate CPU buffer",
+            ],
+            "E load_tensors: failed to allocate CPU buffer",
+            "llama-host-memory",
+        ),
+        (
+            "llamacpp",
+            ["llama_model_load: error loading model: unknown model architecture: 'glm9'"],
+            "llama_model_load: error loading model: unknown model architecture: 'glm9'",
+            "llama-architecture",
+        ),
+        (
+            "sglang",
+            [
+                "[sgl_kernel] CRITICAL: Could not load any common_ops library!",
+                "- ModuleNotFoundError: No module named 'common_ops'",
+            ],
+            "[sgl_kernel] CRITICAL: Could not load any common_ops library!",
+            "sgl-kernel",
+        ),
+        (
+            "vllm",
+            [
+                "gpu:222:222 [0] enqueue.cc:1556 NCCL WARN Cuda failure 'out of memory'",
+                "ERROR 05-21 01:02:03 [m.py:1] Worker proc VllmWorker-1 died unexpectedly.",
+            ],
+            "gpu:222:222 [0] enqueue.cc:1556 NCCL WARN Cuda failure 'out of memory'",
+            "nccl-memory",
+        ),
+        (
+            "vllm",
+            [
+                "(VllmWorker rank=0 pid=3) ERROR 08-16 11:45:16 [m.py:511]     param = it[name]",
+                "(VllmWorker rank=0 pid=3) ERROR 08-16 11:45:16 [m.py:511] ValueError: unheard of",
+                "ERROR 08-16 11:45:17 [core.py:632] EngineCore failed to start.",
+            ],
+            "ValueError: unheard of",
+            None,
+        ),
+        (
+            "vllm",
+            [
+                f"{API}pydantic_core._pydantic_core.ValidationError: 1 validation error for M",
+                f"{API}  Value error, The checkpoint you are trying to load is unheard of.",
+                API,
+                f"{API}You can update it. [type=value_error, input_value=ArgsKwargs(())]",
+            ],
+            "The checkpoint you are trying to load is unheard of.",
+            None,
+        ),
+    ],
+)
+def test_the_line_that_explains_a_failure_is_found_and_explained(
+    engine: str, text: list[str], error: str, code: str | None
+) -> None:
+    found = first_error(text, engine)
+    assert found is not None and found.startswith(error)
+    errors = [f.code for f in match(text, engine) if f.level is Level.ERROR]
+    assert errors[:1] == ([f"log.{code}"] if code else [])
+
+
+def test_a_lack_of_gpu_memory_gets_the_flags_of_its_own_engine() -> None:
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    flags = {
+        "vllm": "max-num-batched-tokens",
+        "sglang": "mem-fraction-static",
+        "llamacpp": "n-gpu-layers",
+        "tabbyapi": "cache_size",
+    }
+    for engine, flag in flags.items():
+        (finding,) = match([line], engine)
+        assert finding.fix is not None and flag in finding.fix
+        assert not any(other in finding.fix for name, other in flags.items() if name != engine)
+
+
+def test_a_missing_tool_is_not_a_missing_engine() -> None:
+    codes = {
+        "bash: nvcc: command not found": "log.nvcc-missing",
+        "bash: line 1: vllm: command not found": "log.program-missing",
+        "/bin/sh: 1: numactl: not found": "log.tool-missing",
+    }
+    for line, code in codes.items():
+        assert [finding.code for finding in match([line], "vllm")] == [code]
+
+
+def test_the_number_in_the_line_becomes_the_change() -> None:
+    line = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (969)."
+    (finding,) = match([line], "vllm")
+    assert [change.text for change in finding.changes] == ["--set max-num-seqs=969"]

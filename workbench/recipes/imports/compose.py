@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.errors import InputError
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 from workbench.recipes.imports.containers import Container, environment, server_commands
 from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import ServerCommand, no_server

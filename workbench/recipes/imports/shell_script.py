@@ -17,7 +17,7 @@ from workbench.engines.base import is_python
 from workbench.engines.command_line import StartOfEngine, recognize, starts_in
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 from workbench.recipes.imports import containers
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
 from workbench.recipes.recipe import COMPUTED, Notes, Recipe, short

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workbench.model.findings import Finding, Level
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_numbers import whole_number
 from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe

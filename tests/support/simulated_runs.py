@@ -107,7 +107,7 @@ class SimulatedRuns:
         self._arm = arm
         return self.started
 
-    async def ready(self, arm: str, run_id: str) -> None:
+    async def ready(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
         assert run_id == self.started
 
     async def clear(self) -> None:

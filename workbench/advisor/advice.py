@@ -18,14 +18,22 @@ THRIFT = "tok/J"
 @dataclass(frozen=True, slots=True)
 class Gain:
     """The expected gain of a change as a range in percent. A `low_pct` of 0 means "up to
-    `high_pct`". `of` is the metric that improves, such as "tok/s"."""
+    `high_pct`". `of` is the metric that improves, such as "tok/s". `measured_on` names the model
+    and the GPU of the measurement from which the gain is transferred; "" for a calculation about
+    the server itself."""
 
     low_pct: float
     high_pct: float
     of: str = SPEED
+    measured_on: str = ""
 
     @property
     def text(self) -> str:
+        source = f" (transferred from {self.measured_on})" if self.measured_on else ""
+        return f"{self._size}{source}"
+
+    @property
+    def _size(self) -> str:
         if self.low_pct <= 0:
             return f"up to +{self.high_pct:.0f} % {self.of}"
         if round(self.low_pct) == round(self.high_pct):

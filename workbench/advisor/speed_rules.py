@@ -28,6 +28,8 @@ _REPLICAS = (
 _MOST_RANKS = 65_536  # a command line can name more, but no such server exists
 _STREAMS = (4, 8, 16)  # of which the limits are listed
 _EAGER_PCT = 127.0  # 26 to 59 tok/s
+_EAGER_ON = "gpt-oss-120b on one GB10, from 26 to 59 tok/s"
+_SPARKS = "two DGX Sparks"
 _TP_OVER_PP_PCT = 94.0  # 2.09x to 1.08x
 _FP8_OVER_4_BIT_PCT = 70.0  # Qwen2.5-7B reads 7.62 GB in FP8 and 4.48 GB in AWQ
 # Microseconds of one small all-reduce, lowest and highest.
@@ -284,7 +286,7 @@ def eager(facts: Facts) -> Iterator[Advice]:
         evidence=_steps(facts) or f"{flag} is set",
         source=_EAGER,
         changes=(PlanChange(flag, None),),
-        gain=Gain(0, high) if high >= 1 else None,
+        gain=Gain(0, high, measured_on=_EAGER_ON) if high >= 1 else None,
     )
 
 
@@ -367,7 +369,10 @@ def pipeline(facts: Facts) -> Iterator[Advice]:
         PlanChange("tensor-parallel-size", facts.tp * facts.pp),
         PlanChange("pipeline-parallel-size", 1),
     )
-    fix, gain = " ".join(change.text for change in changes), Gain(0, _TP_OVER_PP_PCT)
+    fix, gain = (
+        " ".join(change.text for change in changes),
+        Gain(0, _TP_OVER_PP_PCT, measured_on=_SPARKS),
+    )
     evidence = f"pipeline-parallel-size {facts.pp}, 1 stream"
     yield advice(
         Level.HINT,

@@ -16,6 +16,7 @@ CACHED_SHARE = 0.01
 # share of failed requests above which the measured load is not the requested one
 FAILED_SHARE = 0.01
 _LATE_MS = 10.0  # a start that is further behind its schedule is late
+_SHORT_REQUEST_MS = 10.0  # between two requests, a stream needs about 0.2 ms: 3 % of 7 ms
 _ODD_READS = 0.01  # share of unusual reads above which the result gets a note
 
 
@@ -109,10 +110,23 @@ def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Win
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
-        f" ({_below(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are "
-        "needed):"
-        " the client, or the time to connect, limited the load"
+        f" ({_below(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are"
+        f" needed): {_why_idle(counted, window)}"
     )
+
+
+def _why_idle(counted: Sequence[RequestRecord], window: Window) -> str:
+    """Return why streams were idle between two requests: there was little to do, or the client was
+    slow."""
+    request_ms = sum(r.end_us for r in counted) / 1000 / len(counted)
+    if request_ms < _SHORT_REQUEST_MS:
+        return (
+            f"answers of {request_ms:.1f} ms are too short, since a stream needs some time between"
+            " two requests; use more --max-tokens"
+        )
+    if window.seconds < steadiness.LEAST_S:
+        return f"the run of {window.seconds:.2f} s is too short; use more --requests"
+    return "the client, or the time to connect, limited the load"
 
 
 def _below(percent: float) -> str:

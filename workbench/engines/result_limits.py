@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workbench.engines.model_facts import parts_of
 from workbench.engines.references import nearest_text
 from workbench.model.counts import four_digits
 
@@ -59,15 +60,27 @@ def against_total(result: BenchResult) -> str | None:
     bound = (
         "computing" if result.conditions.ceiling_total_bound == "compute" else "memory bandwidth"
     )
-    return _share(
-        result.summary.output_tok_s, limit, f"tok/s for {streams} streams together ({bound})"
-    )
+    routed = _routed(result)
+    label = f"{bound}, expected at uniform routing" if routed else bound
+    what = f"tok/s for {streams} streams together ({label})"
+    return _share(result.summary.output_tok_s, limit, what, routed)
 
 
-def _share(measured: float | None, limit: float, what: str) -> str:
+def _routed(result: BenchResult) -> bool:
+    """Return whether the limit of all streams is an expectation: each token of a model with experts
+    reads some of them, and how many different ones a step reads depends on the text."""
+    model = result.conditions.model_facts
+    parts = parts_of(model) if model is not None else None
+    memory = result.conditions.ceiling_total_bound != "compute"
+    return memory and parts is not None and bool(parts.experts)
+
+
+def _share(measured: float | None, limit: float, what: str, routed: bool = False) -> str:
     if measured is None:
         return f"{four_digits(limit)} {what}"
     text = f"{100 * measured / limit:.0f} % of {four_digits(limit)} {what}"
     if measured <= _ABOVE * limit:
         return text
+    if routed:
+        return f"{text}: this text may use the same experts more often, and so reads less per step"
     return f"{text}: more than is possible, so the bytes per token of this model are wrong"

@@ -23,6 +23,7 @@ _SHARES = {  # percentage: counters of the part and of the whole
 _BACKWARDS = (
     "the engine's counter decreased during the run, for example because the engine was restarted"
 )
+FOREIGN_SHARE = 0.05  # of the engine's tokens, above which others' requests decide the result
 _COMPARED = (  # field of EngineDuring, name in messages
     ("requests_finished", "requests"),
     ("prompt_tokens", "prompt tokens"),
@@ -97,6 +98,36 @@ def disagreements(
         if counted is not None and own is not None and counted != own:
             found.append(f"{title}: the engine counted {counted:,}, this benchmark {own:,}")
     return tuple(found)
+
+
+def foreign(
+    engine: EngineDuring, requests: int, prompt: int | None, output: int | None, streams: int
+) -> str | None:
+    """Return a reason to reject the result if more than 5 % of the tokens that the engine counted
+    belong to requests of other clients; otherwise None. `requests`, `prompt` and `output` are the
+    benchmark's own counts, and `streams` the number of its streams.
+
+    More tokens alone prove nothing, because an engine may count its tokens differently than its
+    usage. The engine must also have finished more requests, or run more at the same time, than
+    the benchmark has sent.
+    """
+    finished, running = engine.requests_finished, engine.running_max
+    others = (finished is not None and finished > requests) or (
+        running is not None and running > streams
+    )
+    counts = ((engine.generation_tokens, output), (engine.prompt_tokens, prompt))
+    shares = [
+        (counted - own) / counted
+        for counted, own in counts
+        if counted and own is not None and counted > own
+    ]
+    if not others or max(shares, default=0.0) <= FOREIGN_SHARE:
+        return None
+    return (
+        f"somebody else's requests were {100 * max(shares):.0f} % of the tokens that the engine "
+        f"counted during this run ({'; '.join(disagreements(engine, requests, prompt, output))}); "
+        f"more than {100 * FOREIGN_SHARE:.0f} % are too many"
+    )
 
 
 def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> bool:

@@ -24,7 +24,7 @@ from workbench.model.bench import BenchProgress
 from workbench.model.errors import BenchError
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
-from workbench.server.engine_counters import caught_up, disagreements
+from workbench.server.engine_counters import caught_up, disagreements, foreign
 from workbench.session.conditions import gpus_of
 from workbench.session.engine_watch import EngineWatch
 from workbench.session.gpu_meter import Meter, span_of, window_unix
@@ -296,10 +296,16 @@ class Measurement:
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial):
             during = replace(during, disagreements=disagreements(during, *_sent(summary)))
+        others = None
         if during.disagreements:
+            others = foreign(during, *_sent(summary), outcome.spec.concurrency)
+        if others is not None:
+            invalid.append(others)
+        elif during.disagreements:
             differing = "; ".join(during.disagreements)
             notes.append(
-                f"{differing}: the likely cause is traffic of other clients on this server"
+                f"{differing}: the likely cause is a little traffic of other clients on this server,"
+                " or an engine whose counters and usage differ"
             )
         cached = self._decided_by_cache(outcome, during)
         if cached and not any("cache" in reason for reason in invalid):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
 from workbench.bench.runner import BenchCancelled
-from workbench.model.errors import ServerError, SettingsError, WorkbenchError
+from workbench.model.errors import BenchError, ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.plan import diff
 from workbench.model.secrets import mask_plan
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.session.plan_editor import PlanEditor
     from workbench.session.session import Session
 
+RESTART_S = 300.0  # the longest wait for a server at a URL that does not answer
 SETTLE_S = 300.0  # the longest wait for a temperature
 _LOOK_S = 2.0
 
@@ -181,17 +182,43 @@ class Arms:
         if selected is not None and self._in_the_way(selected):
             await side.session.servers.end(selected.run_id)
 
-    async def ready(self, arm: str, run_id: str) -> None:
-        """Wait until the server is READY, then apply the arm's GPU settings. Raises StartFailed if
-        the server does not become READY."""
+    async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
+        """Wait until the server is READY, or until the server at a URL answers, then apply the
+        arm's GPU settings. `tell` is called with texts on the progress. Raises StartFailed if the
+        server does not become READY."""
         side = self._sides[arm]
-        if side.url is None:
+        if side.url is not None:
+            await self._answers(side, side.url, tell)
+        else:
             status = await side.session.servers.wait_ready(run_id)
             if status.state is ServerState.STOPPED:
                 raise Stopped(f"run {run_id} was stopped")
             if status.state is not ServerState.READY:
                 raise _start_failed(status)
         await self._apply(arm)
+
+    async def _answers(self, side: Side, url: str, tell: Tell) -> None:
+        """Wait until the server at `url` answers: whoever runs it may have restarted it. Raises
+        StartFailed if it does not answer within RESTART_S seconds."""
+        began = time.monotonic()
+        while True:
+            try:
+                async with side.session.load.at_url(url, dict(self._spec.bench)):
+                    return
+            except BenchError as error:
+                waited_s = time.monotonic() - began
+                if waited_s > RESTART_S:
+                    raise StartFailed(
+                        f"{error.message}; Workbench waited {RESTART_S:.0f} s for it",
+                        host=side.session.host.name,
+                        next_step="resume the experiment when the server runs; finished pairs are "
+                        "kept",
+                    ) from None
+                tell(
+                    f"waiting for the server, since {error.message} "
+                    f"({waited_s:.0f} of at most {RESTART_S:.0f} s)"
+                )
+            await asyncio.sleep(_LOOK_S)
 
     async def clear(self) -> None:
         if self._settings_arm is not None:

@@ -70,9 +70,10 @@ class TestBed(Protocol):
         changes."""
         ...
 
-    async def ready(self, arm: str, run_id: str) -> None:
-        """Wait until the server `run_id` is READY, then apply the GPU settings of `arm`. Raises
-        StartFailed if the server does not become READY."""
+    async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
+        """Wait until the server `run_id` is READY, or until the server at a URL answers, then apply
+        the GPU settings of `arm`. `tell` is called with texts on the progress. Raises StartFailed
+        if the server does not become READY."""
         ...
 
     async def clear(self) -> None:
@@ -212,7 +213,7 @@ class ExperimentConduct:
                 ).state == RunState.FAILED:
                     pass
 
-    async def _server(self, arm: str) -> str:
+    async def _server(self, arm: str, tell: Tell) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
         and return the run id. The experiment is saved after the start, so that it can stop this
         server when it is resumed after a crash."""
@@ -222,7 +223,7 @@ class ExperimentConduct:
         if now != self.experiment:
             self.experiment = now
             await self._keep()
-        await self._bench.ready(arm, run_id)
+        await self._bench.ready(arm, run_id, tell)
         return run_id
 
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
@@ -230,9 +231,13 @@ class ExperimentConduct:
         "failed". A failed run may be repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.side}"
+
+        def say(text: str) -> None:
+            self._phase(f"{title}: {text}")
+
         run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
-            run = replace(run, run_id=await self._server(run.side))
+            run = replace(run, run_id=await self._server(run.side, say))
             run = replace(run, start_temperature_c=await self._settled(run, title))
             run = await self._put(replace(run, state=RunState.MEASURING), f"{title}: measuring")
             result = await self._bench.measure(

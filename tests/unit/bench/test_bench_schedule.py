@@ -332,6 +332,17 @@ def test_progress_names_the_warm_up_phase() -> None:
 # -- the client's own load -------------------------------------------------------------------------
 
 
+def test_idle_streams_blame_what_made_them_idle() -> None:
+    def said(end_us: int, until_s: float) -> str:
+        made = [record(i, start_s=i / 40, end_us=end_us) for i in range(40)]
+        (reason,) = refusals(SPEC, made, ClientFacts(), Window("steady", 0.0, until_s))
+        return reason
+
+    assert "answers of 1.0 ms are too short" in said(1_000, 1.0)
+    assert "the run of 0.50 s is too short; use more --requests" in said(20_000, 0.5)
+    assert said(20_000, 1.0).endswith("the client, or the time to connect, limited the load")
+
+
 def test_idle_streams_are_invalid_only_in_a_closed_loops_steady_window() -> None:
     made = [record(i, start_s=float(i // 2), end_us=960_000) for i in range(16)]
     steady, whole = Window("steady", 1.0, 7.0), Window("whole run", 0.0, 8.0)

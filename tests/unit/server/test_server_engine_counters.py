@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -84,6 +85,23 @@ def test_disagreements_name_both_counts() -> None:
     assert engine_counters.disagreements(e, 19, 1000, None) == (
         "requests: the engine counted 20, this benchmark 19",
     )
+
+
+def test_foreign_requests_are_more_than_other_counts() -> None:
+    e = engine_counters.summarize(BEFORE, DURING, AFTER)
+    e = replace(e, requests_finished=60, prompt_tokens=3000, generation_tokens=1000, running_max=4)
+    said = engine_counters.foreign(e, 20, 1500, 700, 4)
+    assert said is not None and said.startswith("somebody else's requests were 50 % of the tokens")
+    assert "requests: the engine counted 60, this benchmark 20" in said
+    assert engine_counters.foreign(e, 59, 2900, 960, 4) is None, "4 % is a health check"
+    same = replace(e, requests_finished=20)
+    assert engine_counters.foreign(same, 20, 1500, 700, 4) is None, "it counts tokens otherwise"
+    beside = replace(same, running_max=12)  # requests of others that have not finished yet
+    assert engine_counters.foreign(beside, 20, 3000, 700, 4) is not None
+    unknown = replace(e, requests_finished=None, running_max=None)
+    assert engine_counters.foreign(unknown, 20, 1500, 700, 4) is None
+    assert engine_counters.foreign(e, 20, None, None, 4) is None, "no usage to compare with"
+    assert engine_counters.foreign(engine_counters.no_counters("no page"), 20, 1, 1, 4) is None
 
 
 # -- pages -----------------------------------------------------------------------------------------

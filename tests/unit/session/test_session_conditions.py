@@ -14,7 +14,8 @@ from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditio
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
-from workbench.model.plan import LaunchPlan
+from workbench.model.model_shape import ModelShape, WeightParts
+from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.session.conditions import gpus_of
 from workbench.session.result_rows import ceiling_view, label_of, rows_of
 from workbench.session.server_address import parse
@@ -199,3 +200,13 @@ def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
     assert "112 %" in (against_total(above) or "") and (
         "bytes per token of this model are wrong"
     ) in (against_total(above) or "")
+    experts = WeightParts(dense=1e9, experts=20e9, expert_share=8 / 128)
+    routed = replace(
+        above.conditions, model_facts=ModelFacts("org/moe", shape=ModelShape(parts=experts))
+    )
+    assert against_total(replace(above, conditions=routed)) == (
+        "112 % of 223.7 tok/s for 8 streams together (memory bandwidth, expected at uniform "
+        "routing): this text may use the same experts more often, and so reads less per step"
+    )
+    computed = replace(routed, ceiling_total_bound="compute")
+    assert "more than is possible" in (against_total(replace(above, conditions=computed)) or "")

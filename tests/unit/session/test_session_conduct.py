@@ -4,7 +4,7 @@ simulated_runs.py."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -154,7 +154,7 @@ class Failing(SimulatedRuns):
             if self.left[arm] == -1 or (self.always and self.left[arm] < 0):
                 raise self.error
 
-    async def ready(self, arm: str, run_id: str) -> None:
+    async def ready(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
         self._perhaps(arm, "ready")
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:

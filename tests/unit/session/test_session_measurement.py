@@ -216,8 +216,8 @@ def test_another_clients_traffic_is_told(
             s = await measured(session, run_id, requests=16)
         assert s.engine is not None and len(s.engine.disagreements) == 3
         assert any(
-            "traffic of other clients" in note and "requests: the engine counted" in note
-            for note in s.notes
+            why.startswith("somebody else's requests were ") and "requests: the engine" in why
+            for why in s.refused
         )
         assert s.idle_power_w is None and " of other clients " in s.absent["idle_power_w"]
 

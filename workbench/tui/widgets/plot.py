@@ -46,9 +46,13 @@ def plot_rows(
     """Return two plots, one above the other: output tok/s and TTFT p50 of each result, in the order
     of the result numbers. `mark_a` and `mark_b` are the numbers of the results marked A and B. No
     line joins the points."""
-    done = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
+    measured = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
+    done = [r for r in measured if not r.refused]
     if not done:
-        return [(("Nothing to plot: no result has a throughput yet. b benchmarks.", "dim"),)]
+        why = "every result was rejected." if measured else "no result has a throughput yet."
+        return [((f"Nothing to plot: {why} b benchmarks.", "dim"),)]
+    rejected = len(measured) - len(done)
+    left_out = f" ({rejected} rejected left out)" if rejected else ""
     signs = {mark_a: "A", mark_b: "B"}
 
     def points(of: Sequence[BenchRow], name: str) -> list[Point]:
@@ -59,7 +63,13 @@ def plot_rows(
         ]
 
     upper = height * 3 // 5
-    rows = curve(points(done, "output_tok_s"), width, upper, "output tok/s by result", joined=False)
+    rows = curve(
+        points(done, "output_tok_s"),
+        width,
+        upper,
+        f"output tok/s by result{left_out}",
+        joined=False,
+    )
     timed = points(done, "ttft_p50_ms")
     return rows + (
         curve(timed, width, height - upper, "TTFT p50 ms", joined=False, role="warn")

@@ -1,0 +1,83 @@
+"""An experiment waits for a server at a URL that its owner restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from scripted_server import plain
+
+from workbench.model.bench import BenchSpec
+from workbench.model.experiment import Arm, ExperimentSpec
+from workbench.session import experiment_arms, server_address
+from workbench.session.arm_targets import Side
+from workbench.session.experiment_arms import Arms
+from workbench.session.experiment_run import StartFailed
+
+MODELS = plain("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+
+class Load:
+    """The part of a session's ServerLoad that opens a URL: the product's own question for models."""
+
+    @asynccontextmanager
+    async def at_url(self, url: str, overrides: dict[str, Any]) -> AsyncIterator[None]:
+        await server_address.ask(url, BenchSpec(url, ""))
+        yield
+
+
+class NoGpus:
+    async def reading(self) -> SimpleNamespace:
+        return SimpleNamespace(infos=())
+
+
+def arms_at(url: str) -> Arms:
+    session = SimpleNamespace(load=Load(), host=SimpleNamespace(name="box"), telemetry=NoGpus())
+    side = Side(cast(Any, session), url=url)
+    return Arms(ExperimentSpec(Arm(), Arm(), {}), {"A": side, "B": side}, restarts=False)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment_arms, "_LOOK_S", 0.05)
+    port, told = free_port(), []
+    refused = asyncio.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        refused.set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(MODELS)
+        writer.close()
+
+    async def scenario() -> None:
+        arms = arms_at(f"http://127.0.0.1:{port}")
+        waiting = asyncio.ensure_future(arms.ready("A", "", tell))
+        await asyncio.wait_for(refused.wait(), 10)
+        assert not waiting.done()
+        async with await asyncio.start_server(answer, "127.0.0.1", port):
+            await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(scenario())
+    assert told[0].startswith("waiting for the server, since http://127.0.0.1:")
+    assert "of at most 300 s" in told[0]
+
+
+def test_a_server_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment_arms, "_LOOK_S", 0.01)
+    monkeypatch.setattr(experiment_arms, "RESTART_S", 0.05)
+    arms = arms_at(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(StartFailed, match=r"does not answer: .*; Workbench waited 0 s for it"):
+        asyncio.run(arms.ready("A", "", lambda text: None))

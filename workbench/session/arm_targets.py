@@ -53,6 +53,11 @@ class Side:
         return self.run_id or self.url
 
     @property
+    def on_host(self) -> bool:
+        """Whether the server is on the session's host, and not at a URL of another machine."""
+        return self.url is None or server_address.parse(self.url).loopback
+
+    @property
     def plan(self) -> LaunchPlan | None:
         if self.editor is not None:
             return self.editor.plan

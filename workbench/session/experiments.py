@@ -298,8 +298,9 @@ class Experiments:
     @asynccontextmanager
     async def _locked(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
         """Hold the measurement lock of each host of the experiment, so that no other Workbench
-        measures there. `what` tells other Workbenches who holds the lock."""
-        sessions = {side.session.host.name: side.session for side in sides.values()}
+        measures there. `what` tells other Workbenches who holds the lock. A server on a machine
+        that is none of these hosts needs no lock: only the load comes from here."""
+        sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
                 await stack.enter_async_context(sessions[name].measurement_lock.hold(what))

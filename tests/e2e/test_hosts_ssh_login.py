@@ -16,6 +16,7 @@ from support.sshd import Sshd, keygen, sshd, wait_for
 
 from workbench.hosts import open_host, ssh
 from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown, HostUnreachable
+from workbench.hosts.login_question import LoginQuestion
 from workbench.hosts.ssh import SshHost
 from workbench.model.errors import HostError
 
@@ -133,8 +134,8 @@ def test_a_key_with_a_passphrase_is_asked_for_once(server: Sshd, tmp_path: Path)
     server.ssh_config_path.write_text(server.stanza(IdentityFile=str(tmp_path / "locked")))
     asked: list[str] = []
 
-    async def ask(prompt: str) -> str:
-        asked.append(prompt)
+    async def ask(question: LoginQuestion) -> str:
+        asked.append(question.wanted)
         return "open sesame"
 
     with pytest.raises(AuthFailed):
@@ -155,7 +156,7 @@ def test_a_wrong_passphrase_is_an_auth_failure(server: Sshd, tmp_path: Path) -> 
     keygen(tmp_path / "locked", "open sesame")
     server.ssh_config_path.write_text(server.stanza(IdentityFile=str(tmp_path / "locked")))
 
-    async def ask(prompt: str) -> str:
+    async def ask(question: LoginQuestion) -> str:
         return "wrong"
 
     with pytest.raises(AuthFailed):
@@ -270,8 +271,8 @@ def test_passwords_and_codes_are_asked_for_if_there_is_someone_to_ask(
     config = tmp_path / "config"
     asked: list[str] = []
 
-    async def ask(question: str) -> str | None:
-        asked.append(question)
+    async def ask(question: LoginQuestion) -> str | None:
+        asked.append(question.said[0] if question.said else question.wanted)
         await asyncio.sleep(0.8)  # a person types slowly: that is no reason to give up
         return answers.pop(0)
 

@@ -13,6 +13,7 @@ import pytest
 from support.sshd import Sshd, keygen, sshd
 
 from workbench.hosts.base import AuthFailed, HostUnreachable
+from workbench.hosts.login_question import LoginQuestion
 from workbench.hosts.ssh import SshHost
 from workbench.session.session import Session
 from workbench.tui.app import WorkbenchApp
@@ -42,7 +43,9 @@ def test_a_command_asks_on_its_terminal(locked: Sshd, tmp_path: Path) -> None:
     with pexpect.spawn(
         sys.executable, argv, env={**os.environ, "HOME": str(home)}, encoding="utf-8"
     ) as terminal:
-        terminal.expect("box: Passphrase for .*: ", timeout=30)
+        terminal.expect(
+            "Passphrase for .*, to log in to box; it stays on this machine: ", timeout=30
+        )
         terminal.send(SECRET + ENTER)
         terminal.expect(pexpect.EOF, timeout=30)
         assert SECRET not in terminal.before
@@ -73,10 +76,10 @@ def test_a_passphrase_outlives_an_outage_but_not_a_failed_login(locked: Sshd) ->
     """Each retry while the host was gone forgot the passphrase, so the user had to type it again
     after an outage."""
     asked: list[str] = []
-    answers = ["mistyped", SECRET]
+    answers = ["mistyped", "mistyped", "mistyped", SECRET]
 
-    async def ask(prompt: str) -> str | None:
-        asked.append(prompt)
+    async def ask(question: LoginQuestion) -> str | None:
+        asked.append(question.wanted)
         return answers.pop(0)
 
     async def main() -> None:
@@ -95,7 +98,8 @@ def test_a_passphrase_outlives_an_outage_but_not_a_failed_login(locked: Sshd) ->
             await host.close()
 
     asyncio.run(main())
-    assert len(asked) == 2
+    first, *again, last = asked
+    assert first == last and again == [f"Wrong. {first}"] * 2, "three times, as ssh does"
 
 
 @pytest.mark.slow

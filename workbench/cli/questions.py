@@ -13,6 +13,7 @@ from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean
 
 if TYPE_CHECKING:
+    from workbench.hosts.login_question import LoginQuestion
     from workbench.session.session import Session
 
 
@@ -42,13 +43,14 @@ async def ask_yes_no(question: str) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-async def ask_login_secret(prompt: str) -> str | None:
+async def ask_login_secret(question: LoginQuestion) -> str | None:
     """Ask for a password, passphrase or code without showing what the user types. Return None if
     the input ends."""
     from getpass import getpass
+    from shutil import get_terminal_size
 
     try:
-        return await _in_thread(getpass, f"{prompt.rstrip(': ')}: ")
+        return await _in_thread(getpass, question.text(get_terminal_size().columns))
     except EOFError:
         return None
 

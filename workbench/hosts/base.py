@@ -20,18 +20,17 @@ from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.hosts.line_splitter import OUTPUT_MAX_BYTES
+from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
 LOOPBACK = "127.0.0.1"
-# Asks the user for a passphrase, password or code. Returns None if the user declines.
-Ask = Callable[[str], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True)

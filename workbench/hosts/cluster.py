@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from workbench.hosts import interfaces
 from workbench.hosts.base import (
     LOOPBACK,
-    Ask,
     AuthFailed,
     BaseHost,
     Completed,
@@ -27,6 +26,7 @@ from workbench.hosts.base import (
     Stream,
 )
 from workbench.hosts.cluster_network import places
+from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.host_entry import ClusterEntry, ClusterNode
 from workbench.model.node_network import NodeNetwork, NodePlace

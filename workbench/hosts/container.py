@@ -24,7 +24,6 @@ from typing import Any
 from workbench.hosts import files_via_shell, host_facts, shell_scripts
 from workbench.hosts.base import (
     LOOPBACK,
-    Ask,
     BaseHost,
     CommandNotFound,
     CommandTimeout,
@@ -51,6 +50,7 @@ from workbench.hosts.container_kinds import (
 from workbench.hosts.container_listing import containers_of
 from workbench.hosts.container_ports import ContainerPorts
 from workbench.hosts.line_splitter import split
+from workbench.hosts.login_question import Ask
 from workbench.hosts.reconnecting_link import Link
 from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import end_all

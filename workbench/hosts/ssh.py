@@ -22,7 +22,6 @@ import asyncssh
 from workbench.hosts import files_via_shell, host_facts, known_hosts, shell_scripts, ssh_names
 from workbench.hosts.base import (
     LOOPBACK,
-    Ask,
     AuthFailed,
     BaseHost,
     Completed,
@@ -38,6 +37,7 @@ from workbench.hosts.base import (
 )
 from workbench.hosts.known_hosts import HostKeys
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
+from workbench.hosts.login_question import Ask, LoginQuestion, server_words
 from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link
 from workbench.hosts.shared_answers import SharedAnswer
@@ -56,6 +56,11 @@ CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a
 TYPING_S = 300.0  # for a user who is asked; not part of CONNECT_S
 CLOSE_S = 2.5  # the guard ends its command within 2 s
 JUMPS_MAX = 8
+# Of the questions of one login: as in ssh, three tries. A try with a password and a code has two
+# rounds.
+TRIES_MAX = 3
+ROUNDS_MAX = 6
+PROMPTS_MAX = 4  # of one round
 
 _MARK = shell_scripts.MARK.encode()
 _Process = asyncssh.SSHClientProcess[bytes]
@@ -66,7 +71,7 @@ logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
 class _Client(asyncssh.SSHClient):
     """The callbacks that asyncssh needs to log in: they check the host key and ask the user for
-    passwords and codes."""
+    passwords and codes. `server` is the name of the machine that asks."""
 
     def __init__(
         self,
@@ -74,12 +79,15 @@ class _Client(asyncssh.SSHClient):
         ask: Ask | None,
         lost: Callable[[Exception | None], None],
         methods: set[str],
+        server: str,
     ) -> None:
         self._keys = keys
         self._ask = ask
         self._lost = lost
         self._methods = methods  # collects the login methods that need the user
+        self._server = server
         self._password_tried = False
+        self._tries = self._rounds = self._rounds_of_try = 0  # of keyboard-interactive
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost(exc)
@@ -94,20 +102,28 @@ class _Client(asyncssh.SSHClient):
         if self._ask is None or self._password_tried:
             return None
         self._password_tried = True
-        return await self._ask("Password")
+        return await self._ask(LoginQuestion("Password", self._server))
 
     def kbdint_auth_requested(self) -> str | None:
         self._methods.add("password or code")
-        return "" if self._ask is not None else None
+        self._tries += 1
+        self._rounds_of_try = 0
+        return "" if self._ask is not None and self._tries <= TRIES_MAX else None
 
     async def kbdint_challenge_received(
         self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
     ) -> Sequence[str] | None:
+        self._rounds += 1
+        self._rounds_of_try += 1
+        too_many = self._rounds_of_try > TRIES_MAX or self._rounds > ROUNDS_MAX
+        if self._ask is None or too_many or len(prompts) > PROMPTS_MAX:
+            return None
         answers: list[str] = []
-        for prompt, _echo in prompts:
-            answer = (
-                await self._ask(prompt.strip() or "Password") if self._ask is not None else None
-            )
+        for number, (prompt, _echo) in enumerate(prompts):
+            around = (name, instructions) if number == 0 else ()
+            said = server_words(*around, prompt)
+            wanted = "Your answer" if said else "Password"
+            answer = await self._ask(LoginQuestion(wanted, self._server, said))
             if answer is None:
                 return None
             answers.append(answer)
@@ -342,21 +358,29 @@ class SshHost(BaseHost):
 
     async def _passphrase(self, file: str) -> str | None:
         """Return the passphrase of a key file. The user is asked only once, although keys are
-        loaded for each connection. None if the user declines.
+        loaded for each connection, and again if the passphrase is wrong. None if the user declines.
         """
         if file not in self._passphrases and self.ask is not None:
-            self._passphrases[file] = await self._asking(f"Passphrase for {file}")
+            self._passphrases[file] = await self._ask_passphrase(file)
         return self._passphrases.get(file)
 
-    async def _asking(self, prompt: str) -> str | None:
-        """Ask the user `prompt` and return the answer, or None if the user declines. The
-        connection's time limit pauses meanwhile.
-        """
+    async def _ask_passphrase(self, file: str) -> str | None:
+        wanted, answer = f"Passphrase for {file}", None
+        for _ in range(TRIES_MAX):
+            answer = await self._asking(LoginQuestion(wanted, self.name, stays_here=True))
+            if not answer or await asyncio.to_thread(_unlocks, file, answer):
+                return answer
+            wanted = f"Wrong. Passphrase for {file}"
+        return answer
+
+    async def _asking(self, question: LoginQuestion) -> str | None:
+        """Ask the user and return the answer, or None if the user declines. The connection's time
+        limit pauses meanwhile."""
         assert self.ask is not None
         with contextlib.suppress(RuntimeError):  # given up already
             self._limit.reschedule(None)
         try:
-            return await self.ask(prompt)
+            return await self.ask(question)
         finally:
             with contextlib.suppress(RuntimeError):
                 self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
@@ -382,6 +406,8 @@ class SshHost(BaseHost):
             if hop_host != host:
                 through = await self._open(hop_host, hop_given, through, jumps - 1)
         keys = self._host_keys(host, options)
+        final = host == self.address.rpartition("@")[2]
+        server = self.name if final else f"{host} (on the way to {self.name})"
         made: list[asyncssh.SSHClientConnection] = []
 
         def lost(error: Exception | None) -> None:
@@ -398,7 +424,7 @@ class SshHost(BaseHost):
                     # None, unlike (), goes past the configuration's ProxyJump
                     tunnel=cast(Any, through),
                     client_factory=lambda: _Client(
-                        keys, self._asking if self.ask else None, lost, self._methods
+                        keys, self._asking if self.ask else None, lost, self._methods, server
                     ),
                     known_hosts=keys.match,
                     keepalive_interval=KEEPALIVE_S,
@@ -638,6 +664,18 @@ class SshHost(BaseHost):
 
     async def _read_facts(self) -> HostFacts:
         return await host_facts.ask(self)
+
+
+def _unlocks(file: str, passphrase: str) -> bool:
+    """Return whether the passphrase unlocks a key file. True also for a file that cannot be read,
+    because another passphrase would not help."""
+    try:
+        asyncssh.read_private_key(file, passphrase)
+    except asyncssh.KeyEncryptionError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
 
 
 def _explain(error: Exception, name: str, address: str) -> HostError:

@@ -20,7 +20,8 @@ from workbench.session.host_names import fleet_hosts, host_called
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
-    from workbench.hosts.base import Ask, Host
+    from workbench.hosts.base import Host
+    from workbench.hosts.login_question import Ask
 
 MOST_HOSTS = 16
 INTERVAL_S = 1.0

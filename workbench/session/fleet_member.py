@@ -27,7 +27,8 @@ from workbench.session.fleet_state import FOUND, TRAIL, FleetHost, FleetServer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
-    from workbench.hosts.base import Ask, Host, LinkEvent
+    from workbench.hosts.base import Host, LinkEvent
+    from workbench.hosts.login_question import Ask
     from workbench.model.gpu import Telemetry
     from workbench.model.server_run import EngineMetrics, ServerStatus
     from workbench.model.setting_records import Alteration

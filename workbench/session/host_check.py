@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.doctor import examination
 from workbench.engines import registry
-from workbench.hosts.base import Ask, HostUnreachable
+from workbench.hosts.base import HostUnreachable
 from workbench.hosts.container_listing import ContainerList, containers_of
+from workbench.hosts.login_question import Ask, LoginQuestion
 from workbench.hosts.shell_scripts import sh
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
@@ -93,10 +94,10 @@ async def check_all(
     time."""
     slots, asking = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
 
-    async def asked(prompt: str) -> str | None:
+    async def asked(question: LoginQuestion) -> str | None:
         assert ask is not None
         async with asking:
-            return await ask(prompt)
+            return await ask(question)
 
     async def one(name: str) -> HostCheck:
         async with slots:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from workbench.hosts.base import Ask, Host, HostKeyUnknown, HostUnreachable
+from workbench.hosts.base import Host, HostKeyUnknown, HostUnreachable
+from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
 from workbench.session.host_names import suggest
@@ -35,7 +36,7 @@ class HostLink:
         if self._watched_host is not host:
             self._watched_host = host
             host.on_link(self._on_link)
-        host.ask = self._login_question()
+        host.ask = self.ask
         try:
             await host.connect()
         except HostError as error:
@@ -46,16 +47,6 @@ class HostLink:
         self._core.update_host(
             link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0
         )
-
-    def _login_question(self) -> Ask | None:
-        if self.ask is None:
-            return None
-        ask, host = self.ask, self._core.host.name
-
-        async def question(prompt: str) -> str | None:
-            return await ask(f"{host}: {prompt}")
-
-        return question
 
     def _show_failure(self, error: HostError) -> None:
         unknown = error.fingerprint if isinstance(error, HostKeyUnknown) else None

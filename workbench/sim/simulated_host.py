@@ -10,7 +10,6 @@ from pathlib import Path
 
 from workbench.hosts.base import (
     LOOPBACK,
-    Ask,
     BaseHost,
     Completed,
     FileError,
@@ -20,6 +19,7 @@ from workbench.hosts.base import (
     LinkEvent,
     Stream,
 )
+from workbench.hosts.login_question import Ask
 from workbench.model.errors import InputError
 from workbench.sim import profiles
 from workbench.sim.engines import SOURCE_CHECKOUTS

@@ -15,6 +15,7 @@ from textual.app import App
 from textual.filter import LineFilter
 from textual.theme import Theme
 
+from workbench.hosts.login_question import LoginQuestion
 from workbench.tui import theme
 from workbench.tui.cells import Painted
 from workbench.tui.glyphs import ASCII, G
@@ -144,7 +145,7 @@ class ThemedApp(PlainEnd):
         key. This base class leaves every key to Textual."""
         return False
 
-    async def ask_login(self, prompt: str) -> str | None:
+    async def ask_login(self, question: LoginQuestion) -> str | None:
         """Ask for a passphrase, password or code of an ssh login. Return the answer; None if the
         user declines."""
         from workbench.tui.modals.login import Login
@@ -155,5 +156,5 @@ class ThemedApp(PlainEnd):
             if not answer.done():
                 answer.set_result(text)
 
-        self.call_later(lambda: self.push_screen(Login(prompt), answered))
+        self.call_later(lambda: self.push_screen(Login(question), answered))
         return await answer

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from textual.widget import Widget
 
-from workbench.tui.cells import paragraph
+from workbench.hosts.login_question import MARGIN, LoginQuestion
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.base import Modal, Text
 from workbench.tui.widgets.entry import Entry
 
@@ -15,13 +16,21 @@ class Login(Modal[str]):
     """The question of an SSH login. The outcome is the answer, which Workbench does not store; None
     if the user cancels."""
 
-    def __init__(self, prompt: str) -> None:
-        super().__init__("Log in", "enter answer   esc do not connect")
-        self.prompt = prompt
+    def __init__(self, question: LoginQuestion) -> None:
+        super().__init__(f"Log in to {question.host}", "enter answer   esc do not connect")
+        self.question = question
         self.field = Entry(on_submit=self._answer, secret=True)
 
     def content(self) -> Sequence[Widget]:
-        return (Text(lambda width: [*paragraph(self.prompt, width), ()]), self.field)
+        return (Text(self._rows), self.field)
+
+    def _rows(self, width: int) -> list[Row]:
+        rows: list[Row] = []
+        if self.question.said:
+            rows += paragraph(self.question.asks, width, "strong")
+            for line in self.question.said:
+                rows += [((MARGIN, "dim"), *row) for row in paragraph(line, width - len(MARGIN))]
+        return [*rows, *paragraph(self.question.prompt, width, "dim"), ()]
 
     def _answer(self, text: str) -> None:
         self.field.value = ""

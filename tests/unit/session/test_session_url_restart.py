@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from scripted_server import plain
+from support.scripted_server import plain
 
 from workbench.model.bench import BenchSpec
 from workbench.model.experiment import Arm, ExperimentSpec

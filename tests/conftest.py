@@ -54,3 +54,12 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the machine's own is for its users
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "gpu-register"))
     monkeypatch.setenv("TZ", "UTC")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write the id of each skipped test to the file that SKIPPED_TESTS_FILE names. `.ci/run` runs
+    these tests again when it has installed the programs that they need."""
+    name = os.environ.get("SKIPPED_TESTS_FILE")
+    if name and report.skipped and not os.environ.get("PYTEST_XDIST_WORKER"):
+        with Path(name).open("a") as file:
+            file.write(f"{report.nodeid}\n")

@@ -12,6 +12,7 @@ from typing import Any
 
 from workbench.gpu import measurement_lock_holder, remote_programs
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
+from workbench.hosts.directory_names import names_in
 from workbench.model.errors import BenchError, HostError
 from workbench.model.measurement_owner import MeasurementOwner
 from workbench.model.untrusted_records import record
@@ -83,7 +84,7 @@ async def holder(host: Host, directory: str) -> MeasurementOwner | None:
     """Return the Workbench that holds the host's measurement lock, None if none does. `directory`
     is the directory of the host's register. Start python3 on the host only if that directory has a
     file that may name a holder."""
-    names = (await host.run(["ls", "-1", "--", directory])).out.split()
+    names = await names_in(host, directory)
     if not any(
         name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names
     ):

@@ -7,8 +7,10 @@ No process gets a signal, and only processes that look like an inference engine 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -16,50 +18,24 @@ from typing import TYPE_CHECKING
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.hosts.base import Forward, Host
+from workbench.hosts.python_programs import PythonProgram
 from workbench.model.errors import HostError
 from workbench.model.secrets import mask_argv
 from workbench.model.server_run import EngineMetrics
 from workbench.model.untrusted_text import clean
 from workbench.server import metrics, readiness
+from workbench.server.process_scan import ProcessScan
 
 if TYPE_CHECKING:
     import httpx
 
 ASK_S = 3.0
-MOST = 64  # processes examined
-# Parts of the command lines of servers that Workbench finds but does not start; valid for both grep
-# -E and re.
+# Parts of the command lines of servers that Workbench finds but does not start.
 _OTHERS = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
-# Prints "proc PID UID OWN", then the words of its command line as "arg …", its sockets as "inode
-# N", its unit of systemd as "unit SCOPE NAME" if it is the main process of the unit, its container
-# as "unit docker ID" or "unit podman ID", the file of its output as "log …"; finally "listen INODE
-# PORT" for each listening socket of the host. OWN is 1 for a process that a Workbench started. grep
-# reads all command lines at once.
-_LOOK = r"""
-[ -n "${XDG_RUNTIME_DIR-}" ] || export XDG_RUNTIME_DIR="/run/user/$(id -u)"
-for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); do
-    dir=${file%/cmdline}
-    own=0
-    grep -aqs 'WORKBENCH_RUN=' "$dir/environ" && own=1
-    echo "proc ${dir#/proc/} $(stat -c %u "$dir" 2>/dev/null) $own"
-    tr '\0\n' '\n ' <"$dir/cmdline" 2>/dev/null | head -c 65536 | sed 's/^/arg /'
-    ls -l "$dir/fd" 2>/dev/null | sed -n 's/.*socket:\[\([0-9]*\)\]$/inode \1/p'
-    groups=$(sed -n 's/^0:://p; s/^[0-9]*:name=systemd://p' "$dir/cgroup" 2>/dev/null)
-    group=$(printf '%s\n' "$groups" | sed -n '/\.service$/{p;q;}')
-    if [ -n "$group" ] && command -v systemctl >/dev/null 2>&1; then
-        scope=system
-        case $group in */user@*.service/*) scope=user ;; esac
-        main=$(systemctl "--$scope" show --property=MainPID -- "${group##*/}" 2>/dev/null)
-        [ "$main" = "MainPID=${dir#/proc/}" ] && echo "unit $scope ${group##*/}"
-    fi
-    id='\([0-9a-f]\{12\}\)[0-9a-f]\{52\}.*'
-    sed -n "s|.*docker[-/]$id|unit docker \1|p; s|.*libpod-$id|unit podman \1|p" "$dir/cgroup" 2>/dev/null | head -n 1
-    log=$(readlink "$dir/fd/1" 2>/dev/null) && echo "log $log"
-done
-cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
-    awk '$4 == "0A" { print "listen", $10, substr($2, length($2) - 3) }'
-exit 0
-"""
+_SCAN = PythonProgram("search for servers", ("server.process_scan",))
+# A port that did not answer is asked again after this time, and then after twice the time, ...
+_ASK_AGAIN_S = 15.0
+_ASK_AGAIN_MAX_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +96,9 @@ class FoundServer:
         return f"workbench bench --url {self.url}"
 
 
+_SCOPES = ("system", "user", "docker", "podman")
+
+
 @dataclass(slots=True)
 class _Seen:
     pid: int
@@ -132,52 +111,116 @@ class _Seen:
     scope: str = "system"
 
 
+class ExternalServers:
+    """The servers of one host that Workbench did not start.
+
+    On this machine, `find` reads only what is new since the call before. It asks a port once, and
+    again only if the port has not answered, or if processes or ports have changed.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._scan = ProcessScan(_patterns()) if host.is_local else None
+        self._answers: dict[FoundServer, FoundServer | None] = {}
+        self._ask_at_s: dict[FoundServer, float] = {}
+        self._pause_s: dict[FoundServer, float] = {}
+
+    async def find(self, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
+        """Return the servers, sorted by port. `known_ports` are the ports of Workbench's own runs,
+        which are skipped. Raises HostError if the host cannot be searched."""
+        processes, listening = _parsed(await self._look())
+        candidates = _candidates(processes, listening, set(known_ports))
+        for table in (self._answers, self._ask_at_s, self._pause_s):
+            for gone in table.keys() - set(candidates):
+                del table[gone]
+        due = [one for one in candidates if self._is_due(one)]
+        answers = await asyncio.gather(*(_asked(self.host, one) for one in due))
+        for one, answer in zip(due, answers, strict=True):
+            self._answers[one] = answer
+            pause_s = self._pause_s.get(one, _ASK_AGAIN_S / 2)
+            self._pause_s[one] = min(2 * pause_s, _ASK_AGAIN_MAX_S)
+            self._ask_at_s[one] = time.monotonic() + self._pause_s[one]
+        found = (answer for answer in self._answers.values() if answer is not None)
+        return tuple(sorted(found, key=lambda server: server.port))
+
+    def _is_due(self, candidate: FoundServer) -> bool:
+        answer = self._answers.get(candidate)
+        if answer is not None and answer.models:
+            return False
+        return time.monotonic() >= self._ask_at_s.get(candidate, 0.0)
+
+    async def _look(self) -> object:
+        if self._scan is not None:
+            return await asyncio.to_thread(self._scan.look)
+        done = await _SCAN.run(self.host, {"pattern": _patterns()})
+        if done.returncode != 0:
+            raise HostError(
+                f"the processes cannot be searched for servers: {done.problem}",
+                host=self.host.name,
+                next_step="install python3 on the host",
+            )
+        try:
+            return json.loads(done.out)
+        except (ValueError, RecursionError):
+            raise HostError(
+                "the search for servers gave an invalid answer", host=self.host.name
+            ) from None
+
+
 async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
-    """Return the servers of `host` that were not started by Workbench, sorted by port.
-    `known_ports` are the ports of Workbench's own runs, which are skipped. Raises HostError if the
-    host cannot be queried."""
-    patterns = "|".join([registry.server_patterns(), _OTHERS])
-    done = await host.run(["sh", "-c", _LOOK, "sh", patterns, str(MOST)], check=True)
-    processes, listening = _parse(done.out)
-    known = set(known_ports)
+    """Return the servers of `host` that were not started by Workbench, from one search."""
+    return await ExternalServers(host).find(known_ports)
+
+
+def _patterns() -> str:
+    return "|".join([registry.server_patterns(), _OTHERS])
+
+
+def _candidates(
+    processes: list[_Seen], listening: Mapping[str, int], known_ports: set[int]
+) -> list[FoundServer]:
+    """Return a server for each port on which one of `processes` listens."""
     candidates: dict[int, FoundServer] = {}
+    open_ports = set(listening.values())
     for seen in processes:
         if seen.own or not seen.argv:
             continue
-        ports = {listening[i] for i in seen.inodes if i in listening} or _named_port(
-            seen, set(listening.values())
-        )
-        for port in sorted(ports - known):
+        ports = {listening[i] for i in seen.inodes if i in listening}
+        for port in sorted((ports or _named_port(seen, open_ports)) - known_ports):
             candidates.setdefault(port, _server(seen, port))
-    answers = await asyncio.gather(*(_asked(host, one) for one in candidates.values()))
-    return tuple(sorted((a for a in answers if a is not None), key=lambda a: a.port))
+    return list(candidates.values())
 
 
-def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
-    processes: list[_Seen] = []
+def _parsed(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
+    """Return the processes and the listening sockets of a look. What is not of the expected form,
+    as on a host that lies, is left out."""
+    document = found if isinstance(found, dict) else {}
+    rows, ports = document.get("processes"), document.get("listening")
+    rows = rows if isinstance(rows, list) else []
+    processes = [_seen(row) for row in rows if isinstance(row, dict)]
     listening: dict[str, int] = {}
-    for line in text.split("\n"):
-        kind, _, rest = line.partition(" ")
-        words = rest.split()
-        if kind == "proc" and len(words) == 3 and words[0].isdecimal():
-            processes.append(
-                _Seen(
-                    int(words[0]), int(words[1]) if words[1].isdecimal() else None, words[2] == "1"
-                )
-            )
-        elif kind == "listen" and len(words) == 2:
-            listening[words[0]] = int(words[1], 16)
-        elif processes and kind == "arg":
-            processes[-1].argv.append(clean(rest))
-        elif processes and kind == "inode":
-            processes[-1].inodes.add(rest)
-        elif processes and kind == "unit" and len(words) == 2 and processes[-1].unit is None:
-            processes[-1].scope, processes[-1].unit = words[0], clean(words[1])
-        elif processes and kind == "log":
-            processes[-1].log = (
-                clean(rest) if rest.startswith("/") and not rest.startswith("/dev/") else None
-            )
-    return processes, listening
+    for inode, port in ports.items() if isinstance(ports, dict) else ():
+        if type(port) is int and 0 < port < 65536:
+            listening[inode] = port
+    return [one for one in processes if one is not None], listening
+
+
+def _seen(row: Mapping[str, object]) -> _Seen | None:
+    pid, uid, argv, inodes = (row.get(name) for name in ("pid", "uid", "argv", "inodes"))
+    if type(pid) is not int or not isinstance(argv, list) or not isinstance(inodes, list):
+        return None
+    log, unit, scope = row.get("log"), row.get("unit"), row.get("scope")
+    to_file = isinstance(log, str) and log.startswith("/") and not log.startswith("/dev/")
+    return _Seen(
+        pid,
+        uid if type(uid) is int else None,
+        row.get("own") is True,
+        [clean(word) for word in argv if isinstance(word, str)],
+        {inode for inode in inodes if isinstance(inode, str)},
+        clean(str(log)) if to_file else None,
+        clean(unit) if isinstance(unit, str) else None,
+        scope if scope in _SCOPES else "system",
+    )
 
 
 def _engines() -> list[Engine]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
+from workbench.hosts.directory_names import names_in
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.plan import Command, LaunchPlan
@@ -606,8 +607,8 @@ class Supervisor:
     async def has_unknown_runs(self) -> bool:
         """Return whether the host has runs that this supervisor has not listed, because another
         Workbench process started them. Takes one round trip."""
-        done = await self.host.run(["ls", "-1", "--", await self.runs_dir()])
-        names = {name for name in done.out.split() if RUN_ID.fullmatch(name)}
+        listed = await names_in(self.host, await self.runs_dir())
+        names = {name for name in listed if RUN_ID.fullmatch(name)}
         return bool(names - self._runs.keys() - self._starting - set(self.older))
 
     async def _health(self, run: WatchedRun, timeout_s: float = _HEALTH_S, enough: int = 1) -> None:

@@ -79,6 +79,7 @@ class FleetMember:
         self._telemetry: Telemetry | None = None
         self._arrived_s: float | None = None
         self._supervisor: Supervisor | None = None
+        self._others: external_servers.ExternalServers | None = None
         self._found: list[ExternalMetrics] = []  # servers that Workbench did not start
         self._rates: dict[str, _Rates] = {}
         self._altered: tuple[Alteration, ...] = ()
@@ -302,7 +303,9 @@ class FleetMember:
         if host.simulated is not None:
             return
         ports = [s.port for s in statuses if s.alive and s.port is not None]
-        found = {server.url: server for server in await external_servers.find(host, ports)}
+        if self._others is None or self._others.host is not host:
+            self._others = external_servers.ExternalServers(host)
+        found = {server.url: server for server in await self._others.find(ports)}
         gone = [one for one in self._found if found.get(one.server.url) != one.server]
         kept = {one.server.url: one for one in self._found if one not in gone}
         self._found = [

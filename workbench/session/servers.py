@@ -16,7 +16,6 @@ from workbench.model.findings import Level
 from workbench.model.plan import diff
 from workbench.model.secrets import MASK, mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.server import external_servers
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Supervisor
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.model.findings import Finding
     from workbench.model.in_force import InForceReport
     from workbench.model.plan import LaunchPlan, PlanDifference
-    from workbench.server.external_servers import FoundServer
+    from workbench.server.external_servers import ExternalServers, FoundServer
     from workbench.server.log_lines import LogRing
     from workbench.session.plan_editor import PlanEditor
     from workbench.session.plans import Plans
@@ -49,6 +48,7 @@ class Servers:
         self._supervisor: Supervisor | None = None
         self._reserved: list[str] = []
         self._start = asyncio.Lock()  # held while a run is being started
+        self._external: ExternalServers | None = None
         self._walltime: WalltimeWarnings | None = None  # of servers whose launcher will end them
         self.on_ready: list[Callable[[ServerStatus], None]] = []
         self.on_ended: list[Callable[[ServerStatus], None]] = []
@@ -177,7 +177,11 @@ class Servers:
         if self._core.state.host.simulated is not None:
             return ()
         own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
-        return await external_servers.find(self._core.host, own)
+        from workbench.server.external_servers import ExternalServers
+
+        if self._external is None:
+            self._external = ExternalServers(self._core.host)
+        return await self._external.find(own)
 
     def hear_engine(self, server: str, reading: EngineMetrics) -> None:
         for hear in self.on_engine_reading:

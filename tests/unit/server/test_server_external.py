@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from support.procs import alive
 from support.serving import free_port
 
 from workbench.hosts.local import LocalHost
-from workbench.server.external_servers import FoundServer, find
+from workbench.server import external_servers
+from workbench.server.external_servers import ExternalServers, FoundServer, find
+from workbench.server.process_scan import ProcessScan
 
 
 def found_at(port: int) -> list[FoundServer]:
@@ -85,3 +88,61 @@ def test_a_process_that_only_listens_is_not_a_server() -> None:
         finally:
             child.kill()
             child.wait()
+
+
+def test_a_second_look_reads_only_what_is_new(
+    by_hand: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for(by_hand.port)  # type: ignore[attr-defined]
+    asked: list[int] = []
+    ask = external_servers._asked
+
+    async def counted(host: LocalHost, server: FoundServer) -> FoundServer | None:
+        asked.append(server.port)
+        return await ask(host, server)
+
+    monkeypatch.setattr(external_servers, "_asked", counted)
+
+    async def looks() -> None:
+        servers = ExternalServers(LocalHost())
+        first = await servers.find()
+        assert asked.count(by_hand.port) == 1  # type: ignore[attr-defined]
+        again = await servers.find()
+        assert asked.count(by_hand.port) == 1  # type: ignore[attr-defined]
+        assert set(first) <= set(again)
+
+    asyncio.run(looks())
+
+
+def test_a_shell_that_becomes_an_engine_is_found() -> None:
+    script = "read line; name=no-such; exec -a $name-engine sleep 60"
+    scan = ProcessScan("no-such-engine")
+    with subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE) as process:
+        try:
+            scan.look()
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+            process.stdin.close()
+            deadline = time.monotonic() + 20
+            while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+                assert time.monotonic() < deadline
+            assert process.pid in [one["pid"] for one in scan.look()["processes"]]
+        finally:
+            process.kill()
+
+
+def test_what_a_lying_host_says_of_its_processes_is_left_out() -> None:
+    row = {"pid": 7, "uid": 0, "own": False, "argv": ["vllm"], "inodes": ["5"], "scope": "system"}
+    lies: list[object] = [
+        None,
+        [],
+        {"processes": "three", "listening": 4},
+        {"processes": [None, {"pid": "7"}, {**row, "argv": 7}], "listening": {"5": "80"}},
+        {"processes": [row], "listening": {"5": 1e308}},
+        {"processes": [row], "listening": {"5": True}},
+    ]
+    for lie in lies:
+        processes, listening = external_servers._parsed(lie)
+        assert external_servers._candidates(processes, listening, set()) == []
+    processes, listening = external_servers._parsed({"processes": [row], "listening": {"5": 80}})
+    assert [one.port for one in external_servers._candidates(processes, listening, set())] == [80]

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from workbench.bench import records
+from workbench.bench.answer_sample import ANSWERS, AnswerSample
 from workbench.bench.client_cpu import CpuLog
 from workbench.bench.client_report import ClientReport
 from workbench.bench.connection import Connection, Endpoint, ReceiveClock, failure_of
@@ -85,6 +86,7 @@ class Client:
         self.clock = ReceiveClock()
         self.counted: list[RequestRecord] = []
         self.warmups: list[RequestRecord] = []
+        self.answers = AnswerSample(ANSWERS // share.of)
         self.phase = "connecting"
         self.stopped: str | None = None
         self.cpu = CpuLog()
@@ -211,7 +213,10 @@ class Client:
         self.clock.refresh()
         self.cpu.note(now)
         self._enforce_limits(now)
-        self._pause.adapt([slot.exchange for slot in self._slots if slot.exchange is not None])
+        running = [slot.exchange for slot in self._slots if slot.exchange is not None]
+        self._pause.adapt(running)
+        for exchange in running:
+            exchange.reply.trim()
         self.tick(now)
 
     def _do_a_chore(self) -> None:
@@ -225,6 +230,10 @@ class Client:
             exchange, error, detail = self._ended.popleft()
             record = exchange.record(self._began_ns, error, detail)
             (self.warmups if record.warmup else self.counted).append(record)
+            if record.ok and not record.warmup:
+                self.answers.add(
+                    record, exchange.reply, self.workload.prompt_identity(record.index)
+                )
             self._on_record(record)
             if record.warmup:
                 self._note_warmup(record)
@@ -360,6 +369,8 @@ class Client:
             late_reads=clock.late,
             latest_read_ns=clock.latest_ns,
             cpu=self.cpu.readings,
+            answers=self.answers.answers(),
+            answers_seen=self.answers.seen,
         )
 
     # -- one request -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ from the reports of all client processes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,7 @@ from workbench.bench.result_validity import ClientFacts
 from workbench.bench.schedule import WarmupOutcome
 from workbench.bench.steady_window import Window, end_s, window_of
 from workbench.bench.summary import summarize
+from workbench.model.answer_text import Answer, TextReport, set_features
 from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
 
@@ -43,12 +45,16 @@ class ClientReport:
     latest_read_ns: int
     # readings of the client's CPU time: (monotonic time, CPU time) in nanoseconds
     cpu: tuple[tuple[int, int], ...]
+    answers: tuple[Answer, ...] = ()  # a sample of them,
+    answers_seen: int = 0  # and how many there were
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ClientReport:
         warmup = data["warmup"] and WarmupOutcome(**data["warmup"])
         cpu = tuple((at, used) for at, used in data["cpu"])
-        return cls(**{**data, "warmup": warmup, "cpu": cpu, "dropped": tuple(data["dropped"])})
+        answers = tuple(Answer(**one) for one in data["answers"])
+        made = {"warmup": warmup, "cpu": cpu, "answers": answers}
+        return cls(**{**data, **made, "dropped": tuple(data["dropped"])})
 
     def cpu_pct(self, window: Window) -> float | None:
         """Return the CPU use of this client process during `window`, in percent of one core. None
@@ -68,7 +74,7 @@ def summary_message(
     `counted` and `warmups` are the measured requests and the warm-up requests of all processes."""
     window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
-    facts = _facts(spec, reports, warmups, window)
+    facts = _facts(spec, reports, counted, warmups, window)
     began = reports[0].began_unix
     return {
         "type": "summary",
@@ -84,6 +90,7 @@ def summary_message(
 def _facts(
     spec: BenchSpec,
     reports: Sequence[ClientReport],
+    counted: Sequence[RequestRecord],
     warmups: Sequence[RequestRecord],
     window: Window,
 ) -> ClientFacts:
@@ -106,7 +113,20 @@ def _facts(
         unstamped_reads=sum(r.unstamped_reads for r in reports),
         late_reads=sum(r.late_reads for r in reports),
         latest_read_ms=max(r.latest_read_ns for r in reports) / 1e6,
+        text=_text(spec, reports, counted),
     )
+
+
+def _text(
+    spec: BenchSpec, reports: Sequence[ClientReport], counted: Sequence[RequestRecord]
+) -> TextReport | None:
+    """Return the features of the answers' text; None for embeddings, which have no text."""
+    if spec.endpoint == "embeddings":
+        return None
+    reasons = Counter(r.finish_reason or "none" for r in counted if r.ok)
+    answers = list(chain.from_iterable(r.answers for r in reports))
+    seen = sum(r.answers_seen for r in reports)
+    return TextReport(set_features(answers, dict(reasons.most_common()), seen))
 
 
 def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class Exchange:
         self._decode: Decode | None = None
         # in the chunks that `_text_chunk` matches
         self.between_events = True  # the bytes so far end with an event
-        self._around_text: tuple[bytes, bytes] | None = None
+        self._around_text: tuple[bytes, bytes, bytearray] | None = None
         self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
 
     @property

@@ -20,6 +20,7 @@ MALFORMED = "malformed"
 TRUNCATED = "truncated"
 SHORT = "short"
 LONG = "long"
+NO_CONTENT = "no content"
 SILENT = (STALL, TIMEOUT)  # the server kept the stream open and sent nothing
 
 # Why a client ended before its run did.

@@ -13,10 +13,12 @@ from array import array
 from typing import Any
 
 from workbench.bench import records
+from workbench.bench.kept_text import KeptText
 from workbench.model.untrusted_text import clean
 
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _EMBEDDED = "embedding"  # an embedding has no finish reason of its own
+_TOKENS_WITH_TEXT = 4  # fewer may be an end mark or half a character, and have no text
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
 _JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
@@ -39,6 +41,10 @@ class Reply:
         self.first_tokens: int | None = None
         self.error: str | None = None
         self.detail: str | None = None
+        self.model: str | None = None  # as the reply reports it
+        self.text, self.reasoning = KeptText(), KeptText()
+        self._has_content = False
+        self._kept = self.text.raw  # where the text of the next event of the same form goes
         self._prefix = _NOTHING  # of an event that contains only text
         self._suffix = b""
 
@@ -53,16 +59,23 @@ class Reply:
                 text = data[len(prefix) : len(data) - len(suffix)]
                 if is_json_text(text):
                     self.stamps_ns.append(stamp_ns)
+                    self._kept += text
                     continue
             if self.error is None:
                 self._parse(name, data, stamp_ns)
                 prefix, suffix = self._prefix, self._suffix
 
     @property
-    def around_text(self) -> tuple[bytes, bytes] | None:
-        """The bytes before and after the text in the newest event that contained text. None if the
-        next event may have other bytes around its text."""
-        return None if self._prefix is _NOTHING else (self._prefix, self._suffix)
+    def around_text(self) -> tuple[bytes, bytes, bytearray] | None:
+        """The bytes before and after the text in the newest event that contained text, and where
+        the text of the next such event must be appended. None if the next event may have other
+        bytes around its text."""
+        return None if self._prefix is _NOTHING else (self._prefix, self._suffix, self._kept)
+
+    def trim(self) -> None:
+        """Drop the middle of a long text. Call this several times a second."""
+        self.text.trim()
+        self.reasoning.trim()
 
     def whole(self, body: bytes) -> None:
         """Parse the body of a reply that is not streamed, which is one JSON object."""
@@ -98,6 +111,8 @@ class Reply:
                 f"the engine ended the reply with finish reason {self.finish_reason}",
             )
         tokens = self.output_tokens
+        if tokens is not None and tokens >= _TOKENS_WITH_TEXT and not self._has_content:
+            self._fail(records.NO_CONTENT, f"no content, although usage says {tokens} tokens")
         if (
             self.error is None
             and asked_tokens is not None
@@ -168,11 +183,14 @@ class Reply:
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or choice.get("message") or {}
             content = content or _has_content(delta) or bool(choice.get("text"))
+            self._keep(delta, choice)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         if any(entry.get("embedding") for entry in chunk.get("data") or ()):
             self.finish_reason = _EMBEDDED
+        self.model = self.model or chunk.get("model")
         if not content:
             return
+        self._has_content = True
         if not self.stamps_ns:
             self.first_tokens = _count(usage, "completion_tokens")
         self.stamps_ns.append(stamp_ns)
@@ -184,6 +202,18 @@ class Reply:
         if len(fields) == 1:
             start, end = fields[0].span(1)
             self._prefix, self._suffix = data[:start], data[end:]
+            of_reasoning = fields[0][0].startswith(b'"reasoning')
+            self._kept = (self.reasoning if of_reasoning else self.text).raw
+
+    def _keep(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
+        """Keep the text of an event that was parsed as JSON."""
+        texts = (delta.get(key) for key in ("content", "text", "refusal"))
+        text = next(filter(None, texts), None) or choice.get("text")
+        if isinstance(text, str):
+            self.text.add(text)
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(reasoning, str):
+            self.reasoning.add(reasoning)
 
 
 def is_json_text(text: bytes) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from workbench.bench import steadiness
 from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.steady_window import STEADY, Window, mean_in_flight
+from workbench.model.answer_text import TextReport
 from workbench.model.bench import BUSY_CLIENT_PCT, BenchSpec
 
 LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
@@ -42,6 +43,7 @@ class ClientFacts:
     unstamped_reads: int = 0
     late_reads: int = 0  # taken more than 0.5 ms after the bytes came
     latest_read_ms: float = 0.0
+    text: TextReport | None = None
 
 
 def refusals(

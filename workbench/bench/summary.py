@@ -96,6 +96,7 @@ def summarize(
         in_flight_nominal=float(spec.concurrency) if spec.rate is None else None,
         refused=refusals(spec, counted, facts, window),
         marked=marks(counted, window),
+        text=facts.text,
         **metrics,  # type: ignore[arg-type]
     )
 

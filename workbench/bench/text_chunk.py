@@ -14,32 +14,39 @@ from workbench.bench.reply import PLAIN, is_json_text
 
 class TextChunk:
     """Recognizes the chunks of one reply in which only the text may differ. `prefix` and `suffix`
-    are the bytes of the event's data before and after the text."""
+    are the bytes of the event's data before and after the text. The text is appended to `kept`, as
+    a JSON text without quotes."""
 
-    def __init__(self, prefix: bytes, suffix: bytes) -> None:
+    def __init__(self, prefix: bytes, suffix: bytes, kept: bytearray) -> None:
         self._lead = b"\r\ndata: " + prefix
         self._trail = suffix + b"\n\n\r\n"
         # what stands before the text of a chunk, by the length of the chunk
         self._heads: dict[int, bytes] = {}
+        self._keep = kept.extend
 
     def count(self, data: bytes) -> int:
         """Return the number of chunks in `data` if each contains nothing but one more piece of
-        text. Return 0 if `data` contains anything else."""
+        text, and keep these pieces. Return 0 if `data` contains anything else."""
         head, trail = self._heads.get(len(data)), self._trail
         # Nearly always: one chunk of a length that was seen before, so its size is right.
         # `_is_chunk` is slower.
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
             if text and not text.translate(None, PLAIN):
+                self._keep(text)
                 return 1
         chunks = data.split(trail)
-        if chunks.pop() or not all(self._is_chunk(chunk + trail) for chunk in chunks):
+        if chunks.pop():
             return 0
-        return len(chunks)
+        texts = [self._text(chunk + trail) for chunk in chunks]
+        if not all(texts):
+            return 0
+        self._keep(b"".join(texts))
+        return len(texts)
 
-    def _is_chunk(self, data: bytes) -> bool:
-        """Return whether `data`, which ends as a chunk does, is one chunk with this prefix and
-        suffix. If it is, keep what stands before its text."""
+    def _text(self, data: bytes) -> bytes:
+        """Return the text in `data`, which ends as a chunk does, if it is one chunk with this
+        prefix and suffix; b"" if it is not. If it is, remember what stands before its text."""
         head = self._heads.get(len(data))
         if head is None or not data.startswith(head):
             line_end = data.find(b"\r\n", 0, 9)
@@ -48,6 +55,7 @@ class TextChunk:
                 not head.endswith(self._lead)
                 or chunk_size(data[:line_end]) != len(data) - line_end - 4
             ):
-                return False
+                return b""
             self._heads[len(data)] = head
-        return is_json_text(data[len(head) : len(data) - len(self._trail)])
+        text = data[len(head) : len(data) - len(self._trail)]
+        return text if is_json_text(text) else b""

@@ -33,30 +33,15 @@ CLIENT = PythonProgram(
     "load client",
     (
         "bench.older_python",
-        *(f"model.{name}" for name in ("flags", "model_shape", "plan", "bench")),
-        *(
-            f"bench.{name}"
-            for name in ("records", "client_cpu", "time_limits", "schedule", "steady_window")
-        ),
-        *(
-            "bench.steadiness",
-            "bench.result_validity",
-            "model.distribution",
-            "bench.time_doubt",
-            "bench.summary",
-            "model.json_records",
-        ),
-        *(
-            "bench.client_report",
-            "model.findings",
-            "model.untrusted_text",
-            "model.errors",
-            "bench.connection",
-        ),
-        *(
-            f"bench.{name}"
-            for name in ("http1", "reply", "sse", "text_chunk", "exchange", "poller", "read_pause")
-        ),
+        *(f"model.{name}" for name in ("flags", "model_shape", "plan")),
+        *(f"model.{name}" for name in ("untrusted_text", "answer_text", "bench")),
+        *(f"bench.{name}" for name in ("records", "client_cpu", "time_limits", "schedule")),
+        *(f"bench.{name}" for name in ("steady_window", "steadiness", "result_validity")),
+        *("model.distribution", "bench.time_doubt", "bench.summary"),
+        *("model.json_records", "bench.client_report"),
+        *("model.findings", "model.errors", "bench.connection"),
+        *(f"bench.{name}" for name in ("http1", "kept_text", "reply", "sse", "text_chunk")),
+        *(f"bench.{name}" for name in ("answer_sample", "exchange", "poller", "read_pause")),
         *(f"bench.{name}" for name in ("load_share", "workload", "client", "client_process")),
         *("model.api_key", "bench.own_command_watcher", "bench.several_processes", "bench.tls"),
         *("bench.worker", "bench.host_client"),

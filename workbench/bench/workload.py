@@ -113,6 +113,12 @@ class Workload:
         words = self._text(random.Random(f"{spec.seed}/{own}"), self.words)
         return f"[{mark}] {_TASK}{' '.join(words)}"
 
+    def prompt_identity(self, index: int) -> str:
+        """Return a text that is equal for two requests whose prompts differ only in their mark."""
+        if self._own:
+            return f"{index % len(self._own)}"
+        return "" if self.spec.shared_prefix else f"{index}"
+
     def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
         """Return the prompt of request `index` as part of its JSON body: {"prompt": text},
         {"input": text} or {"messages": [...]}."""

@@ -18,12 +18,14 @@ What a random or tiny model must not be blamed for, `judge` cannot know: the cal
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from workbench.model.answer_text import (
     Answer,
+    PlaceOutcome,
+    ProbeOutcome,
     characters_per_token,
     equal_answers,
     excerpt,
@@ -74,14 +76,9 @@ _FILLER = (
 _CHARACTERS_PER_TOKEN = 4.5  # of the filler; only the length of the long prompt depends on it
 
 _LEAST_ANSWERS = 2  # one odd answer may be chance
-_BROKEN_SHARE = (
-    0.2  # of the answers in one place; broken kernels often break only a part of a batch
-)
 _MOST = 0.5
-_USAGE_FACTOR, _USAGE_SLACK = (
-    1.35,
-    12,
-)  # hidden marks and tags of chat templates cost a few tokens each
+# Hidden marks and tags of chat templates cost a few tokens each.
+_USAGE_FACTOR, _USAGE_SLACK = 1.35, 12
 _USAGE_LEAST = 24  # tokens of an answer whose usage is judged
 _MOST_CHARACTERS_PER_TOKEN, _LEAST_CHARACTERS_PER_TOKEN = 12.0, 0.4
 _RELIABLE_LENGTH = 8_192  # tokens; beyond it, healthy models too forget what stood in front
@@ -229,33 +226,6 @@ class Probed:
         if self.answer.empty:
             return "has no text"
         return features(self.answer.all_text).defect
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceOutcome:
-    """The answers in one place: how many there are, how many of them are broken or contain their
-    code word, and what is wrong with one of the broken ones."""
-
-    answers: int
-    broken: int
-    remembered: int
-    defect: str = ""
-    excerpt: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether enough answers are broken to blame the place."""
-        return self.broken >= max(min(_LEAST_ANSWERS, self.answers), _BROKEN_SHARE * self.answers)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeOutcome:
-    """What a probe found, as it is stored. `places` is by Place; `skipped` says why a part of the
-    probe is missing."""
-
-    places: Mapping[str, PlaceOutcome] = field(default_factory=dict)
-    characters_per_token: float | None = None
-    skipped: str = ""
 
 
 def outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:

@@ -34,6 +34,9 @@ _LOOP_REPEATS = 4
 _ODD_SHARE = 0.1
 _COMMON_SHARE = 0.8
 _LEAST_WORDS = 12
+_LEAST_BROKEN = 2  # answers; one odd answer may be chance
+# Of the answers in one place: broken kernels often break only a part of a batch.
+_BROKEN_SHARE = 0.2
 _SYMBOL_SHARE = 0.4
 # Punctuation without spaces is no sentence, and no common code.
 _MARKS_SHARE, _SPACES_SHARE = 0.25, 0.03
@@ -310,6 +313,54 @@ class SetFeatures:
         return count / self.looked_at if self.looked_at else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceOutcome:
+    """The answers in one place: how many there are, how many of them are broken or contain their
+    code word, and what is wrong with one of the broken ones."""
+
+    answers: int
+    broken: int
+    remembered: int
+    defect: str = ""
+    excerpt: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether enough answers are broken to blame the place."""
+        return self.broken >= max(min(_LEAST_BROKEN, self.answers), _BROKEN_SHARE * self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOutcome:
+    """What a probe found, as it is stored. `places` is by Place; `skipped` says why a part of the
+    probe is missing."""
+
+    places: Mapping[str, PlaceOutcome] = field(default_factory=dict)
+    characters_per_token: float | None = None
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFinding:
+    """One statement about the text of a result. With `level` "error" the result is invalid; "warn"
+    and "info" are a mark and a note. `excerpt` is a part of the text."""
+
+    level: str
+    code: str
+    text: str
+    excerpt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextReport:
+    """All that is stored of the text of a benchmark: the features of its answers, the outcome of
+    the probe, and what follows from both."""
+
+    load: SetFeatures = SetFeatures()
+    probe: ProbeOutcome | None = None
+    findings: tuple[TextFinding, ...] = ()
+
+
 def set_features(
     answers: Sequence[Answer],
     finish_reasons: Mapping[str, int] | None = None,
@@ -404,7 +455,7 @@ def excerpt(answer: Answer) -> str:
 def _excerpts(answers: Sequence[Answer]) -> tuple[str, ...]:
     """Return excerpts of the first, the middle and the last answer."""
     chosen = dict.fromkeys((0, len(answers) // 2, len(answers) - 1))
-    return tuple(excerpt(answers[place]) for place in chosen)
+    return tuple(dict.fromkeys(excerpt(answers[place]) for place in chosen))
 
 
 def _answer_characters(answer: Answer) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.model.answer_text import TextReport
 from workbench.model.plan import ModelFacts
 
 # /v1/chat/completions, /v1/completions, /v1/embeddings
@@ -202,6 +203,7 @@ class BenchSummary:
     # Parts of a distribution that an imported file does not contain completely: "ttft_ms" ->
     # {"mean": 210, "p99": 890}
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    text: TextReport | None = None  # what the answers said; None: nobody looked
 
     def latency(self, name: str, part: str) -> float | None:
         """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms",

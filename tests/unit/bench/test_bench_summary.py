@@ -150,6 +150,7 @@ def test_every_missing_value_has_a_reason_and_json_keeps_all(values: list[Reques
         "net_tok_per_joule",
         "energy_per_request_j",
         "engine",
+        "text",
     }
     of_a_rate = {"queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"}
     of_embeddings = {"prompt_tok_s"}

@@ -1,0 +1,48 @@
+"""A sample of the answers of a run, evenly spread over it, for the examination of their text."""
+
+from __future__ import annotations
+
+from workbench.bench.records import RequestRecord
+from workbench.bench.reply import Reply
+from workbench.model.answer_text import Answer
+
+ANSWERS = 96  # of a run; their features take about 20 ms, after the last answer
+
+
+class AnswerSample:
+    """Keeps at most `limit` of the answers that it gets, evenly spread over them."""
+
+    def __init__(self, limit: int = ANSWERS) -> None:
+        self.seen = 0
+        self._limit, self._step = max(2, limit), 1
+        self._kept: list[tuple[RequestRecord, Reply, str]] = []
+
+    def add(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
+        """Note the answer to a request. `prompt` identifies its prompt (`Answer.prompt`)."""
+        if self.seen % self._step == 0:
+            self._kept.append((record, reply, prompt))
+            if len(self._kept) > self._limit:
+                del self._kept[1::2]
+                self._step *= 2
+        self.seen += 1
+
+    def answers(self) -> tuple[Answer, ...]:
+        """Return the sampled answers in the order in which they came."""
+        return tuple(_answer(*one) for one in self._kept)
+
+
+def _answer(record: RequestRecord, reply: Reply, prompt: str) -> Answer:
+    text, end, characters = reply.text.parts()
+    reasoning, reasoning_end, reasoning_characters = reply.reasoning.parts()
+    return Answer(
+        text=text,
+        reasoning=reasoning,
+        end=end or ("" if text else reasoning_end),
+        characters=characters,
+        reasoning_characters=reasoning_characters,
+        output_tokens=record.output_tokens,
+        prompt_tokens=record.prompt_tokens,
+        finish_reason=record.finish_reason,
+        model=reply.model if isinstance(reply.model, str) else None,
+        prompt=prompt,
+    )

@@ -207,8 +207,8 @@ class Reply:
 
     def _keep(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
         """Keep the text of an event that was parsed as JSON."""
-        texts = (delta.get(key) for key in ("content", "text", "refusal"))
-        text = next(filter(None, texts), None) or choice.get("text")
+        text = delta.get("content") or delta.get("text") or delta.get("refusal")
+        text = text or choice.get("text")
         if isinstance(text, str):
             self.text.add(text)
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")

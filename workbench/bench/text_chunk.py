@@ -22,7 +22,7 @@ class TextChunk:
         self._trail = suffix + b"\n\n\r\n"
         # what stands before the text of a chunk, by the length of the chunk
         self._heads: dict[int, bytes] = {}
-        self._keep = kept.extend
+        self._kept = kept
 
     def count(self, data: bytes) -> int:
         """Return the number of chunks in `data` if each contains nothing but one more piece of
@@ -33,7 +33,8 @@ class TextChunk:
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
             if text and not text.translate(None, PLAIN):
-                self._keep(text)
+                kept = self._kept
+                kept += text
                 return 1
         chunks = data.split(trail)
         if chunks.pop():
@@ -41,7 +42,7 @@ class TextChunk:
         texts = [self._text(chunk + trail) for chunk in chunks]
         if not all(texts):
             return 0
-        self._keep(b"".join(texts))
+        self._kept += b"".join(texts)
         return len(texts)
 
     def _text(self, data: bytes) -> bytes:

@@ -47,8 +47,8 @@ class Exchange:
         self._plain: bytearray | None = None  # body of an answer that is not an event stream
         # for a body that is compressed although that was not requested
         self._decode: Decode | None = None
-        # in the chunks that `_text_chunk` matches
         self.between_events = True  # the bytes so far end with an event
+        # in the chunks that `_text_chunk` matches
         self._around_text: tuple[bytes, bytes, bytearray] | None = None
         self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
 

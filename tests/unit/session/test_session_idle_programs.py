@@ -13,7 +13,7 @@ from workbench.hosts.local import LocalHost
 from workbench.session.engine_live import EngineLive
 from workbench.session.session import Session
 
-LOOKS = 3
+QUIET_LOOKS, MOST_LOOKS = 4, 40
 
 
 @pytest.fixture
@@ -45,20 +45,24 @@ def test_looking_for_what_others_do_starts_no_program(
         session = Session.of_host(None)
         await session.open()
         live = EngineLive(session.core, session.servers, session.timeline)
-        await session._look_elsewhere()
-        await live._read_once()
         monkeypatch.setattr(LocalHost, "_spawn", counted)
-        for _ in range(LOOKS):
+        quiet = 0
+        # Opening the session starts programs in the background, which may still run.
+        for _ in range(MOST_LOOKS):
+            started.clear()
             await session._look_elsewhere()
             live._looked_s = float("-inf")
             await live._read_once()
+            quiet = 0 if [argv for argv in started if not of_telemetry(argv)] else quiet + 1
+            if quiet == QUIET_LOOKS:
+                break
+        assert quiet == QUIET_LOOKS, started
         monkeypatch.undo()
         await session.close()
 
     asyncio.run(scenario())
-    # The telemetry of a machine without a GPU tries again after a while.
-    assert [argv for argv in started if not of_telemetry(argv)] == []
 
 
 def of_telemetry(argv: Sequence[str]) -> bool:
+    """Return whether a program reads the GPUs. Without a GPU, that is tried again and again."""
     return argv[0] == "nvidia-smi" or "telemetry agent" in " ".join(argv)

@@ -357,7 +357,7 @@ def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
     path.parent.mkdir(parents=True)
     for text, said in (
         ('{"version": 1, "entr', "is incomplete"),
-        ('{"version": 9}', "made by a newer Workbench"),
+        ('{"version": 9}', "written by a newer Workbench"),
     ):
         path.write_text(text)
         for words in (("set", "--power-limit", "400", "--yes"), ("revert",), ("journal",)):

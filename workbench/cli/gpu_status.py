@@ -15,6 +15,7 @@ from workbench.cli.gpu_text import change_text, guard_lines, other_changes_lines
 from workbench.cli.open_session import connected, gpus_read
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
+from workbench.model.counts import count_of
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, GpuState, clocks_text
 from workbench.model.settings import HOST, label_of, place_of, stored_text
@@ -98,6 +99,7 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         yield f"{node}GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}"
         yield "  " + "  ".join(_reading(gpu, *each) for each in _READINGS)
         if gpu["state"] == GpuState.LIVE:
+            yield from _instance_lines(gpu)
             yield from _lockable_lines(gpu)
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
@@ -115,6 +117,23 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
+
+
+def _instance_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line about MIG and one for each instance, if the GPU is divided with MIG."""
+    if not gpu.get("mig"):
+        return
+    yield f"  MIG is on: {count_of(len(gpu['instances']), 'instance')}, each a GPU of its own for CUDA"
+    for one in gpu["instances"]:
+        used = gpu["instance_used_bytes"].get(one["uuid"])
+        yield (
+            f"    {one['index']} {one['profile']}  {_gib(used)} of {_gib(one['memory_total_bytes'])}"
+            f" GiB  {one['uuid']}"
+        )
+
+
+def _gib(size_bytes: float | None) -> str:
+    return "n/a" if size_bytes is None else f"{size_bytes / 2**30:.1f}"
 
 
 def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:

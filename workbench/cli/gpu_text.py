@@ -173,7 +173,10 @@ def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[s
     line is yielded."""
     if view is None:
         return
-    if view.running:
+    if view.running and not view.guarding:
+        yield f"guard: process {view.pid} does NOT GUARD the settings: {view.problem}"
+        yield f"  its log is {view.log}"
+    elif view.running:
         yield f"guard: process {view.pid} guards the settings; its log is {view.log}"
         if view.trial_left_s is not None:
             yield (
@@ -193,7 +196,7 @@ def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[s
             yield f"  {uuid}: settings that heat the GPU are reverted at {limit:g} °C"
     if view.note:
         yield f"  {view.note}"
-    if view.problem:
+    if view.problem and (view.guarding or not view.running):
         yield f"  ! {view.problem}" if view.running else f"guard: NOT RUNNING: {view.problem}"
     if last_action and view.did and view.did_unix_s:
         yield f"guard: {time_text(view.did_unix_s)} {view.did}"

@@ -153,6 +153,19 @@ def virtualization(seen: Examination) -> Iterator[Finding]:
         )
 
 
+def mig(seen: Examination) -> Iterator[Finding]:
+    """Report a GPU that is divided with MIG: how, and how a server gets an instance."""
+    for gpu in seen.gpus:
+        if not gpu.mig:
+            continue
+        text = f"GPU {gpu.index} is divided: {gpu.mig_text}; the driver reports no utilization then"
+        fix = "name an instance in CUDA_VISIBLE_DEVICES; without it, CUDA uses the first one"
+        evidence = ", ".join(instance.uuid for instance in gpu.instances) or "no instance"
+        if not gpu.instances:
+            fix = "create an instance (`nvidia-smi mig -cgi … -C`), or switch MIG off"
+        yield Finding(Level.INFO, "gpu.mig", text, fix=fix, evidence=evidence)
+
+
 def persistence(seen: Examination) -> Iterator[Finding]:
     off = [str(s.index) for _, s in seen.pairs if s.persistence is False]
     if off:
@@ -258,4 +271,4 @@ def _named(process: GpuProcess) -> str:
     return f"process {process.pid} ({name})"
 
 
-CHECKS = (driver, driver_version, lost, virtualization, persistence, link, held_memory)
+CHECKS = (driver, driver_version, lost, virtualization, mig, persistence, link, held_memory)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from workbench.engines import registry
 from workbench.engines.kv_size import BATCHED_TOKENS, sequence_bytes
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import Situation, visible_gpus
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
@@ -74,7 +74,8 @@ def fit(
     `free_bytes`, the memory that is free on each GPU now.
     """
     engine = registry.get(plan.engine)
-    here = Situation(plan, engine.catalog(plan.engine_version), engine, tuple(gpus))
+    gpus = visible_gpus(plan, gpus)
+    here = Situation(plan, engine.catalog(plan.engine_version), engine, gpus)
     facts = plan.model_facts
     if facts is None or facts.weight_bytes is None:
         return (facts and facts.missing) or "the size of the weights is unknown"

@@ -4,6 +4,7 @@ GPUs."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.engines.base import Engine
@@ -11,6 +12,22 @@ from workbench.engines.flag_values import human_int
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
+
+
+def visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ...]:
+    """Return the host's GPUs as CUDA shows them to the plan's server. A GPU that is divided with MIG
+    is not shown itself. In its place stand the instances that CUDA_VISIBLE_DEVICES names, or the
+    first one if it names none."""
+    if not any(gpu.instances for gpu in gpus):
+        return tuple(gpus)
+    listed = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), "")
+    names = [name.strip() for name in listed.split(",") if name.strip().startswith("MIG-")]
+    parts = [(gpu, instance) for gpu in gpus for instance in gpu.instances]
+    if names:
+        return tuple(
+            gpu.as_visible(one) for name in names for gpu, one in parts if one.uuid.startswith(name)
+        )
+    return tuple(gpu.as_visible(gpu.instances[0]) if gpu.instances else gpu for gpu in gpus)
 
 
 @dataclass(frozen=True, slots=True)

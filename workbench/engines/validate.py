@@ -28,7 +28,7 @@ from workbench.engines.flag_values import (
     type_problem,
     word,
 )
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import Situation, visible_gpus
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import cross_checks
 from workbench.model.errors import InputError
@@ -49,7 +49,8 @@ def validate(
     """Return the findings about a plan that has not been started, most severe first.
     `installed_version` is None if it is unknown. `job` names the scheduler's job that has allocated
     the host's GPUs, such as "PBS 1234"; None without a job."""
-    here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version, job)
+    shown = visible_gpus(plan, gpus)
+    here = Situation(plan, catalog, registry.get(plan.engine), shown, installed_version, job)
     found: list[Finding] = [*_of_plan(here)]
     ranks = [node for node in plan.nodes if not node.role]  # Ray has options of its own
     settings = (

@@ -8,8 +8,9 @@ and shares are in percent (0..100).
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 FEW_CLOCKS = 8  # so many are listed one by one
@@ -80,6 +81,17 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A part of a GPU that is divided with MIG. For CUDA it is a GPU of its own, with its own
+    memory."""
+
+    index: int  # on its GPU
+    uuid: str  # "MIG-…", as CUDA_VISIBLE_DEVICES names it
+    profile: str  # "1g.10gb"
+    memory_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuInfo:
     """Properties of a GPU that rarely change, such as its name and its limits. The telemetry agent
     on the host sends them when it starts and when they have changed."""
@@ -109,6 +121,29 @@ class GpuInfo:
     ecc: bool | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     node: str = ""  # of a cluster, whose GPUs are numbered through; "" on a single host
+    mig: bool | None = None  # whether MIG is on; None if the GPU has no MIG
+    instances: tuple[MigInstance, ...] = ()  # with MIG on
+
+    @property
+    def mig_text(self) -> str:
+        """How the GPU is divided with MIG, such as "MIG 7x 1g.10gb"; "" without MIG."""
+        if not self.mig:
+            return ""
+        counts = Counter(instance.profile for instance in self.instances)
+        parts = [f"{count}x {profile}" for profile, count in counts.items()]
+        return f"MIG {', '.join(parts) or 'without an instance'}"
+
+    def as_visible(self, instance: MigInstance) -> GpuInfo:
+        """Return an instance of this GPU as CUDA shows it: as a GPU with the instance's memory."""
+        return replace(
+            self,
+            uuid=instance.uuid,
+            name=f"{self.name} MIG {instance.profile}",
+            memory_total_bytes=instance.memory_total_bytes,
+            memory_reserved_bytes=0,
+            mig=False,
+            instances=(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +178,7 @@ class GpuSample:
     persistence: bool | None = None
     processes: tuple[GpuProcess, ...] | None = None  # None: not read yet or not available
     absent: Mapping[str, str] = field(default_factory=dict)
+    instance_used_bytes: Mapping[str, int] = field(default_factory=dict)  # by UUID, with MIG on
 
     @property
     def limit_w(self) -> float | None:

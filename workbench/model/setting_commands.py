@@ -22,6 +22,11 @@ from typing import Any, NamedTuple
 
 from workbench.model import core_values
 
+# Of the journal's file and of the register's. Raise it if the meaning of a field changes: a program
+# does not read a higher number. A new field that older programs may ignore needs no new number,
+# because they keep and pass on what they do not know. Since 2, programs do so.
+JOURNAL_VERSION = 2
+RELOADED = "the driver was reloaded"
 HOST = "host"  # in place of a UUID, as in model/settings.py
 DEFAULT = "default"
 UNKNOWN = "unknown"
@@ -452,19 +457,27 @@ def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
     )
 
 
-def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
+def why_lost(
+    entry: Mapping[str, Any],
+    boot_id: str,
+    energy_j: float | None = None,
+    driver_start: str | None = None,
+) -> str | None:
     """Return why a setting in the journal has no effect any more: "the host was restarted" or "the
     driver was reloaded". None if it may still have its effect.
 
-    `energy_j` is the GPU's energy counter now, None if unknown. A reload of the driver resets the
-    counter to 0. So the driver counts as reloaded if the counter is below half of the value in the
-    journal.
+    `driver_start` is the number of the driver's present load (`Journal.driver_start`), None if
+    unknown. If it is unknown now or in the entry, `energy_j` decides: the GPU's energy counter now,
+    None if unknown. A reload of the driver resets the counter to 0. So the driver counts as
+    reloaded if the counter is below half of the value in the journal.
     """
     if entry["boot_id"] != boot_id:
         return "the host was restarted"
-    then = entry.get("energy_j")
-    if then is not None and energy_j is not None and energy_j < then / 2:
-        return "the driver was reloaded"
+    start, then_j = entry.get("driver_start"), entry.get("energy_j")
+    if start is not None and driver_start is not None:
+        return None if start == driver_start else RELOADED
+    if then_j is not None and energy_j is not None and energy_j < then_j / 2:
+        return RELOADED
     return None
 
 

@@ -132,6 +132,9 @@ class GuardView:
     log: str | None = None  # path on the host
     note: str | None = None  # the settings that the guard keeps on a GPU that is too hot, and why
     problem: str | None = None
+    # False if the running process guards nothing of this Workbench: it is stopped, fails in each
+    # round, or is of an earlier version
+    guarding: bool = True
 
 
 @dataclass(frozen=True, slots=True)

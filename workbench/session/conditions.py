@@ -74,9 +74,7 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
     visible = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), None)
     if visible is not None:
         names = [part.strip() for part in visible.split(",")]
-        return (
-            tuple(i.index for i in infos if str(i.index) in names or i.uuid in names) or everything
-        )
+        return tuple(i.index for i in infos if _names(i) & {*names}) or everything
     engine = engines.find(plan.engine)
     if engine is not None and engine.uses_all_gpus:
         return everything
@@ -87,6 +85,11 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
             value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
         )
     return everything[: -(-count // nodes)]
+
+
+def _names(info: GpuInfo) -> set[str]:
+    """Return the names by which CUDA_VISIBLE_DEVICES can choose a GPU, or a part of it."""
+    return {str(info.index), info.uuid, *(instance.uuid for instance in info.instances)}
 
 
 def settings_of(

@@ -17,6 +17,7 @@ from workbench.gpu.settings.alterations import (
     forget_lost,
     locks_on,
 )
+from workbench.gpu.settings.cut_changes import cut_off, settle
 from workbench.gpu.settings.proof_files import kept_findings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.errors import WorkbenchError
@@ -44,6 +45,7 @@ class GpuAlterations:
         self._core = core
         # the host's directory in which Workbenches register their work
         self.register_dir: str | None = None
+        self.never_sent = False  # this session began a change and lost the link before its command
         self.read_monotonic_s = 0.0  # time of the last `read`
         # by all Workbenches of the host, at that time
         self.lock_changes: frozenset[LockChange] = frozenset()
@@ -61,6 +63,9 @@ class GpuAlterations:
         """Read the altered settings, and who altered them, from the journal into the session's
         state. Notify the user of settings that a restart of the host or of the driver has reset."""
         state, records = await self._journal()
+        if cut_off(records) and not self._is_changing:
+            await self._settle()
+            state, records = await self._journal()
         self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.why_lost is None)
         changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
@@ -84,6 +89,18 @@ class GpuAlterations:
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.why_lost is not None]:
             await self._report_gone(gone)
+
+    @property
+    def _is_changing(self) -> bool:
+        return any("GPU settings" in work for work in self._core.state.busy)
+
+    async def _settle(self) -> None:
+        """Find out what became of changes that were cut off, and tell the user."""
+        with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
+            for one in await settle(self._core.host, never_sent=self.never_sent):
+                self._core.notify(Level.WARN, f"{self._core.host.name}: {one.text}")
+                self._core.record("# a change of GPU settings was cut off", one.text)
+            self.never_sent = False
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
@@ -112,7 +129,7 @@ class GpuAlterations:
             Level.INFO, f"these GPU settings have been reset, because {gone[0].why_lost}: {what}"
         )
         with suppress(WorkbenchError):
-            await forget_lost(self._core.host, await self._energies_now_j())
+            await forget_lost(self._core.host, gone)
 
     async def _energies_now_j(self) -> dict[str, float]:
         """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show
@@ -132,7 +149,7 @@ class GpuAlterations:
             self._checked = frozenset()
             self._core.update(drift=())
             return
-        if any("GPU settings" in work for work in state.busy):
+        if self._is_changing:
             self._checked = frozenset()
             return
         found = drifts(state.alterations, state.others, telemetry)

@@ -127,10 +127,11 @@ class GpuGuard:
 
         async def guard() -> GuardView:
             view = await client.start(self._core.host, terms, **self.options)
-            if trial_s is not None and not view.running:
+            if trial_s is not None and not (view.running and view.guarding):
+                why = view.problem or "the guard did not start"
+                who = f"the guard (process {view.pid}) does not guard it: " if view.running else ""
                 raise SettingsError(
-                    f"{view.problem or 'the guard did not start'}, and a trial needs a guard that "
-                    "reverts its settings",
+                    f"{who}{why}; a trial needs a guard that reverts its settings",
                     next_step="change the setting without --trial",
                 )
             self._core.update(guard=view)
@@ -142,6 +143,9 @@ class GpuGuard:
             return await apply(
                 self._core.host, commands, rights=rights, guard=guard, watch=terms.watch
             )
+        except WorkbenchError:  # raised only before the first command
+            self._alterations.never_sent = True
+            raise
         finally:
             self._applying = False
             self._nudged.set()
@@ -173,6 +177,9 @@ class GpuGuard:
                     self._applying or owner in seen.owners or await self._replace_lost(host, seen)
                 )
                 await self._take(seen)
+                expects = self._ours and seen.view.guarding and seen.view.heartbeat_s is not None
+                deadline = time.time() + heartbeat_s if expects else None
+                self._core.update(guard_deadline_unix_s=deadline)
         except WorkbenchError:  # the link is lost, which `state.host` shows
             return
 
@@ -201,8 +208,9 @@ class GpuGuard:
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
     async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
-        """Start a new guard if the guard of this session's GPU settings was killed. Return whether
-        a new guard was needed, even if it could not be started."""
+        """Start a new guard if the guard of this session's GPU settings was killed, or if the link
+        was lost before it could start. Return whether a new guard was needed, even if it could not
+        be started."""
         if not self._ours or seen.view.running:
             return False
         await self._alterations.read()
@@ -214,11 +222,9 @@ class GpuGuard:
             view = await client.start(host, terms, **self.options)
         if view.running:
             self._start_problem = None
-            text = (
-                f"{host.name}: the guard of the GPU settings was killed; a new guard watches "
-                "over them now"
-            )
-            self._core.notify(Level.WARN, text)
+            lost = "was killed" if seen.view.problem else "was not started"
+            text = f"the guard of the GPU settings {lost}; a new guard watches over them now"
+            self._core.notify(Level.WARN, f"{host.name}: {text}")
         elif view.problem != self._start_problem:
             self._start_problem = view.problem
             self._core.notify(

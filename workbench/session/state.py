@@ -193,6 +193,9 @@ class SessionState:
     # settings of the loaded preset that are not in force, what its server lacks
     unapplied: tuple[str, ...] = ()
     guard: GuardView | None = None  # of this host; None: not read yet, or never started
+    # when the guard reverts this session's settings if no further heartbeat arrives, by this
+    # machine's clock; None if it waits for none
+    guard_deadline_unix_s: float | None = None
     presets: tuple[PresetEntry, ...] = ()
     presets_read: bool = False  # whether the library was read
     plan: PlanView | None = None

@@ -23,6 +23,7 @@ NOT_FOUND, INSUFFICIENT_SIZE, GPU_IS_LOST, DEPRECATED, UNKNOWN = 6, 7, 15, 26, 9
 CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEM, CLOCK_VIDEO = range(4)
 DOUBLE, UNSIGNED_INT, UNSIGNED_LONG_LONG = 0, 1, 3
 MIB = 1 << 20
+INSTANCE_BITS = 16  # of a handle: those of the GPU; above them, those of a MIG instance
 
 
 class NvmlRefusal(Exception):
@@ -90,12 +91,21 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
         _milli(p.gpu.power_max_w),
     ),
     "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_milli(r.energy_j),),
+    "nvmlDeviceGetMigMode": lambda p, r: (1, 1) if p.mig else (None,),
+    "nvmlDeviceGetMaxMigDeviceCount": lambda p, r: (7 if p.mig else 0,),
     "nvmlDeviceGetFanSpeed": lambda p, r: (_fan_pct(p, r),),
     "nvmlDeviceGetCurrPcieLinkGeneration": lambda p, r: (
         1 if r.point.pstate >= 8 else p.gpu.pcie_gen,
     ),
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda p, r: (p.gpu.pcie_gen,),
     "nvmlDeviceGetCurrPcieLinkWidth": lambda p, r: (p.pcie_width or p.gpu.pcie_width,),
+}
+# Functions for which the handle of a MIG instance is a GPU of its own.
+_OF_INSTANCE: dict[str, Callable[[HostProfile, int, int], tuple[Any, ...]]] = {
+    "nvmlDeviceGetUUID": lambda p, i, n: (p.instance_uuid(i, n).encode(),),
+    "nvmlDeviceGetName": lambda p, i, n: (f"{p.gpu.name} MIG {(p.mig or '?')[0]}".encode(),),
+    "nvmlDeviceGetGpuInstanceId": lambda p, i, n: (n + 7,),
+    "nvmlDeviceGetComputeInstanceId": lambda p, i, n: (0,),
 }
 _SAME_AS = {
     "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
@@ -128,6 +138,22 @@ class SimulatedNvml:
         """Return the Python function that implements the NVML function `name`. None if the
         simulated library lacks it."""
         name = _SAME_AS.get(name, name)
+        whole = self._body_of_gpu(name)
+        of_instance = _OF_INSTANCE.get(name)
+        if whole is None or of_instance is None:
+            return whole
+
+        def either(handle: Any, *results: Any) -> None:
+            number = self._instance(handle)
+            if number is None:
+                whole(handle, *results)
+            else:
+                _put_all(results, of_instance(self._state.profile, *number))
+
+        return either
+
+    def _body_of_gpu(self, name: str) -> Callable[..., None] | None:
+        """Return the Python function that implements the NVML function `name` for a whole GPU."""
         if name in _SYSTEM:
             return lambda *results: _put_all(results, _SYSTEM[name](self._state.profile))
         if name in _DEVICE:
@@ -157,7 +183,16 @@ class SimulatedNvml:
 
         return call
 
+    def _instance(self, handle: Any) -> tuple[int, int] | None:
+        """Return (GPU, number) of the MIG instance to which `handle` belongs; None if it belongs to
+        a whole GPU."""
+        value = ctypes.c_size_t.from_buffer(handle).value
+        number = value >> INSTANCE_BITS
+        return ((value & ~(-1 << INSTANCE_BITS)) - 1, number - 1) if number else None
+
     def _index(self, handle: Any) -> int:
+        if self._instance(handle) is not None:
+            raise NvmlRefusal(NOT_SUPPORTED)
         index = ctypes.c_size_t.from_buffer(handle).value - 1
         if not 0 <= index < self._state.profile.count:
             raise NvmlRefusal(INVALID_ARGUMENT)
@@ -198,6 +233,13 @@ class SimulatedNvml:
         if text not in self._uuids:
             raise NvmlRefusal(NOT_FOUND)
         self._give(out, self._uuids.index(text))
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, number: Any, out: Any) -> None:
+        index, mig = self._index(handle), self._state.profile.mig
+        if mig is None or not 0 <= _value(number) < mig[1]:
+            raise NvmlRefusal(NOT_FOUND)
+        value = (index + 1) | (_value(number) + 1) << INSTANCE_BITS
+        ctypes.c_size_t.from_buffer(out._obj).value = value
 
     def _nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: Any, out: Any) -> None:
         text = getattr(bus_id, "value", bus_id)
@@ -277,6 +319,8 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetUtilizationRates(self, handle: Any, out: Any) -> None:
         reading = self._reading(handle)
+        if self._state.profile.mig:
+            raise NvmlRefusal(NOT_SUPPORTED)
         unified = self._state.profile.gpu.unified_memory  # always 0 with unified memory
         out._obj.gpu, out._obj.memory = (
             reading.gpu_util_pct,
@@ -310,6 +354,9 @@ class SimulatedNvml:
     # -- memory, PCIe, processes -------------------------------------------------------------------
 
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> None:
+        if self._instance(handle) is not None:
+            self._instance_memory(out._obj)
+            return
         reading, gpu = self._reading(handle), self._state.profile.gpu
         if gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
@@ -318,7 +365,14 @@ class SimulatedNvml:
         info.used = reading.memory_used_bytes + gpu.reserved_mib * MIB
         info.free = info.total - info.used
 
+    def _instance_memory(self, info: Any) -> None:
+        info.total, info.used = self._state.profile.instance_bytes, 13 * MIB
+        info.free = info.total - info.used
+
     def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, out: Any) -> None:
+        if self._instance(handle) is not None:
+            self._instance_memory(out._obj)
+            return
         reading, gpu = self._reading(handle), self._state.profile.gpu
         if gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)

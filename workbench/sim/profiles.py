@@ -95,6 +95,7 @@ class HostProfile:
     pci_domain: int = 0
     pcie_width: int | None = None  # lanes in use, if fewer than the card has
     container: str | None = None
+    mig: tuple[str, int] | None = None  # profile and number of the instances of each GPU
     # lines of `workbench.doctor.host_values` that stand in for this machine's
     doctor: tuple[str, ...] = ()
 
@@ -103,6 +104,15 @@ class HostProfile:
 
         digest = hashlib.sha256(f"workbench-sim/{self.name}/{index}".encode()).hexdigest()
         return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+
+    def instance_uuid(self, index: int, number: int) -> str:
+        """Return the UUID of the MIG instance `number` of the GPU `index`."""
+        return f"MIG-{self.uuid(index)[4:-2]}{number:02x}"
+
+    @property
+    def instance_bytes(self) -> int:
+        """The memory of a MIG instance: an eighth of the GPU's for a profile of one slice."""
+        return self.gpu.memory_bytes // 8
 
     def bus_id(self, index: int) -> str:
         return f"{self.pci_domain + (index if self.pci_domain else 0):08X}:{self.pci_buses[index]:02X}:00.0"

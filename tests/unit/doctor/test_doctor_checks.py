@@ -193,6 +193,7 @@ FAULTS: tuple[tuple[str, Level, Change], ...] = (
     ("host.main-process", Level.INFO, facts(kind="container", extra={"init": "sleep infinity"})),
     ("host.programs", Level.ERROR, facts(extra={"missing_programs": "setsid stat"})),
     ("host.programs", Level.WARN, facts(extra={"missing_programs": "du"})),
+    ("gpu.mig", Level.INFO, gpu(mig=True)),
     ("gpu.persistence", Level.HINT, sample(persistence=False)),
     ("gpu.link-width", Level.WARN, sample(pcie_width=4)),
     ("gpu.link-slot", Level.HINT, both(gpu(pcie_gen_max=4), sample(pcie_gen=4))),

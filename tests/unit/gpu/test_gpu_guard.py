@@ -250,7 +250,7 @@ def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(
     whole = box.journal.read_text()
     text = {
         "truncated": whole[: len(whole) // 2],
-        "newer": whole.replace('"version": 1', '"version": 7'),
+        "newer": whole.replace('"version": 2', '"version": 7', 1),
         "gone": "",
     }
     if damage == "gone":

@@ -10,6 +10,7 @@ from pathlib import Path
 from workbench.gpu.settings import journal, revert
 from workbench.gpu.settings.current_values import cores_on
 from workbench.hosts.local import LocalHost
+from workbench.model.setting_commands import JOURNAL_VERSION
 from workbench.model.settings import UNKNOWN, ClockRange
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
@@ -52,6 +53,8 @@ def test_the_journal_of_the_previous_version_is_reverted(tmp_path: Path) -> None
         assert (gpu.limit_w, gpu.gpu_lock_mhz, gpu.persistence) == (None, None, False)
         assert (await cores_on(host)).value("governor") == "performance"
         kept = json.loads(path.read_text())
-        assert kept["version"] == 1 and kept["entries"] == [] and len(kept["log"]) == 8
+        assert (
+            kept["version"] == JOURNAL_VERSION and kept["entries"] == [] and len(kept["log"]) == 8
+        )
 
     asyncio.run(work())

@@ -363,3 +363,21 @@ def test_what_is_no_reading_is_a_problem_of_the_host_and_no_defect(line: str) ->
             await read_once(Stranger(), 0.5)
 
     run(scenario())
+
+
+@pytest.mark.slow
+def test_a_pause_of_this_process_is_not_taken_for_silence_of_the_agent(driver: Driver) -> None:
+    async def work() -> None:
+        async with Watched(silent_s=1.0) as watched:
+            await watched.until(lambda reading: reading.gpus)
+            agents, problems = driver.calls("nvmlInitWithFlags"), []
+            time.sleep(2.5)
+            resumed = len(watched.readings)
+            async with asyncio.timeout(15):
+                while len(watched.readings) < resumed + 40:  # longer than the limit
+                    problems.append(watched.source.problem or "")
+                    await asyncio.sleep(0.05)
+            assert not any("gave up" in problem for problem in problems)
+            assert driver.calls("nvmlInitWithFlags") == agents  # no other one was started
+
+    run(work())

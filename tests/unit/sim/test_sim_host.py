@@ -118,7 +118,7 @@ def test_a_machine_without_workbenchs_files_cannot_be_simulated(tmp_path, monkey
 
 
 def test_all_documented_profiles_exist():
-    one = {"rtx-pro-6000": 1, "rtx-pro-6000-passthrough": 1, "gb10": 1}
+    one = {"rtx-pro-6000": 1, "rtx-pro-6000-passthrough": 1, "gb10": 1, "h100-mig": 1}
     several = {"rtx-5060ti-x2": 2, "rtx-5060ti-old-stack": 2, "gb10-x2": 2, "four-pcie": 4}
     counts = {name: p.count for name, p in profiles.PROFILES.items()}
     assert counts == one | several

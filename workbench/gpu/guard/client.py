@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from workbench.gpu.guard.files import GUARD_VERSION
 from workbench.gpu.remote_programs import GUARD
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.journal import Journal, JournalEntry
@@ -27,16 +28,20 @@ from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_records import GuardView
 from workbench.model.settings import HOST, stored
+from workbench.model.untrusted_numbers import decimal
 
 START_S = 30.0
+STALLED_S = 20.0  # a guard completes a round at least every 5 s
+MOST_UPTIME_S = 1e10
 NOTICED_S = 3.0  # time for the guard to read a changed journal
 KEPT = "kept"
 NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 
 # $1: the guard's directory, $2: the owner whose heartbeat to renew, or "". Prints the time, the
-# last reported act, the boot id and the state of the guard's process; a line for each of the newest
-# heartbeats; an empty line; the guard's state. Only regular files are opened, and only their
-# beginning is read: a FIFO would never end.
+# last reported act, the boot id, the state of the guard's process, and the seconds since the boot,
+# now and at the guard's last round; a line for each of the newest heartbeats; an empty line; the
+# guard's state. Only regular files are opened, and only their beginning is read: a FIFO would never
+# end.
 LOOK = r"""
 begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
 cd "$1" 2>/dev/null || exit 3
@@ -51,8 +56,11 @@ pid=$1 start=$2
 case $pid in *[!0-9]*) pid= ;; esac
 stat=; { read -r stat <"/proc/$pid/stat"; } 2>/dev/null
 set -- ${stat##*) }
-set +f
 if [ -n "$pid" ] && [ "${20}" = "$start" ]; then echo "$1"; else echo gone; fi
+read -r up _ </proc/uptime
+set -- $(begin round 40)
+echo "${up:--} ${1:--}"
+set +f
 ls -t beats | head -n 64 | while read -r beat; do stat -c '%Y %n' "beats/$beat"; done 2>/dev/null
 echo
 begin state.json 1000000
@@ -205,7 +213,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     head, _, state = done.out.partition("\n\n")
     if done.returncode == 3 or not state.strip():
         return GuardStatus(GuardView(False))
-    now, told, boot, process, *beats = [*head.split("\n"), "", "", "", ""]
+    now, told, boot, process, rounds, *beats = [*head.split("\n"), "", "", "", "", ""]
     ages = {}
     for line in filter(None, beats):
         at, _, name = line.partition(" ")
@@ -216,7 +224,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
             raise ValueError(
                 "the guard's state contains a number that Workbench cannot have written"
             )
-        seen = _seen(said, int(now or 0), told, boot, process, ages, home)
+        seen = _seen(said, int(now or 0), told, boot, process, ages, home, _round_age_s(rounds))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         seen = GuardStatus(
             GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})")
@@ -242,8 +250,10 @@ def _seen(
     process: str,
     ages: Mapping[str, float],
     home: str,
+    round_age_s: float | None,
 ) -> GuardStatus:
     running, problem, pid = bool(said.get("running")), said.get("problem"), said.get("pid")
+    guarding = True
     if running and said.get("boot_id") != boot:
         running = False  # the settings are gone with the boot as well
     elif running and process in ("gone", "Z", "X"):
@@ -252,11 +262,23 @@ def _seen(
             (f"the guard (process {pid}) was killed: nothing guards the settings"),
         )
     elif running and process in ("T", "t"):
+        guarding = False
+        problem = f"it is stopped: kill -CONT {pid} resumes it"
+    elif running and said.get("version", 1) < GUARD_VERSION:
+        guarding = False
         problem = (
-            f"the guard (process {pid}) is stopped and guards nothing: kill -CONT {pid} resumes it"
+            "it is of an earlier Workbench: it acts by the rules of that version, and only on what "
+            "that version has set; the next change of a setting asks it to make way, and "
+            f"`kill {pid}` ends it"
         )
+    elif running and round_age_s is not None and round_age_s > STALLED_S:
+        guarding = False
+        problem = f"it has completed no round for {round_age_s:.0f} s; its log says why"
     waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
     until = said.get("trials_until_unix_s", {}).values() if running else ()
+    trial_left_s = max(0.0, min(until) - now) if until else None
+    if trial_left_s == 0 and problem:
+        trial_left_s = None  # the trial is over, and `problem` says why its revert failed
     return GuardStatus(
         GuardView(
             running=running,
@@ -264,17 +286,26 @@ def _seen(
             since_unix_s=said.get("since_unix_s") if running else None,
             heartbeat_s=min(waits.values(), default=None),
             heartbeat_age_s=max((ages[owner] for owner in waits if owner in ages), default=None),
-            trial_left_s=max(0.0, min(until) - now) if until else None,
+            trial_left_s=trial_left_s,
             temperature_limits_c=said.get("limits_c", {}),
             did=said.get("did"),
             did_unix_s=said.get("did_unix_s"),
             log=f"{home}/log",
             note=said.get("note") if running else None,
             problem=problem,
+            guarding=running and guarding,
         ),
         told,
         tuple(waits),
     )
+
+
+def _round_age_s(rounds: str) -> float | None:
+    """Return the seconds since the guard's last round. `rounds` is the time since the boot, now and
+    at that round, in seconds. None if the guard has written none, or if they are no times."""
+    now, _, then = rounds.partition(" ")
+    known = [decimal(text, 0, MOST_UPTIME_S) for text in (now, then)]
+    return None if None in known else max(0.0, float(known[0] or 0) - float(known[1] or 0))
 
 
 async def mark_act_seen(host: Host, did_unix_s: float) -> None:

@@ -5,6 +5,7 @@
     guard/lock          locked (flock) by the running guard
     guard/beats/OWNER   touched again and again by a running Workbench, as its heartbeat
     guard/state.json    the guard's state; remains after its end
+    guard/round         when the guard completed its last round, in seconds since the host's boot
     guard/pid           the guard's process id and start time
     guard/log           a line for each thing that the guard did
     guard/leave         process id of a new guard, which asks the running guard to end
@@ -35,8 +36,11 @@ from typing import Any
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.gpu.settings import claims, register
 from workbench.model import setting_commands
+from workbench.model.setting_commands import JOURNAL_VERSION
 
-VERSION = 1  # of journal.json, as journal.py has it
+# Of the guard, in its state. Raise it if the guard's rules or its instructions change: a guard of an
+# earlier version is asked to make way.
+GUARD_VERSION = 2
 LOG_LINES = 200
 LOG_BYTES = 200_000
 MOST_BYTES = 4 << 20  # of the journal and of the state: Workbench writes no larger one
@@ -239,7 +243,7 @@ class Files:
         damaged, or if a newer version of Workbench wrote it."""
         try:
             found = json.loads(read_regular(self.journal, self.at).decode())
-            if not isinstance(found["version"], int) or found["version"] > VERSION:
+            if not isinstance(found["version"], int) or found["version"] > JOURNAL_VERSION:
                 raise UnreadableJournal(
                     f"the journal has format version {found['version']!r}, which this guard cannot "
                     "read"
@@ -383,6 +387,12 @@ class Files:
     def write_state(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard
             self.replace("state.json", json.dumps(state, indent=1), self.home)
+
+    def write_round(self) -> None:
+        """Write down that the guard has completed a round. Without this file nobody could tell a
+        guard that works from one that fails in every round."""
+        with contextlib.suppress(OSError), open(self.open_file("round", os.O_WRONLY), "r+") as file:
+            file.write(f"{time.clock_gettime(time.CLOCK_BOOTTIME):012.1f}\n")
 
     def write_pid(self) -> None:
         with contextlib.suppress(OSError):

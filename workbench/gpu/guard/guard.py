@@ -47,7 +47,13 @@ from workbench.gpu.guard.due_reverts import (
     summed_up,
     target,
 )
-from workbench.gpu.guard.files import Files, UnreadableJournal, owner_id, owner_token
+from workbench.gpu.guard.files import (
+    GUARD_VERSION,
+    Files,
+    UnreadableJournal,
+    owner_id,
+    owner_token,
+)
 from workbench.gpu.guard.privileges import Programs
 from workbench.gpu.guard.temperatures import TemperatureReader
 from workbench.gpu.settings import claims
@@ -60,8 +66,13 @@ PUBLISHED_CHECK_S = 1.0  # interval of the checks that the host's register has t
 BACKOFF_S = (1.0, 60.0)
 ASLEEP_S = 2.0  # after such a pause of its own the guard cannot say that others were silent
 # a trial's owner that still locks the journal this long after its end counts as frozen
+ROUND_S = 5.0  # interval at which a completed round is written down
 APPLYING_S = 10.0
 JUMP_S = 1.0
+UNWATCHED = (
+    "the guard was asked to end, and settings that no heartbeat protects stay on: nothing reverts "
+    "them if a GPU becomes too hot"
+)
 
 
 class Guard:
@@ -97,7 +108,7 @@ class Guard:
         self.since_unix_s = time.time()
         self.written_state: dict[str, Any] = {}
         self.to_end = False
-        self.publish_again_at = 0.0
+        self.publish_again_at = self.write_round_at = 0.0
 
     def request_end(self, *_: object) -> None:
         self.to_end = True
@@ -113,11 +124,17 @@ class Guard:
                 if not self.check_once():
                     return
                 self.write_state()
+                self.write_round()
                 ready()
             except Exception:
                 self.files.log("a defect in the guard: " + traceback.format_exc())
                 time.sleep(BACKOFF_S[0])
             time.sleep(self.tick_s)
+
+    def write_round(self) -> None:
+        if time.monotonic() >= self.write_round_at:
+            self.write_round_at = time.monotonic() + ROUND_S
+            self.files.write_round()
 
     def check_once(self) -> bool:
         """Read the journal, the heartbeats and the temperatures once, and revert what is due.
@@ -146,7 +163,8 @@ class Guard:
         if not due:
             self.forget_failures()
             if self.to_end:
-                self.files.log("ending on SIGTERM")
+                self.files.log("ending on SIGTERM" + (f": {UNWATCHED}" if self.entries else ""))
+                self.failed = UNWATCHED if self.entries else None
                 self.write_state(running=False)
                 return False
         return bool(self.entries) or not self.end()
@@ -381,6 +399,11 @@ class Guard:
         if untold is not None and untold.due.entry == due.entry:
             return untold
         try:
+            gone = setting_commands.why_lost(
+                due.entry, self.files.boot_id, driver_start=programs.driver_start()
+            )
+            if gone is not None:
+                return Result(due, True, gone, claims.DONE)
             back = back_of(due)
             live = programs.current_value(uuid, setting)
             way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
@@ -487,6 +510,7 @@ class Guard:
         }
         state = {
             "running": running,
+            "version": GUARD_VERSION,
             "pid": os.getpid(),
             "boot_id": self.files.boot_id,
             "root": self.programs.root,

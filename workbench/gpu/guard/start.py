@@ -14,11 +14,12 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.gpu.guard.files import Files
+from workbench.gpu.guard.files import GUARD_VERSION, Files
 from workbench.gpu.guard.guard import Guard
 from workbench.gpu.guard.privileges import Programs, Unsafe
 
 READY_S = 10.0
+REFUSED_S = 5.0  # a guard of an earlier version that has not made way by then does not
 
 
 def serve(guard: Guard, answers: int) -> None:
@@ -72,8 +73,8 @@ def detach(guard: Guard) -> dict[str, Any]:
 
 def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
     """Start a guard, or wait until the guard that already runs has read the newest version of the
-    journal. `options` are arguments of `Guard`. Return {"pid": process id of the guard}, or
-    {"error": text}."""
+    journal. A guard of an earlier version is asked to make way; if it does not, it stays. `options`
+    are arguments of `Guard`. Return {"pid": process id of the guard}, or {"error": text}."""
     files.prepare()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
@@ -81,7 +82,11 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
             files.ask_to_leave(False)
             return detach(Guard(files, programs, **options))
         state = files.state()
-        if state.get("unseen") or (programs.root and state.get("root") is False):
+        older = state.get("version", 1) < GUARD_VERSION
+        if older and time.monotonic() > until - READY_S + REFUSED_S:
+            files.ask_to_leave(False)
+            return {"pid": state.get("pid"), "root": state.get("root")}
+        if older or state.get("unseen") or (programs.root and state.get("root") is False):
             files.ask_to_leave(True)
         elif state.get("running") and state.get("journal") == files.stamp():
             return {"pid": state.get("pid"), "root": state.get("root")}

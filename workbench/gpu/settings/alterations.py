@@ -38,12 +38,13 @@ async def alterations(host: Host) -> tuple[Alteration, ...]:
     return tuple(alteration(record) for record in found if record.why_lost is None)
 
 
-async def forget_lost(host: Host, energy_j: Mapping[str, float]) -> None:
-    """Remove from the journal the entries whose settings a restart of the host or the driver has
-    reset, so that each is reported only once. `energy_j` has the GPUs' energy counters in joules by
-    UUID."""
+async def forget_lost(host: Host, gone: Sequence[Record]) -> None:
+    """Remove from the journal the entries in `gone`, whose settings a restart of the host or the
+    driver has reset. So each is reported once, and the next reader comes to no other verdict."""
     async with journals.locked(host) as held:
-        kept = held.journal.without_gone(energy_j)
+        kept = held.journal
+        for record in gone:
+            kept = kept.without_lost(record)
         if kept.entries != held.journal.entries:
             await held.save(kept)
 

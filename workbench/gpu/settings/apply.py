@@ -146,7 +146,7 @@ async def _announce(
         before = {c: _before(c, was, now) for c in commands}
         state = was
         for one in commands:
-            entry = _entry(one, before[one], state, now)
+            entry = replace(_entry(one, before[one], state, now), earlier=_earlier(one, was))
             state = state.put(
                 replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry
             )
@@ -233,6 +233,7 @@ def _entry(
         now=one.value,
         since_unix_s=now.telemetry.unix_s,
         boot_id=state.boot_id,
+        driver_start=None if one.gpu_uuid == HOST else state.driver_start,
         driver=now.telemetry.driver.driver_version,
         who=journals.who(),
         owner=journals.owner_facts(),
@@ -242,6 +243,16 @@ def _entry(
         over=tuple(claims.values_underneath(state.others, key, live, old)),
         origin=by.by if by is not None else "",
     )
+
+
+def _earlier(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
+    """Return the fields that the present journal entry of the command's setting has and the new one
+    will not, so that a change that is cut off can be taken back. None if there is no entry."""
+    entry = was.get(one.gpu_uuid, one.setting)
+    if entry is None or entry.state == "pending":
+        return None if entry is None else entry.earlier
+    kept = entry.as_json()
+    return {name: kept[name] for name in ("now", "state", "watch", "owner", "who", "set_unix_s")}
 
 
 def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
@@ -349,7 +360,7 @@ async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> li
         if as_before and not over and entry.before_known != claims.TOLD:
             state = state.drop(entry.key)
         else:
-            state = state.put(replace(entry, state="applied"))
+            state = state.put(replace(entry, state="applied", earlier=None))
     return await save_last(held, noted(state, "set", outcomes), outcomes)
 
 

@@ -57,6 +57,7 @@ class SettingClaim(NamedTuple):
     changing: bool = False  # the other Workbench is changing this setting at this moment
     pid: Any = None  # process of the other Workbench
     uid: int = -1  # of `by`
+    driver_start: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -114,6 +115,7 @@ def _claim(entry: Entry, by: str, uid: int) -> SettingClaim:
         state=str(entry.get("state", "applied")),
         energy_j=energy_j if is_number(energy_j) else None,
         boot_id=entry["boot_id"],
+        driver_start=entry.get("driver_start"),
         changing=bool(entry.get("changing")),
         pid=entry["owner"].get("pid"),
         uid=uid,
@@ -255,8 +257,10 @@ def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str |
     ours = f"set to {shown(setting, now)} by Workbench"
     if is_lock(setting):
         return f"{ours}, now {by.text}" if by is not None else None
-    if live is None or equal(setting, live, now) or entry.get("state") == "pending":
+    if live is None or equal(setting, live, now):
         return None
+    if entry.get("state") == "pending":
+        return f"a change to {shown(setting, now)} was begun, now {shown(setting, live)}"
     whose = "changed by someone else"
     if by is not None:
         whose = f"set by {by.by} with Workbench at {clock(by.set_unix_s)}"

@@ -36,6 +36,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
+from workbench.model.setting_commands import JOURNAL_VERSION
 from workbench.model.settings import (
     DEFAULT,
     UNKNOWN,
@@ -47,7 +48,6 @@ from workbench.model.settings import (
     value_from,
 )
 
-VERSION = 1
 LOG_LINES = 200
 MOST_BYTES = 4 << 20  # of the file: Workbench writes no larger one
 LEASE_S = 600  # an older lock of another machine's Workbench is broken: no plan takes that long
@@ -65,10 +65,13 @@ __all__ = [
 
 _ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
 
-# $1: journal, $2: number of bytes to read. Prints the boot id first. Exit code 3: no journal; 4:
-# not a file.
+# $1: journal, $2: number of bytes to read. Prints two lines first: the boot id, and the number that
+# sysfs gave to the driver's kernel module when it was loaded ("" if there is none). sysfs numbers
+# its directories in rising order, so a module that is loaded again has another number. Exit code 3:
+# no journal; 4: not a file.
 READ = r"""
 cat /proc/sys/kernel/random/boot_id || echo
+stat -c %i "${WORKBENCH_SIM_SYSFS:-/sys}/module/nvidia" 2>/dev/null || echo
 [ -e "$1" ] || exit 3
 [ -f "$1" ] || exit 4
 head -c "$2" <"$1"
@@ -151,6 +154,10 @@ class JournalEntry:
     set_unix_s: float | None = None  # time of the last change
     over: Sequence[SettingValue] = ()  # the values of others that lay under it then, oldest first
     origin: str = ""
+    driver_start: str | None = None  # which load of the driver's module; None if not known
+    # while "pending": the fields of the entry that this one replaces, None if it replaces none
+    earlier: Mapping[str, Any] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)  # fields of a later version
 
     @property
     def key(self) -> tuple[str, str]:
@@ -174,18 +181,25 @@ class JournalEntry:
     def as_json(self) -> dict[str, Any]:
         """Return the fields of this journal entry as {name: value}, with values that JSON can
         contain. The journal's file and the host's register store them so."""
-        over = [stored(value) for value in self.over]
-        return {**self.facts, "before": stored(self.before), "now": stored(self.now), "over": over}
+        fields_of_entry = {**self.more, **self.facts}
+        del fields_of_entry["more"]
+        values = {"before": stored(self.before), "now": stored(self.now)}
+        return {**fields_of_entry, **values, "over": [stored(value) for value in self.over]}
 
 
 def entry_from(data: Mapping[str, Any]) -> JournalEntry:
     """Return the journal entry with the fields in `data`, a dict that `as_json` returned, possibly
-    in an earlier version of Workbench. Raises TypeError or KeyError if a field is unknown or
-    missing."""
+    in another version of Workbench. Fields that this version does not know become `more`. Raises
+    TypeError or KeyError if a field is missing."""
+    known = {name: value for name, value in data.items() if name in _FIELDS}
     setting = data["setting"]
-    over = tuple(value_from(setting, value) for value in data.get("over") or ())
-    before, now = value_from(setting, data["before"]), value_from(setting, data["now"])
-    return JournalEntry(**{**data, "before": before, "now": now, "over": over})
+    for name in ("before", "now"):
+        known[name] = value_from(setting, data[name])
+    known["over"] = tuple(value_from(setting, value) for value in data.get("over") or ())
+    return JournalEntry(**known, more={k: v for k, v in data.items() if k not in _FIELDS})
+
+
+_FIELDS = frozenset(f.name for f in fields(JournalEntry)) - {"more"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +226,8 @@ class Journal:
     others: tuple[SettingClaim, ...] = ()
     register: Register = field(default_factory=Register)
     recovered: str | None = None
+    driver_start: str | None = None  # which load of the driver's module; None if not known
+    more: Mapping[str, Any] = field(default_factory=dict)  # parts of a later version
 
     def get(self, uuid: str, setting: str) -> JournalEntry | None:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
@@ -247,35 +263,32 @@ class Journal:
     def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
         """Return the journal without the entries whose settings a restart of the host or the driver
         has reset. The log names these entries. `energy_j` has the present energy counters of the
-        GPUs in joules by UUID: a counter below the one in the entry shows that the driver was
-        restarted."""
+        GPUs in joules by UUID: if nothing better is known, a counter below the one in the entry
+        shows that the driver was restarted."""
         kept = self
-        for entry in self.entries:
-            why = self.why_lost(entry, energy_j.get(entry.gpu_uuid))
-            if why:
-                kept = kept.drop(entry.key).note(
-                    f"gone: {why}", gpu_uuid=entry.gpu_uuid, setting=entry.setting
-                )
-        return replace(
-            kept,
-            others=tuple(c for c in self.others if not self._over(c, energy_j.get(c.gpu_uuid))),
-        )
+        for record in self.records(energy_j):
+            if record.why_lost is not None:
+                kept = kept.without_lost(record)
+        others = [c for c in self.others if not self.why_lost(c, energy_j.get(c.gpu_uuid))]
+        return replace(kept, others=tuple(others))
 
-    def _over(self, one: SettingClaim, energy_j: float | None) -> bool:
-        return (
-            setting_commands.why_lost(
-                {"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j
-            )
-            is not None
-        )
+    def without_lost(self, lost: Record) -> Journal:
+        """Return the journal without the entry of `lost`, whose setting a restart has reset. The
+        log names the entry. An entry that has changed since stays."""
+        entry = lost.entry
+        if self.get(*entry.key) != entry:
+            return self
+        what = f"gone: {lost.why_lost}"
+        return self.drop(entry.key).note(what, gpu_uuid=entry.gpu_uuid, setting=entry.setting)
 
-    def why_lost(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
+    def why_lost(
+        self, entry: JournalEntry | SettingClaim, energy_j: float | None = None
+    ) -> str | None:
         """Return why the setting of `entry` no longer applies, for example because the host
         restarted. None if it may still apply. `energy_j` is the present value of the GPU's energy
         counter in joules, which starts again when the driver is reloaded."""
-        return setting_commands.why_lost(
-            {"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j
-        )
+        then = {name: getattr(entry, name) for name in ("boot_id", "energy_j", "driver_start")}
+        return setting_commands.why_lost(then, self.boot_id, energy_j, self.driver_start)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
         """Return each entry of the journal with the state of the process that made it. `energy_j`
@@ -331,7 +344,12 @@ class LockedJournal:
         """Write the journal's file atomically, with fsync, and publish its entries in the host's
         register. If the file cannot be written, the old one stays and FileError is raised."""
         entries = [e.as_json() for e in journal.entries]
-        data = {"version": VERSION, "entries": entries, "log": list(journal.log)}
+        data = {
+            **journal.more,
+            "version": JOURNAL_VERSION,
+            "entries": entries,
+            "log": list(journal.log),
+        }
         await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
         register = await register_on(self.host, root_of(self.path), entries)
         self.journal = replace(journal, register=register, others=register.others)
@@ -361,12 +379,13 @@ async def read(host: Host) -> Journal:
     done, register = await asyncio.gather(
         host.run(sh(READ, path, str(MOST_BYTES + 1))), register_on(host, root_of(path))
     )
-    boot_id, _, text = done.out.partition("\n")
+    boot_id, driver_start, text = [*done.out.split("\n", 2), "", ""][:3]
     boot_id = boot_id.strip()
     if done.returncode not in (0, 3, 4):
         why = f"the journal of GPU settings cannot be read: {done.err.strip()}; nothing was changed"
         raise SettingsError(why, host=host.name)
     known = Journal(boot_id, others=register.others, register=register)
+    known = replace(known, driver_start=driver_start.strip() or None)
     if done.returncode == 3:
         return _recovered(known, "the journal was missing") or known
     try:
@@ -384,20 +403,19 @@ async def read(host: Host) -> Journal:
         if recovered is None:
             raise
         return recovered
-    return replace(found, others=register.others, register=register)
+    return replace(known, entries=found.entries, log=found.log, more=found.more)
 
 
 def _recovered(known: Journal, why: str) -> Journal | None:
     """Return the empty journal `known` with the entries that this Workbench published in the host's
     register. Its log gets a line with `why`, the fault of the journal's file. None if the register
-    has no such entries."""
-    own = known.register.own
-    if not own:
+    has no such entries. Raises SettingsError if a newer version of Workbench published them."""
+    register = known.register
+    if register.own_version > JOURNAL_VERSION:
+        raise _newer(f"{why}, and its copy in the host's register", register.own_version)
+    if not register.own:
         return None
-    try:
-        found = replace(known, entries=tuple(map(entry_from, own)), recovered=why)
-    except TypeError:  # a newer Workbench's
-        return None
+    found = replace(known, entries=tuple(map(entry_from, register.own)), recovered=why)
     return found.note(f"recovered from the host's register: {why}")
 
 
@@ -407,17 +425,26 @@ class DamagedJournal(SettingsError):
     why = ""
 
 
-def _broken(
-    why: str, path: str, host: str | None, kind: type[SettingsError] = DamagedJournal
-) -> SettingsError:
-    error = kind(
+def _newer(what: str, version: int, host: str | None = None) -> SettingsError:
+    """Return the error for a journal of a later version. Its file must stay where it is: only the
+    newer Workbench can revert its settings."""
+    return SettingsError(
+        f"{what} was written by a newer Workbench (format {version}; this one reads formats up to "
+        f"{JOURNAL_VERSION}); nothing was changed",
+        host=host,
+        next_step="use the newer Workbench on this host, or update this one; leave the journal "
+        "where it is, because it has the previous values",
+    )
+
+
+def _broken(why: str, path: str, host: str | None) -> DamagedJournal:
+    error = DamagedJournal(
         f"the journal of GPU settings {path} cannot be used: {why}; nothing was changed",
         host=host,
         next_step=f"the file may contain previous values; run `mv {path} {path}.bad` to start a "
         "new journal",
     )
-    if isinstance(error, DamagedJournal):
-        error.why = why
+    error.why = why
     return error
 
 
@@ -432,15 +459,11 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
     version = data.get("version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise _broken("this file is not a journal of GPU settings", path, host)
-    if version > VERSION:
-        why = (
-            f"the journal has format version {version}, made by a newer Workbench (this one "
-            f"reads {VERSION})"
-        )
-        raise _broken(why, path, host, SettingsError)
+    if version > JOURNAL_VERSION:
+        raise _newer(f"the journal of GPU settings {path}", version, host)
     try:
         for entry in data["entries"]:
-            JournalEntry(**entry)  # TypeError for a missing or unknown field
+            JournalEntry(**{k: v for k, v in entry.items() if k in _FIELDS})  # TypeError: one lacks
         if wrong := [why for why in map(setting_commands.unfit, data["entries"]) if why]:
             raise _broken(
                 f"the journal contains a value that Workbench cannot have written ({wrong[0]})",
@@ -449,9 +472,13 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
             )
         entries = tuple(map(entry_from, data["entries"]))
         log = tuple(dict(line) for line in data["log"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _broken(f"the journal is damaged ({error})", path, host) from None
-    return Journal(boot_id, entries, log)
+    more = {name: part for name, part in data.items() if name not in _PARTS}
+    return Journal(boot_id, entries, log, more=more)
+
+
+_PARTS = ("version", "entries", "log")
 
 
 @asynccontextmanager

@@ -121,6 +121,9 @@ def _of_gpu(
         why = sample.message or sample.state.value if sample else "no reading"
         raise SettingsError(f"{name}: {why}; no setting of this GPU can be changed")
     notes = {setting.key: _check(name, info, setting, value) for setting, value in settings}
+    if info.instances:
+        concerned = f"MIG is on: this concerns all {len(info.instances)} instances of the GPU"
+        notes = {key: "; ".join(filter(None, (note, concerned))) for key, note in notes.items()}
     for setting, value in sorted(settings, key=lambda pair: (pair[1] is False) - (pair[1] is True)):
         yield from commands_for(
             info.index, info.uuid, setting.key, value, rights, note=notes[setting.key]

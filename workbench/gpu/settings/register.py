@@ -38,6 +38,7 @@ MOST_FILES = 32  # of one user
 RECENT_S = 60.0  # an older change by a process of another machine is over
 LEASE_S = 600.0  # an older change by a process of this machine is over: no plan takes that long
 MOST_GPUS = 1024
+MOST_VERSION = 1000
 MOST_CLAIMS = 640  # of one user
 MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
@@ -147,7 +148,9 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
             said["made_ns"], int
         ):
             return None
-        changes = said.get("changes", [])
+        changes, version = said.get("changes", []), said.get("version", 1)
+        if not isinstance(version, int) or not 0 < version < MOST_VERSION:
+            return None
         if (
             not isinstance(changes, list)
             or len(changes) > CHANGES_KEPT
@@ -174,6 +177,7 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
         "made_ns": made_ns,
         "entries": now,
         "changes": changes,
+        "version": version,
     }
 
 
@@ -197,6 +201,7 @@ def _unfit(entry: Any) -> bool:
     if not setting_commands.is_number(entry.get("energy_j") or 0):
         return True
     texts = [entry.get(name, "") for name in ("state", "who", "gpu_name", "before_known", "origin")]
+    texts.append(entry.get("driver_start") or "")
     return not all(isinstance(t, str) and len(t) <= 200 and t.isprintable() for t in texts)
 
 
@@ -253,6 +258,7 @@ def publish(
             "journal": journal,
             "boot_id": boot_id,
             "made_ns": time.monotonic_ns(),
+            "version": setting_commands.JOURNAL_VERSION,
         }
         said.update(entries=list(entries), changes=changes)
         text = json.dumps(said).encode()

@@ -47,6 +47,7 @@ class Register:
     directory: str | None = None
     problem: str | None = None
     changes: frozenset[LockChange] = frozenset()
+    own_version: int = 1  # of the format of `own`
 
 
 async def register_on(
@@ -77,7 +78,15 @@ async def register_on(
         return Register(problem=f"{UNREAD}: {answer['problem']}")
     others, own = claims.from_register(answer["found"], answer["uid"], answer["journal"])
     changes = frozenset(_lock_changes(answer["found"]))
-    return Register(tuple(map(_typed, others)), own, answer["directory"], changes=changes)
+    mine = (answer["uid"], answer["journal"])
+    versions = [one["version"] for one in answer["found"] if (one["uid"], one["journal"]) == mine]
+    return Register(
+        tuple(map(_typed, others)),
+        own,
+        answer["directory"],
+        changes=changes,
+        own_version=max(versions, default=1),
+    )
 
 
 def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:

@@ -15,6 +15,7 @@ from workbench.model.gpu import (
     GpuSample,
     GpuState,
     HostSample,
+    MigInstance,
     Telemetry,
 )
 from workbench.model.untrusted_numbers import MOST_GPUS, of_field, whole
@@ -67,7 +68,7 @@ class Decoder:
                 self.infos = ()
         elif "infos" in document:
             listed = _list("infos", document["infos"], MOST_GPUS)
-            self.infos = tuple(record(GpuInfo, one) for one in listed)
+            self.infos = tuple(record(GpuInfo, one, {"instances": instances}) for one in listed)
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
@@ -102,7 +103,7 @@ class Decoder:
             self._slow.pop(sample.index, None)
             return replace(sample, state=_state("state", said["state"]))
         if "slow" in said:
-            self._slow[sample.index] = read(GpuSample, said["slow"], {"processes": processes})
+            self._slow[sample.index] = read(GpuSample, said["slow"], SLOW_READERS)
         if sample.index not in self._slow:
             return sample
         values, reasons = self._slow[sample.index]
@@ -130,6 +131,21 @@ def _driver(said: Any) -> DriverInfo:
 def processes(field: str, said: Any) -> tuple[GpuProcess, ...]:
     """Return the processes on a GPU from a JSON list. Raises ValueError for anything else."""
     return tuple(record(GpuProcess, one) for one in _list(field, said, MOST_ITEMS))
+
+
+def instances(field: str, said: Any) -> tuple[MigInstance, ...]:
+    """Return the MIG instances of a GPU from a JSON list. Raises ValueError for anything else."""
+    return tuple(record(MigInstance, one) for one in _list(field, said, MOST_ITEMS))
+
+
+def _bytes_by_uuid(field: str, said: Any) -> dict[str, int]:
+    if not isinstance(said, dict) or len(said) > MOST_ITEMS:
+        raise ValueError("not an object of numbers of bytes")
+    known = {clean(uuid, NAME_CHARS): of_field("bytes", size) for uuid, size in said.items()}
+    return {uuid: int(size) for uuid, size in known.items() if size is not None}
+
+
+SLOW_READERS = {"processes": processes, "instance_used_bytes": _bytes_by_uuid}
 
 
 def _state(field: str, said: Any) -> GpuState:

@@ -95,6 +95,7 @@ class GpuReader:
         self.pcie: dict[str, tuple[float, int]] = {}
         self.process_bytes: int | None = None
         self.slowdown_c: float | None = None
+        self.instances: list[tuple[str, Any]] = []  # UUIDs and handles of the parts made with MIG
         # the supported ones: read once, they do not change
         self.clocks: dict[str, list[int]] | None = None
 
@@ -299,6 +300,8 @@ class GpuReader:
         field = "gpu_util_pct"
         rates = self.ask(field, "nvmlDeviceGetUtilizationRates")
         if rates is None:
+            if self.instances:
+                self.absent[field] = "not reported while MIG is on"
             self.absent["memory_util_pct"] = self.absent[field]
         else:
             self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
@@ -353,6 +356,48 @@ class GpuReader:
         if "persistence" in self.out:
             self.out["persistence"] = bool(self.out["persistence"])
         self.processes()
+        used = {uuid: self.instance_memory(handle) for uuid, handle in self.instances}
+        if used:
+            self.out["instance_used_bytes"] = {
+                uuid: memory.used for uuid, memory in used.items() if memory is not None
+            }
+
+    def instance_memory(self, handle: Any) -> Any:
+        """Return NVML's structure with the memory of a MIG instance. None if there is none, or if
+        its numbers are impossible."""
+        name = "nvmlDeviceGetMemoryInfo"
+        found = self.nvml.maybe(name, handle, pynvml.nvmlMemory_v2) or self.nvml.maybe(name, handle)
+        numbers = () if found is None else (found.used, found.total)
+        return None if any(impossible("memory_used_bytes", one) for one in numbers) else found
+
+    def divide(self) -> None:
+        """Store whether the GPU is divided with MIG, and its instances. A GPU without MIG has
+        neither value, and no reason for that."""
+        self.instances = []
+        modes = self.nvml.maybe("nvmlDeviceGetMigMode", self.handle)
+        if modes is None:
+            return
+        self.out["mig"] = modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        most = self.nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", self.handle) or 0
+        found = []
+        for index in range(most if self.out["mig"] else 0):
+            handle = self.nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", self.handle, index)
+            uuid = None if handle is None else self.nvml.maybe("nvmlDeviceGetUUID", handle)
+            if uuid is None:  # instances can have gaps in their numbers
+                continue
+            memory = self.instance_memory(handle)
+            total = None if memory is None else memory.total
+            name = self.nvml.maybe("nvmlDeviceGetName", handle) or ""
+            found.append(
+                {
+                    "index": index,
+                    "uuid": uuid,
+                    "profile": name.rpartition("MIG ")[2] or "of unknown size",
+                    "memory_total_bytes": total,
+                }
+            )
+            self.instances.append((uuid, handle))
+        self.out["instances"] = found
 
     def processes(self) -> None:
         found: dict[int, dict[str, Any]] = {}
@@ -403,6 +448,7 @@ class GpuReader:
         self.number("memory_bus_bits", "nvmlDeviceGetMemoryBusWidth")
         self.static_memory()
         self.identity()
+        self.divide()
         if self.slowdown_c is None:
             self.slowdown_c = self.slowdown()
         if self.slowdown_c is None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import TracebackType
 from typing import Any
 
 from workbench.gpu import remote_programs
@@ -33,6 +34,8 @@ SILENT_BACKOFF_S = (30.0, 600.0)  # an agent that says nothing may be stuck in t
 NOTHING_TO_READ_WITH = (
     "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
 )
+LOOKS = 4  # within a time limit, so that a pause of this process is noticed
+PAUSED_S = 1.0  # a timer that is so late was held up by a pause of this process
 CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
 
 
@@ -44,6 +47,53 @@ class Abandoned(Exception):
 class DriverHung(Abandoned):
     """Raised if a driver call has hung for so long that the agent was abandoned. A new agent may
     then be started."""
+
+
+class Patience:
+    """A time limit for the silence of another process. Like `asyncio.timeout`, it raises
+    TimeoutError, but a time in which this process itself was paused does not count: after a pause,
+    nothing has been read yet of what the other process wrote meanwhile."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._timeout = asyncio.timeout(None)
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + limit_s
+        self._look_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def renew(self, limit_s: float) -> None:
+        """Begin the limit anew, now with `limit_s` seconds."""
+        self._limit_s = limit_s
+        self._until = self._loop.time() + limit_s
+
+    async def __aenter__(self) -> Patience:
+        await self._timeout.__aenter__()
+        self._wait()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._timeout.__aexit__(kind, error, trace)
+
+    def _wait(self) -> None:
+        self._look_at = min(self._until, self._loop.time() + self._limit_s / LOOKS)
+        self._timer = self._loop.call_at(self._look_at, self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if now - self._look_at > PAUSED_S:
+            self._until = now + self._limit_s
+        if now >= self._until:
+            self._timeout.reschedule(now)
+        else:
+            self._wait()
 
 
 class TelemetrySource:
@@ -208,15 +258,13 @@ class TelemetrySource:
         self._stream = stream
         decoder = Decoder()
         self._offset = None
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(None) as patience:
-                patience.reschedule(loop.time() + self._silent_s + HUNG_S)  # python3 has to start
+            async with Patience(self._silent_s + HUNG_S) as patience:  # python3 has to start
                 async for line in stream.lines():
                     document = _document(line)
                     if document is None:
                         continue
-                    patience.reschedule(loop.time() + self._silent_s + self.interval_s)
+                    patience.renew(self._silent_s + self.interval_s)
                     if await self._take(document, decoder):
                         return None
         except TimeoutError:
@@ -290,16 +338,14 @@ class TelemetrySource:
         from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
 
         follower = SmiFollower(self.host, self.interval_s, await self._simulated())
-        loop = asyncio.get_running_loop()
 
         def streaming(stream: Any) -> None:
             self._stream = stream
 
         try:
-            async with asyncio.timeout(None) as patience:
-                patience.reschedule(loop.time() + 60)
+            async with Patience(60.0) as patience:
                 async for reading in follower.readings(streaming):
-                    patience.reschedule(loop.time() + self._silent_s + 3 * self.interval_s)
+                    patience.renew(self._silent_s + 3 * self.interval_s)
                     self._publish(reading, time.monotonic())
         except TimeoutError:
             raise Abandoned(

@@ -14,7 +14,7 @@ from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.gpu_metrics import elsewhere, gpu_title
 from workbench.tui.widgets.gpu_strip import GpuStrip
-from workbench.tui.widgets.guard_state import guard_rows
+from workbench.tui.widgets.guard_state import guard_rows, reverted_by_now
 from workbench.tui.widgets.scrolled import Scrolled
 from workbench.tui.widgets.status_bar import stale_age_s
 
@@ -98,6 +98,8 @@ class GpuPane(Pane, Scrolled):
         if state.guard is not None and (
             state.alterations or state.guard.did or state.guard.problem
         ):
+            if reverted := reverted_by_now(state):
+                rows += paragraph(f"{G.alert} the link is lost: {reverted}", width, "warnb", "  ")
             rows += guard_rows(
                 state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width
             )
@@ -126,6 +128,7 @@ class GpuPane(Pane, Scrolled):
                 role = "dim" if text.startswith(NA) else "text"
                 row += [(pad(f"  {label}", 16), "dim"), (pad(text, each - 16), role)]
             rows.append(tuple(row))
+        rows += _instance_rows(sample, info, width)
         rows += _lockable_rows(info, width)
         if sample.event_reasons:
             rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
@@ -207,6 +210,19 @@ def _engine_rows(state: SessionState, width: int) -> list[Row]:
     titles = {metric.field: metric.title for metric in LIVE_METRICS}
     absent = {titles[field]: reason for field, reason in state.engine.absent.items()}
     return [(), ((state.engine.title, "title"),), *_absent_rows(absent, width)]
+
+
+def _instance_rows(sample: GpuSample, info: GpuInfo | None, width: int) -> list[Row]:
+    """Return a row about MIG and one for each instance; [] for a GPU that is not divided."""
+    if info is None or not info.mig:
+        return []
+    rows = paragraph(f"  {info.mig_text}: for CUDA, each instance is a GPU", width, "text", "    ")
+    for one in info.instances:
+        used = gib(sample.instance_used_bytes.get(one.uuid))
+        memory = f"{used} of {gib(one.memory_total_bytes)} GiB"
+        text = f"    {one.index} {one.profile}  {memory}  {one.uuid}"
+        rows += paragraph(text, width, "dim", "      ")
+    return rows
 
 
 def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:

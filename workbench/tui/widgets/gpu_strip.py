@@ -33,6 +33,7 @@ from workbench.tui.widgets.gpu_metrics import (
     past_sample,
 )
 from workbench.tui.widgets.graph import Columns, Graph
+from workbench.tui.widgets.guard_state import reverted_by_now
 from workbench.tui.widgets.status_bar import stale_age_s
 from workbench.tui.widgets.strip_layout import (
     FIGURE_CELLS,
@@ -321,6 +322,9 @@ class GpuStrip(Painted):
         for sample in state.telemetry.gpus:
             if not sample.live:
                 signs.append((sample.index, _lost(sample)))
+            info = state.telemetry.info(sample.index)
+            if info is not None and info.mig:
+                signs.append((sample.index, (info.mig_text, "dim")))
             signs += [(sample.index, sign) for sign in self._settings(state, sample)]
         return signs
 
@@ -336,7 +340,10 @@ class GpuStrip(Painted):
             alerts = "   ".join(text for text in found if G.alert in text)
             signs.append((alerts or found[0], "warn" if alerts else "dim"))
         altered = [a for a in state.alterations if a.gpu_index == index]
-        if altered:
+        reverted = reverted_by_now(state)
+        if altered and reverted:
+            signs.append((reverted, "warn"))
+        elif altered:
             signs.append(
                 (
                     f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}{REVERTS}",

@@ -3,6 +3,7 @@ GPUs pane and of the report of a change."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from workbench.tui.cells import Row, paragraph
@@ -11,6 +12,7 @@ from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView
+    from workbench.session.state import SessionState
 
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
@@ -19,6 +21,9 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
     that the guard reported last."""
     if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
+    if guard.running and not guard.guarding:
+        text = f"! the guard (pid {guard.pid}) does not guard the settings: {guard.problem}"
+        return paragraph(text, width, "warn", "  ")
     rows: list[Row] = []
     for text in filter(None, (guard.problem, guard.note)):
         rows += paragraph(f"! guard: {text}", width, "warn", "  ")
@@ -44,6 +49,17 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
     more = [f"heard from Workbench {elapsed(heard)} ago"] if heard is not None else []
     more += [f"log {guard.log}"] if guard.log else []
     return rows + (paragraph(f"  {', '.join(more)}", width, "dim", "    ") if more else [])
+
+
+def reverted_by_now(state: SessionState) -> str:
+    """Return a text that says that the guard has reverted the altered settings, although the link
+    is lost and nobody can read them. "" if the link is not lost, or before the guard's deadline."""
+    deadline = state.guard_deadline_unix_s
+    if state.host.link != "lost" or deadline is None or time.time() < deadline:
+        return ""
+    if all(a.state == "kept" for a in state.alterations):
+        return ""
+    return f"the guard has reverted by now (deadline {clock(deadline)})"
 
 
 def did_text(guard: GuardView) -> str:

@@ -1,0 +1,109 @@
+"""Changes of GPU settings that were cut off: the journal announces the change, and the connection
+was lost or Workbench ended before it could write down the result.
+
+The host's present value decides. It has the new value if the command ran, and the earlier one if it
+did not. A clock lock cannot be read, so its entry stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from workbench.gpu.settings import claims
+from workbench.gpu.settings import journal as journals
+from workbench.gpu.settings.command_runner import COMMAND_S
+from workbench.gpu.settings.current_values import CurrentValues, read_values
+from workbench.gpu.settings.journal import Journal, JournalEntry, Record
+from workbench.gpu.settings.owners import DEAD, THIS, state_of
+from workbench.hosts.base import Host
+from workbench.model.setting_commands import equal, is_lock
+
+PENDING, APPLIED = "pending", "applied"
+SETTLED_S = COMMAND_S  # a command that was sent before the cut can run for so long
+
+
+class Settled(NamedTuple):
+    """What became of a change that was cut off. `applied` is False if the setting has its earlier
+    value."""
+
+    entry: JournalEntry
+    applied: bool
+
+    @property
+    def text(self) -> str:
+        """The outcome as a sentence for the user."""
+        if self.applied:
+            return f"{self.entry.text} was applied, although the answer was lost"
+        lost = state_words(self.entry)
+        return f"{self.entry.text} was not applied: {lost} before the command"
+
+
+def state_words(entry: JournalEntry) -> str:
+    ours = state_of(entry.owner) == THIS
+    return "the link was lost" if ours else "the Workbench that began the change ended"
+
+
+def cut_off(records: Sequence[Record]) -> list[Record]:
+    """Return those records whose change was cut off: it is announced, and nobody carries it out."""
+    return [
+        record
+        for record in records
+        if record.entry.state == PENDING
+        and record.owner in (THIS, DEAD)
+        and record.why_lost is None
+        and not is_lock(record.entry.setting)
+    ]
+
+
+async def settle(host: Host, *, never_sent: bool = False) -> tuple[Settled, ...]:
+    """Read what became of the changes that were cut off, and write it to the journal. Return the
+    changes that are settled. A change of the last SETTLED_S seconds is left for a later call,
+    unless its commands were `never_sent`. The caller knows that this process makes no change now.
+    """
+    async with journals.locked(host) as held:
+        records = cut_off(held.journal.records())
+        if not records:
+            return ()
+        now = await read_values(host, {record.entry.setting for record in records})
+        settled: list[Settled] = []
+        state = held.journal
+        for record in records:
+            sure = never_sent and record.owner == THIS
+            age_s = now.telemetry.unix_s - claims.set_at(record.entry.facts)
+            if sure or age_s >= SETTLED_S:
+                state = _settled(state, record.entry, now, settled)
+        if state is not held.journal:
+            await held.save(state)
+        return tuple(settled)
+
+
+def _settled(
+    state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[Settled]
+) -> Journal:
+    """Return the journal with the outcome of the change of `entry`, and add it to `settled`. The
+    journal is returned as it is if the host's value shows no outcome."""
+    live = now.value(*entry.key)
+    earlier = entry.earlier or {}
+    if equal(entry.setting, live, earlier.get("now", entry.before)):
+        outcome = Settled(entry, applied=False)
+        kept = earlier_entry(entry)
+        state = state.back_to(entry.key, kept)
+    elif equal(entry.setting, live, entry.now):
+        outcome = Settled(entry, applied=True)
+        state = state.back_to(entry.key, replace(entry, state=APPLIED, earlier=None))
+    else:
+        return state
+    settled.append(outcome)
+    keys: dict[str, Any] = {"gpu_uuid": entry.gpu_uuid, "setting": entry.setting}
+    what = "cut off: " + ("applied" if outcome.applied else "not applied")
+    return state.note(what, **keys, now=live, ok=True, message=outcome.text)
+
+
+def earlier_entry(entry: JournalEntry) -> JournalEntry | None:
+    """Return the journal entry that `entry` replaced when its change began. None if the setting was
+    not altered before."""
+    if entry.earlier is None:
+        return None
+    return replace(journals.entry_from({**entry.as_json(), **entry.earlier}), earlier=None)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from workbench.tui.panes.log_lines import condensed, is_access
+from workbench.server.log_lines import LogRing
+from workbench.session.run_log import RunLog
+from workbench.tui.panes.log import LogPane
+from workbench.tui.panes.log_lines import condensed, is_access, is_own_poll
 
 ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
 
@@ -32,3 +38,31 @@ def test_a_line_keeps_its_rank_its_time_its_level_and_its_message(line: str, sho
 
 def test_requests_of_a_rank_are_requests() -> None:
     assert is_access(f"[rank 1] {ACCESS}")
+
+
+POLL = 'INFO:     127.0.0.1:4 - "GET /metrics?asked_by=workbench HTTP/1.1" 200 OK'
+OTHERS = 'INFO:     127.0.0.1:5 - "GET /metrics HTTP/1.1" 200 OK'
+
+
+def test_only_polls_of_workbench_that_succeeded_are_its_own() -> None:
+    assert is_own_poll(POLL) and is_own_poll(f"[2026-11-21 12:03:07] {POLL}")
+    assert not is_own_poll(OTHERS)
+    assert not is_own_poll(POLL.replace("200 OK", "500 Internal Server Error"))
+    assert not is_own_poll("a prompt that contains ?asked_by=workbench")
+
+
+def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:
+    ring = LogRing()
+    lines = ["the first line"]
+    for number in range(30):
+        lines += [POLL, POLL.replace("/metrics", "/health"), f"Prefill batch {number}", OTHERS]
+    ring.extend([*lines, POLL])
+    session: Any = SimpleNamespace(log=RunLog(lambda: ring), state=None)
+    pane = LogPane(session)
+    newest = pane._newest(len(ring), 12)
+    assert len(newest) == 12
+    texts = ["".join(text for text, _ in pane._counted(raw, n, 80)) for raw, n in newest]
+    assert texts[-1] == "Workbench asked 11 times"
+    assert [text for text in texts if "asked_by" in text] == []
+    assert sum("Prefill batch" in text for text in texts) == 5
+    assert sum("GET /metrics" in text for text in texts) == 6  # those of another program

@@ -121,6 +121,7 @@ class Client:
         self._ok = self._failed = 0
         # requests failed since the last byte of any answer; about when it arrived
         self._unheard = self._heard_ns = 0
+        self._keeps_connections = True  # False once the server has closed a kept connection
         self._limits = Limits(spec)
 
     def _request_head(self, key: str | None) -> bytes:
@@ -532,6 +533,7 @@ class Client:
         exchange = slot.exchange
         assert exchange is not None
         self._drop_connection(slot)
+        self._keeps_connections = False
         exchange.reconnected = True
         self._connect_or_send(slot)
 
@@ -577,14 +579,17 @@ class Client:
 
     def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
         """After a complete answer (`exchange`), keep the connection of a stream (`slot`) open for
-        the next request. Close the connection if the client or the server does not allow its reuse.
+        the next request. Close the connection if the client or the server does not allow its reuse,
+        or if the server has closed a kept connection before, as llama.cpp does after each answer
+        although it announces to keep it.
         """
         exchange = exchange or slot.exchange
         connection = slot.connection
         if connection is None or exchange is None:
             return
         connection.used += 1
-        if not exchange.response.keep_alive or exchange.response.rest or connection.wants_write:
+        reusable = self._keeps_connections and exchange.response.keep_alive
+        if not reusable or exchange.response.rest or connection.wants_write:
             self._drop_connection(slot)
 
     def _drop_connection(self, slot: Slot) -> None:

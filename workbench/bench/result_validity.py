@@ -252,13 +252,11 @@ def notes_of(
 
 
 def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]) -> list[str]:
-    """Return notes on successful replies that lacked [DONE] or token usage, were compressed, or
-    needed a second attempt."""
+    """Return notes on successful replies that lacked [DONE] or token usage, or were compressed."""
     without_done, without_usage = (
         sum(r.without_done for r in good),
         sum(r.output_tokens is None for r in good),
     )
-    again = sum(r.reconnected for r in counted)
     notes = []
     if without_done:
         notes.append(
@@ -273,11 +271,6 @@ def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
         notes.append(
             f"{encoded} of {len(counted)} replies were compressed, which delays chunks and "
             "distorts their times"
-        )
-    if again:
-        notes.append(
-            f"{again} of {len(counted)} requests were sent again: the server had closed "
-            "the kept connection"
         )
     return notes
 

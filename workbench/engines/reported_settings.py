@@ -25,7 +25,8 @@ class Answer:
     place of the value in the answer, such as "/v1/models data.0.max_model_len"; the URL path
     "config" means the first of the engine's `config_paths` that exists. `metric` is the name of a
     metric and of the label that has the value, as in "vllm:cache_config_info{block_size}". `log`
-    has pairs (regular expression, format string for its named groups).
+    has pairs (regular expression, format string for its named groups). `log_product` matches a line
+    of the log whose groups, which are numbers, have the value as their product.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Answer:
     info: str = ""
     metric: str = ""
     log: tuple[tuple[str, str], ...] = ()
+    log_product: str = ""
 
 
 VLLM = (
@@ -190,6 +192,12 @@ LLAMACPP = (
     Answer("version", info="/props build_info"),
     Answer("model file", "model", info="/props model_path"),
     Answer("model name", "alias", info="/v1/models data.0.id"),
+    Answer(
+        "context, tokens",
+        "ctx-size",
+        log=((r"n_ctx_slot = (?P<value>\d{1,9}), kv_unified = 'true'", "{value}"),),
+        log_product=r"n_slots = (\d{1,6}), n_ctx_slot = (\d{1,9}), kv_unified = 'false'",
+    ),
     Answer("context of a slot, tokens", info="/props default_generation_settings.n_ctx"),
     Answer(
         "slots",

@@ -71,6 +71,7 @@ class Sources:
     process: Command | None = None
     pid: int | None = None
     notes: tuple[str, ...] = ()
+    port: int | None = None  # at which the server has answered
 
 
 async def read(run: WatchedRun) -> InForceReport:
@@ -136,6 +137,7 @@ def _read(
         process,
         run.facts.pid,
         tuple(notes),
+        run.port if answers or metrics else None,
     )
     flags = {setting.name: setting.value for setting in plan.flags} if plan is not None else {}
     if plan is not None:
@@ -168,7 +170,9 @@ def report(
     }
     rows = [row for row in rows if row.in_force is not None]
     rows += [
-        _flag_row(name, value, sources) for name, value in flags.items() if name not in reported
+        _proven_row(name, value, engine, sources) or _flag_row(name, value, sources)
+        for name, value in flags.items()
+        if name not in reported
     ]
     rows += _env_rows(engine, env, sources)
     return InForceReport(run_id, tuple(_safe(row, secrets) for row in rows), sources.notes)
@@ -310,6 +314,11 @@ def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
         match = next((m for line in sources.log if (m := re.search(pattern, line))), None)
         if match is not None:
             return text.format(**match.groupdict()), "log"
+    if answer.log_product:
+        factors = (re.search(answer.log_product, line) for line in sources.log)
+        found_line = next((found for found in factors if found), None)
+        if found_line is not None:
+            return str(math.prod(map(int, found_line.groups()))), "log"
     return None, ""
 
 
@@ -327,6 +336,18 @@ def _metric(page: str, wanted: str) -> str | None:
         found = re.search(rf'(?:^|,){re.escape(label)}="([^"]*)"', sample["labels"] or "")
         return found[1] if found and found[1] not in ("", "None") else None
     return None
+
+
+def _proven_row(name: str, value: Any, engine: Engine, sources: Sources) -> InForceRow | None:
+    """Return the row of a flag whose effect the answers of the server prove; None for others."""
+    if name == engine.metrics_flag and sources.metrics:
+        proven, where = "on", engine.metrics_path or ""
+    elif name == "port" and sources.port is not None:
+        proven, where = str(sources.port), "the server answers there"
+    else:
+        return None
+    asked = _text(value)
+    return InForceRow("flag", name, asked, proven, where, _differs(asked, proven))
 
 
 def _flag_row(name: str, value: Any, sources: Sources) -> InForceRow:

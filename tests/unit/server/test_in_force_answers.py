@@ -58,6 +58,7 @@ def asked(
 
         run = SimpleNamespace(
             engine=found,
+            port=int(url.rpartition(":")[2]),
             host=LocalHost(),
             facts=SimpleNamespace(alive=True, pid=None),
             record=SimpleNamespace(

@@ -182,6 +182,18 @@ def test_llama_cpp_answers_for_its_slots() -> None:
     assert made.differing == 1
 
 
+@pytest.mark.parametrize(("unified", "context"), [("false", "8192"), ("true", "2048")])
+def test_llama_cpp_proves_its_context_its_port_and_its_metrics(unified: str, context: str) -> None:
+    line = f"I srv load_model: n_slots = 4, n_ctx_slot = 2048, kv_unified = '{unified}'"
+    sources = Sources(metrics="llamacpp:requests_processing 0\n", log=(line,), port=8123)
+    flags = {"ctx-size": 8192, "metrics": True, "port": 8123}
+    made = report("run", engines.get("llamacpp"), flags, {}, sources)
+    found = {row.name: (row.in_force, row.differs) for row in made.rows}
+    assert found["context, tokens"] == (context, unified == "true")
+    assert found["metrics"] == ("on", False)
+    assert found["port"] == ("8123", False)
+
+
 @given(st.text(max_size=300))
 def test_any_configuration_line_is_read(text: str) -> None:
     assert all(isinstance(value, str) for value in settings_in(text).values())

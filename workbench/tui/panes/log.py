@@ -17,7 +17,7 @@ from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut, paragraph, wrap
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
-from workbench.tui.panes.log_lines import ROOM_FOR_ALL, condensed, is_access
+from workbench.tui.panes.log_lines import OWN, ROOM_FOR_ALL, condensed, is_access, is_own_poll
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
@@ -206,13 +206,21 @@ class LogPane(Pane):
     def _newest(self, total: int, room: int) -> list[tuple[str, int]]:
         """Return the newest of the log's `total` lines, as many as fit into `room` rows, as pairs
         (line, count). Successive lines about the same HTTP request share one row, and `count` is
-        their number."""
+        their number. Requests with which Workbench watches the server share one row too, at the
+        newest of them, wherever they are among the other lines."""
         # line, text that it shares with others, their number
         shown: list[tuple[str, str, int]] = []
+        polls = 0
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
-                kind = condensed(raw) if is_access(raw) else ""
+                if is_own_poll(raw):
+                    polls += 1
+                    if polls > 1:
+                        continue
+                    kind = OWN
+                else:
+                    kind = condensed(raw) if is_access(raw) else ""
                 if kind and shown and shown[-1][1] == kind:
                     shown[-1] = (*shown[-1][:2], shown[-1][2] + 1)
                 elif len(shown) == room:
@@ -222,9 +230,12 @@ class LogPane(Pane):
             else:
                 continue
             break
-        return [(raw, count) for raw, _, count in reversed(shown)]
+        return [(raw, polls if kind == OWN else count) for raw, kind, count in reversed(shown)]
 
     def _counted(self, raw: str, count: int, width: int) -> Row:
+        if is_own_poll(raw):
+            text = f"Workbench asked {count_of(count, 'time')}"
+            return ((cut(text, width), "dim"),)
         if count == 1:
             return self._line(raw, width, False)
         number = f"  x{count}"

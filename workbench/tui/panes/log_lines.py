@@ -19,16 +19,27 @@ _SGLANG = re.compile(
 )
 _UVICORN = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}): {2,}")
 _ACCESS = re.compile(r'"(?P<what>[A-Z]{3,7} \S+) HTTP/[\d.]+" (?P<status>\d{3})')
+_SEARCHED = 250  # characters of a line, in which its request is
+OWN = "?asked_by=workbench"  # see ASKED_BY in workbench/server/readiness.py
 _PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info")
 
 
 def is_access(text: str) -> bool:
     """Return whether a log line reports an HTTP request that succeeded, or a probe of the server
     such as /health."""
-    found = _ACCESS.search(text, 0, 250)
+    found = _ACCESS.search(text, 0, _SEARCHED)
     if found is None:
         return False
     return found["status"] < "400" or found["what"].split(" ", 1)[1].startswith(_PROBES)
+
+
+def is_own_poll(text: str) -> bool:
+    """Return whether a log line reports a request with which Workbench watches the server, and
+    which succeeded."""
+    if OWN not in text[:_SEARCHED]:
+        return False
+    found = _ACCESS.search(text, 0, _SEARCHED)
+    return found is not None and found["status"] < "400"
 
 
 def condensed(text: str) -> str:

@@ -11,6 +11,8 @@ from workbench.engines.base import Engine
 from workbench.engines.flag_values import human_int
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
+from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.plan import LaunchPlan
 
 
@@ -39,7 +41,7 @@ class Situation:
     engine: Engine
     gpus: tuple[GpuInfo, ...] = ()
     installed: str | None = None
-    job: str | None = None  # of a scheduler that gave the GPUs, such as "PBS 1234"
+    allotment: Allotment = NO_ALLOTMENT  # what the host's own environment says of its GPUs
 
     def value(self, name: str) -> FlagValue | None:
         """Return the value of a flag in the plan. If the plan does not set it, return the catalog's
@@ -97,9 +99,5 @@ class Situation:
     @property
     def gpus_visible(self) -> int:
         """The number of the host's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
-        listed = self.env("CUDA_VISIBLE_DEVICES")
-        if listed is None:
-            return len(self.gpus)
-        return min(
-            len(self.gpus), len([d for d in listed.split(",") if d.strip() not in ("", "-1")])
-        )
+        listed = self.env(VISIBLE_TO_CUDA)
+        return len(self.gpus) if listed is None else len(gpus_named(listed, self.gpus)[0])

@@ -15,6 +15,7 @@ from workbench.engines.memory_estimate import MemoryFit, fit
 from workbench.engines.plan_context import Situation
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.loopback import is_loopback
 from workbench.model.secrets import is_secret_name
 
@@ -46,10 +47,7 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
             f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data "
             f"parallel), {have} visible"
         )
-        fix = (
-            "lower tensor-parallel-size or data-parallel-size, or make more GPUs visible in "
-            "CUDA_VISIBLE_DEVICES"
-        )
+        fix = f"lower tensor-parallel-size or data-parallel-size, or {_more_gpus(here)}"
         changes = _smaller(here)
         yield Finding(
             Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix, changes=changes
@@ -64,6 +62,17 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
         )
         changes = (PlanChange("data-parallel-size", replicas),) if more and here.nodes == 1 else ()
         yield Finding(Level.INFO, "gpus.idle", text, fix=more, changes=changes)
+
+
+def _more_gpus(here: Situation) -> str:
+    """Return how the plan gets more GPUs. The GPUs that a scheduler or the host's environment left
+    out are not the server's to take."""
+    listed = here.env(VISIBLE_TO_CUDA)
+    if here.allotment.job is not None:
+        return f"request more GPUs from the scheduler: {here.allotment.job} has {here.gpus_visible}"
+    if listed is not None and listed != here.allotment.visible:
+        return f"name more GPUs of this host in {VISIBLE_TO_CUDA}"
+    return "start the plan on a host with more GPUs, or on a cluster: workbench cluster start"
 
 
 def _smaller(here: Situation) -> tuple[PlanChange, ...]:

@@ -15,6 +15,8 @@ from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import Origin
+from workbench.model.gpu_allotment import gpus_named
+from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan
 
 _TP, _PP, _DP = PARALLEL_SIZES
@@ -338,21 +340,36 @@ def without_effect(here: Situation) -> Iterator[Finding]:
 
 
 def allocation(here: Situation) -> Iterator[Finding]:
-    """Report that the plan sets CUDA_VISIBLE_DEVICES and so overrides the GPUs that a job scheduler
-    has allocated."""
-    devices = here.env("CUDA_VISIBLE_DEVICES")
-    if devices is not None and here.job:
+    """Report the GPUs that the server inherits from the host's environment, such as those that a
+    job scheduler allotted, and a plan that sets others."""
+    setting = next((e for e in here.plan.env if e.name == VISIBLE_TO_CUDA), None)
+    if setting is None:
+        return
+    devices, allotment = str(setting.value), here.allotment
+    if setting.origin is Origin.INHERITED and devices == allotment.visible:
+        giver = allotment.job or "the host's environment"
+        text = f"the server uses only the GPUs that {giver} gives: {VISIBLE_TO_CUDA}={devices}"
+        yield Finding(Level.INFO, "gpus.inherited", text, VISIBLE_TO_CUDA)
+    elif allotment.job and devices != allotment.visible:
         yield Finding(
             Level.WARN,
             "hpc.respect-allocation",
-            f"CUDA_VISIBLE_DEVICES={devices} overrides the GPUs that the scheduler allocated to "
-            f"{here.job}: the "
-            "server may use GPUs of other users",
-            "CUDA_VISIBLE_DEVICES",
-            "unset CUDA_VISIBLE_DEVICES, so that the scheduler's value stays",
-            evidence=f"job {here.job}",
-            changes=(PlanChange("CUDA_VISIBLE_DEVICES", None, env=True),),
+            f"{VISIBLE_TO_CUDA}={devices} overrides the GPUs that the scheduler allocated to "
+            f"{allotment.job}: the server may use GPUs of other users",
+            VISIBLE_TO_CUDA,
+            f"unset {VISIBLE_TO_CUDA}, so that the scheduler's value stays",
+            evidence=f"job {allotment.job}",
+            changes=(PlanChange(VISIBLE_TO_CUDA, None, env=True),),
         )
+    if not here.gpus:
+        return
+    visible, unknown = gpus_named(devices, here.gpus)
+    if unknown is not None:
+        names = ", ".join(str(gpu.index) for gpu in here.gpus)
+        rest = "the server sees no GPU" if not visible else "the server sees only those before it"
+        text = f"{VISIBLE_TO_CUDA} names {unknown!r}, which is no GPU of this host: {rest}"
+        fix = f"name GPUs of this host: {names}"
+        yield Finding(Level.ERROR, "gpus.unknown", text, VISIBLE_TO_CUDA, fix)
 
 
 def _changed(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:

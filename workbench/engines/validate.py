@@ -35,6 +35,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.server_run import run_and_time
 
@@ -44,13 +45,13 @@ def validate(
     catalog: FlagCatalog,
     installed_version: str | None = None,
     gpus: Sequence[GpuInfo] = (),
-    job: str | None = None,
+    allotment: Allotment = NO_ALLOTMENT,
 ) -> tuple[Finding, ...]:
     """Return the findings about a plan that has not been started, most severe first.
-    `installed_version` is None if it is unknown. `job` names the scheduler's job that has allocated
-    the host's GPUs, such as "PBS 1234"; None without a job."""
-    shown = visible_gpus(plan, gpus)
-    here = Situation(plan, catalog, registry.get(plan.engine), shown, installed_version, job)
+    `installed_version` is None if it is unknown. `allotment` has what the host's own environment
+    says of its GPUs."""
+    engine, shown = registry.get(plan.engine), visible_gpus(plan, gpus)
+    here = Situation(plan, catalog, engine, shown, installed_version, allotment)
     found: list[Finding] = [*_of_plan(here)]
     ranks = [node for node in plan.nodes if not node.role]  # Ray has options of its own
     settings = (

@@ -28,6 +28,7 @@ class Origin(StrEnum):
     PRESET = "preset"
     EDITED = "edited"
     HOST = "hosts.toml"  # what the user has written about the host
+    INHERITED = "environment"  # what a server inherits from the host's own environment
     DEFAULT = "default"
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.swept_command import run_swept
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model import gpu_allotment
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -56,7 +57,7 @@ if [ -n "$path" ]; then
     head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
 fi
 echo "PATH=$PATH"
-echo "job=${PBS_JOBID:+PBS $PBS_JOBID}${SLURM_JOB_ID:+Slurm $SLURM_JOB_ID}${LSB_JOBID:+LSF $LSB_JOBID}"
+@allotment@
 for name do
     for place in "$HOME"/venv*/bin "$HOME"/.venv*/bin "$HOME"/*/.venv/bin "$HOME"/*/venv/bin "$HOME"/.local/bin \
         "$HOME"/.local/share/uv/tools/*/bin "$HOME"/.local/share/pipx/venvs/*/bin "$HOME"/.virtualenvs/*/bin \
@@ -67,6 +68,7 @@ for name do
 done
 exit 0
 """
+_FIND = _FIND.replace("@allotment@", gpu_allotment.SHELL)
 _VERSIONS = (  # tried in order: llama-server first names the GPUs, with their compute capability
     re.compile(r"version:?\s+(?:b|v)?(\d[\w.+-]{0,79})(?![\w.+-])", re.IGNORECASE),
     re.compile(r"\bv?(\d{1,18}\.\d{1,18}(?![\w.+-]{80})[\w.+-]*)"),
@@ -100,7 +102,7 @@ class InstalledEngine:
     how: str = ""  # where the version was read from
     problem: str | None = None
     elsewhere: tuple[str, ...] = ()  # further programs of that name, in common places
-    job: str | None = None  # of a scheduler, in which the host's commands run: "PBS 1234"
+    allotment: Allotment = NO_ALLOTMENT  # what the host's own environment says of its GPUs
     modified: str = ""  # when the program was changed, in seconds since 1970
 
 
@@ -124,14 +126,17 @@ async def probe(
     for line in done.out.splitlines():
         key, _, value = line.partition("=")
         facts.setdefault(key, []).append(value)
+    allotment = gpu_allotment.read(
+        facts.get("job", [""])[0], facts.get("visible", [gpu_allotment.UNSET])[0]
+    )
     if "path" not in facts:
-        return _missing(host, engine, first, facts)
+        return replace(_missing(host, engine, first, facts), allotment=allotment)
     path = facts["path"][0]
     python = _interpreter(facts.get("script", []))
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
     known = await _version_of(host, engine, path, python, facts)
-    job = clean(" ".join(facts.get("job", [])), NAME_CHARS) or None
-    return replace(known, elsewhere=elsewhere, job=job, modified="".join(facts.get("modified", [])))
+    modified = "".join(facts.get("modified", []))
+    return replace(known, elsewhere=elsewhere, allotment=allotment, modified=modified)
 
 
 async def _version_of(

@@ -11,9 +11,12 @@ from workbench.gpu.settings.alterations import cautions
 from workbench.gpu.settings.current_values import cores_on
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts import detached_process
+from workbench.hosts.allotment import allotment_on
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import SettingsError, WorkbenchError
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
 from workbench.model.setting_commands import OF_CORES, core_files
+from workbench.model.settings import HOST, SETTINGS
 from workbench.session.gpu_alterations import GpuAlterations
 from workbench.session.gpu_evidence import GpuEvidence
 from workbench.session.gpu_guard import GpuGuard, check_trial
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
     from workbench.store.config import ConfigStore
+
+
+ALL = "all"  # in place of the index or UUID of a GPU
 
 
 class GpuControl:
@@ -78,8 +84,13 @@ class GpuControl:
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         if isinstance(host, ClusterHost):
             reading = _of_head(host, reading, by_gpu)
+        of_all = any(gpu == ALL and _concerns_gpus(wanted) for gpu, wanted in by_gpu.items())
+        allotment = await allotment_on(host) if of_all else NO_ALLOTMENT
         try:
-            return plan(by_gpu, reading, rights, cores)
+            if not allotment.by_scheduler:
+                return plan(by_gpu, reading, rights, cores)
+            commands = plan(by_gpu, _of_job(reading, allotment), rights, cores)
+            return _noted(commands, f"of all GPUs, only those that {allotment.job} has")
         except WorkbenchError as error:
             error.host = error.host or host.name
             raise
@@ -217,5 +228,33 @@ def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Te
     )
 
 
+def _concerns_gpus(wanted: GpuSettings) -> bool:
+    return any(not setting.of_host for setting in SETTINGS if setting.key in wanted)
+
+
+def _of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
+    """Return the part of a reading that concerns the GPUs of the scheduler's job in which the
+    host's commands run. Raises SettingsError if these GPUs are not known."""
+    found, unknown = gpus_named(allotment.visible or "", reading.infos)
+    if unknown is not None or not found:
+        raise SettingsError(
+            f"{allotment.job} has the GPUs {allotment.visible!r}, which are not all GPUs of this "
+            "host",
+            next_step="name the GPUs of the job with --gpu",
+        )
+    indices = {info.index for info in found}
+    samples = tuple(sample for sample in reading.gpus if sample.index in indices)
+    return replace(reading, infos=found, gpus=samples)
+
+
+def _noted(commands: Sequence[SettingCommand], note: str) -> Sequence[SettingCommand]:
+    """Return `commands` with a further note on each command for a GPU."""
+    found = []
+    for command in commands:
+        notes = (command.note, note) if command.gpu_uuid != HOST else (command.note,)
+        found.append(replace(command, note="; ".join(part for part in notes if part)))
+    return tuple(found)
+
+
 def _selector(gpu: int | str | None) -> str:
-    return "all" if gpu is None else str(gpu)
+    return ALL if gpu is None else str(gpu)

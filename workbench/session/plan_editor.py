@@ -18,6 +18,8 @@ from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import GpuInfo
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
+from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.model.run_options import with_assignments
@@ -88,7 +90,22 @@ class PlanEditor:
     def _as_started(self, plan: LaunchPlan) -> LaunchPlan:
         version = self.around.installed_version or plan.engine_version
         plan = replace(plan, engine_version=version, model_facts=facts_of(plan, self.around.models))
+        plan = self._with_inherited_gpus(plan)
         return spread(plan, self.engine, self.around.places) if self.around.places else plan
+
+    @property
+    def allotment(self) -> Allotment:
+        """What the host's own environment says of its GPUs."""
+        return self.around.found.allotment if self.around.found else NO_ALLOTMENT
+
+    def _with_inherited_gpus(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return the plan with the GPUs that the server would inherit from the host's environment,
+        so that every launcher and every reader of the plan knows them. On a cluster, each host has
+        an environment of its own."""
+        devices, named = self.allotment.visible, [variable.name for variable in plan.env]
+        if devices is None or self.around.places or VISIBLE_TO_CUDA in named:
+            return plan
+        return plan.with_env(VISIBLE_TO_CUDA, devices, Origin.INHERITED)
 
     def estimate(self, name: str = "", text: str = "") -> engines.MemoryFit | str:
         """Return the estimate of the GPU memory that the plan needs, or the reason why there is
@@ -267,7 +284,7 @@ class PlanEditor:
             self.catalog,
             installed_version=self.around.installed_version,
             gpus=self.around.gpus,
-            job=self.around.found.job if self.around.found else None,
+            allotment=self.allotment,
         )
         foreign = (
             part.finding("look at the preset, then start it with --trust")

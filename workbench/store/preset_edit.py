@@ -133,7 +133,7 @@ def from_plan(
 def _settings(
     settings: Sequence[FlagSetting], parent: Mapping[str, Any], known: Mapping[str, str]
 ) -> dict[str, Any]:
-    elsewhere = (Origin.DEFAULT, Origin.HOST)  # where the values stand already
+    elsewhere = (Origin.DEFAULT, Origin.HOST, Origin.INHERITED)  # where the values stand already
     return {
         s.name: _templated(s.value, parent.get(s.name), known)
         for s in settings

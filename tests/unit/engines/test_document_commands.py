@@ -14,6 +14,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
+from workbench.model.gpu_allotment import Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.engine_probe import InstalledEngine
 from workbench.session.plan_editor import PlanEditor, Surroundings
@@ -350,7 +351,7 @@ def cards(case: Case) -> tuple[GpuInfo, ...]:
 
 def editor_of(case: Case) -> PlanEditor:
     editor = PlanEditor(planned(case))
-    found = InstalledEngine(case.engine, "/x", case.version, job=case.job)
+    found = InstalledEngine(case.engine, "/x", case.version, allotment=Allotment(case.job))
     editor.around = Surroundings(cards(case), case.version, case.engine, found=found)
     return editor
 

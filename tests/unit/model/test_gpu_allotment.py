@@ -1,0 +1,39 @@
+"""Which GPUs CUDA_VISIBLE_DEVICES makes visible."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.model.gpu import GpuInfo
+from workbench.model.gpu_allotment import UNSET, Allotment, gpus_named, read
+
+GPUS = tuple(GpuInfo(index, f"GPU-{index}{index}-x", "A100") for index in range(4))
+
+
+@pytest.mark.parametrize(
+    ("devices", "indices", "unknown"),
+    [
+        ("2,3", [2, 3], None),
+        (" 1 , 0 ", [1, 0], None),
+        ("", [], None),
+        ("-1", [], None),
+        ("0,-1,2", [0], None),
+        ("0,9,1", [0], "9"),
+        ("GPU-22", [2], None),
+        ("GPU-", [], "GPU-"),  # the beginning of several UUIDs
+        ("NoDevFiles", [], "NoDevFiles"),
+        ("²", [], "²"),
+    ],
+)
+def test_cuda_ignores_the_first_unknown_device_and_all_after_it(
+    devices: str, indices: list[int], unknown: str | None
+) -> None:
+    found, word = gpus_named(devices, GPUS)
+    assert ([gpu.index for gpu in found], word) == (indices, unknown)
+
+
+def test_an_allotment_needs_a_job_and_named_gpus() -> None:
+    assert read("PBS 1.pbs", "2,3") == Allotment("PBS 1.pbs", "2,3")
+    assert read("PBS 1.pbs", "2,3").by_scheduler
+    assert not read("PBS 1.pbs", UNSET).by_scheduler and not read("", "2,3").by_scheduler
+    assert read("", "").visible == ""

@@ -1,0 +1,14 @@
+"""Asks a host which of its GPUs its own environment gives to the programs that run on it."""
+
+from __future__ import annotations
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.gpu_allotment import SHELL, UNSET, Allotment, read
+
+
+async def allotment_on(host: Host) -> Allotment:
+    """Return the allotment of the GPUs of `host`."""
+    done = await host.run(sh(SHELL), check=True)
+    facts = dict(line.partition("=")[::2] for line in done.out.splitlines())
+    return read(facts.get("job", ""), facts.get("visible", UNSET))

@@ -1,0 +1,60 @@
+"""The GPUs that CUDA_VISIBLE_DEVICES makes visible, and those that a scheduler allotted to a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.model.gpu import GpuInfo
+from workbench.model.untrusted_text import NAME_CHARS, clean
+
+# Shell lines that print what the host's own environment says, in the form that `read` parses.
+SHELL = r"""
+echo "job=${PBS_JOBID:+PBS $PBS_JOBID}${SLURM_JOB_ID:+Slurm $SLURM_JOB_ID}${LSB_JOBID:+LSF $LSB_JOBID}"
+echo "visible=${CUDA_VISIBLE_DEVICES-unset}"
+"""
+UNSET = "unset"
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """What a host's own environment says of its GPUs. `job` is the scheduler's job in which the
+    host's commands run, such as "PBS 1234", and `visible` is CUDA_VISIBLE_DEVICES. Each is None if
+    it is not set."""
+
+    job: str | None = None
+    visible: str | None = None
+
+    @property
+    def by_scheduler(self) -> bool:
+        """Whether a scheduler allotted some of the host's GPUs by their names."""
+        return self.job is not None and self.visible is not None
+
+
+NO_ALLOTMENT = Allotment()
+
+
+def read(job: str, visible: str) -> Allotment:
+    """Return the allotment for the values of the two lines that SHELL prints."""
+    devices = None if visible == UNSET else clean(visible, NAME_CHARS)
+    return Allotment(clean(job, NAME_CHARS) or None, devices)
+
+
+def gpus_named(devices: str, gpus: Sequence[GpuInfo]) -> tuple[tuple[GpuInfo, ...], str | None]:
+    """Return the GPUs that `devices`, a value of CUDA_VISIBLE_DEVICES, makes visible, and the first
+    of its words that names no GPU. CUDA ignores that word and all after it."""
+    found: list[GpuInfo] = []
+    for word in (part.strip() for part in devices.split(",")):
+        if word in ("", "-1"):
+            break
+        named = [gpu for gpu in gpus if _names(word, gpu)]
+        if len(named) != 1:
+            return tuple(found), word
+        found += named
+    return tuple(found), None
+
+
+def _names(word: str, gpu: GpuInfo) -> bool:
+    """Return whether a word of CUDA_VISIBLE_DEVICES names a GPU: by its index, or by the beginning
+    of its UUID."""
+    return word == str(gpu.index) if word.isdecimal() else gpu.uuid.startswith(word)

@@ -268,6 +268,7 @@ _PREFIX = re.compile(
       (?:\d\d-\d\d\ \d\d:\d\d:\d\d\s+(?:\[[^\]]*\]|[\w./]+:\d+\])\ ?)?
       # TabbyAPI: "2025-04-30 13:18:44.754 ERROR:    "
       | \d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[.,]\d{3}\ (?P<tabby>[A-Z]+):\ {1,4}
+      | (?P<uvicorn>ERROR|CRITICAL):\ {4}  # uvicorn, and TabbyAPI before 2025
       # SGLang: "[2026-11-20 23:41:58 TP0] "
       | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[^\]]*\]\s*
       | \[rank\d+\]:\ ?
@@ -291,7 +292,7 @@ _PLAIN_ERROR = re.compile(
     r"|^Illegal instruction|: No such file or directory$"
     r"|GGML_ASSERT\(|GGML_ASSERT: |GGML_ABORT|Assertion [`'].*['’] failed"
     r"|^(?:\S+: )?CUDA error\b|^nvcc fatal|(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error:"
-    r"|^error loading model: |^\w+: error loading model",
+    r"|^error loading model: |^\w+: error loading model|^llama_\w+: failed to (?:eval|decode)",
     re.IGNORECASE,
 )
 # Lines that only report that something else went wrong.
@@ -303,7 +304,7 @@ _WRAPPER = re.compile(
     r"|exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w ]*\.$"
     r"|Worker proc \S+ died unexpectedly|scheduler is dead\.|Executor failed\.$"
     r"|^ninja: |Ninja build failed|^\[\d+/\d+\] |^FAILED: |errors? detected in the compilation"
-    r"|failed to load model|unable to load model|failed to create context|: CUDA error$",
+    r"|Exception in ASGI application|failed to load model|unable to load model|failed to create context|: CUDA error$",
     re.IGNORECASE,
 )
 # any other wrapper says more
@@ -390,7 +391,8 @@ def _error_in(line: str) -> tuple[bool, str]:
     )
     if noise or not rest.strip():
         return False, ""
-    level = "" if prefix is None else prefix["level"] or prefix["tabby"] or prefix["letter"] or ""
+    kinds = ("level", "tabby", "uvicorn", "letter")
+    level = next((prefix[kind] for kind in kinds if prefix[kind]), "") if prefix else ""
     if level in _NO_ERROR:
         return False, ""
     marked = level in _IS_ERROR

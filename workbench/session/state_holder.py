@@ -125,6 +125,8 @@ class StateHolder:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first step never begins `work`.
+        task.add_done_callback(lambda _: work.close())
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:

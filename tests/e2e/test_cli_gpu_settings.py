@@ -417,3 +417,20 @@ def test_status_journal_and_guard_agree_after_a_reload_of_the_driver(box: Comman
     )
     eventually(lambda: not box.ok("gpu", "status")["guard"]["running"], "the guard's end")
     assert box.ok("gpu", "revert")["outcomes"] == []
+
+
+@pytest.mark.slow
+def test_a_value_of_another_program_is_replaced_only_by_an_explicit_choice(
+    quick: InProcess,
+) -> None:
+    quick.ok("gpu", "set", "--power-limit", "400", "--yes")
+    driver().change_setting(0, limit_w=500.0)  # by hand
+    refused = quick("gpu", "set", "--power-limit", "300", "--yes")
+    assert refused.code != 0 and "another program has set a value" in refused.document["error"]
+    assert "--foreign keep" in refused.document["next_step"] and power() == [500.0]
+    quick.ok("gpu", "set", "--power-limit", "300", "--foreign", "keep", "--yes")
+    assert power() == [500.0]
+    quick.ok("gpu", "set", "--power-limit", "300", "--foreign", "replace", "--yes")
+    assert power() == [300.0]
+    quick.ok("gpu", "revert")
+    assert power() == [500.0]  # not the value before Workbench: an administrator chose this one

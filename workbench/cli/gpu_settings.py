@@ -19,12 +19,12 @@ from workbench.cli.gpu_text import (
 )
 from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, emit_or_say, note, say, say_lines
-from workbench.cli.questions import ask_sudo_password, confirm
+from workbench.cli.questions import ask_sudo_password, can_ask, confirm
 from workbench.cli.registry import OneOf, Option, command, one_of, option
 from workbench.cli.shared_options import DRY_RUN, YES
 from workbench.model.errors import InputError
-from workbench.model.setting_records import SettingOutcome, SettingsReport
-from workbench.model.settings import DEFAULT, HOST, SETTINGS, GpuSettings, Setting, stored
+from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.settings import DEFAULT, HOST, SETTINGS, GpuSettings, Setting, label_of, stored
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView
@@ -51,6 +51,10 @@ def _options_of(setting: Setting) -> Option | OneOf:
 
 
 SETTING_OPTIONS = tuple(_options_of(setting) for setting in SETTINGS)
+SET_FOREIGN_NEXT = (
+    "add --foreign keep (leave that value) or --foreign replace (set yours; a revert restores that "
+    "value); --yes alone does not decide it"
+)
 NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
 
 
@@ -66,6 +70,12 @@ NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
         "revert the settings after so many seconds, unless `workbench gpu confirm` keeps them",
         float,
     ),
+    option(
+        "--foreign",
+        "for a value that another program has set since Workbench did: keep it, or replace it, so "
+        "that a revert restores it",
+        choices=("keep", "replace"),
+    ),
     DRY_RUN,
     YES,
     examples=(
@@ -79,11 +89,16 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         settings = _settings_by_gpu(arguments, session)
         commands = await session.gpu.mark_foreign(await session.gpu.plan_each(settings))
+        foreign = {(c.gpu_uuid, c.setting) for c in commands if c.foreign}
+        kept = foreign if arguments.foreign == "keep" else set()
+        commands = [c for c in commands if (c.gpu_uuid, c.setting) not in kept]
         affected = await affected_by(session, commands)
         if not arguments.json:
             say_lines([*command_lines(commands), *affected_lines(affected)])
         if not arguments.dry_run:
             await warn_if_measured(session)
+            if foreign and arguments.foreign is None and (arguments.yes or not can_ask(arguments)):
+                raise InputError(_replaced_text(commands), next_step=SET_FOREIGN_NEXT)
             question = (
                 f"Run these commands on {session.host.name} ({affected_text(affected, commands)})?"
             )
@@ -97,9 +112,18 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         if not arguments.dry_run and any(c.right for c in commands):
             password = await ask_sudo_password(session, arguments)
         report = await session.gpu.apply_each(
-            settings, dry_run=arguments.dry_run, trial_s=arguments.trial, password=password
+            settings,
+            dry_run=arguments.dry_run,
+            trial_s=arguments.trial,
+            password=password,
+            without=kept,
         )
         return _print_report(report, arguments, session, affected)
+
+
+def _replaced_text(commands: Sequence[SettingCommand]) -> str:
+    where = [f"{c.where} {label_of(c.setting)}: {c.note}" for c in commands if c.foreign]
+    return f"another program has set a value that this would replace ({'; '.join(where)})"
 
 
 def settings_of(arguments: argparse.Namespace) -> GpuSettings:

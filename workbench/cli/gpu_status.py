@@ -58,6 +58,7 @@ async def status(arguments: argparse.Namespace) -> int:
         "guard": asdict(guard) if guard else None,
         "journal_problem": journal_problem.message if journal_problem else None,
         "simulated": telemetry.simulated,
+        "slow": telemetry.slow_text,
         "error": None if driver_ok else telemetry.driver.message,
     }
     if arguments.json:
@@ -91,8 +92,8 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         f"{host['name']}: driver {driver['driver_version'] or 'n/a'} "
         f"({driver['status']}){cuda}{simulated}"
     )
-    if message:
-        yield f"  {message}"
+    for text in filter(None, (message, document["slow"])):
+        yield f"  {text}"
     for gpu in document["gpus"]:
         state = f"{gpu['state']} {gpu.get('message') or ''}".rstrip()
         node = f"{gpu['node']} " if gpu.get("node") else ""

@@ -245,6 +245,17 @@ class Telemetry:
     infos: tuple[GpuInfo, ...]
     gpus: tuple[GpuSample, ...]
     simulated: bool = False
+    took_s: float | None = None  # how long the reading took; None if it was quick
+    slowest: str = ""  # the driver's slowest call in it, with its time
+
+    @property
+    def slow_text(self) -> str:
+        """A text about a reading that took long; "" about a quick one."""
+        if self.took_s is None:
+            return ""
+        return (
+            f"the driver is slow: one reading takes {self.took_s:.1f} s (slowest: {self.slowest})"
+        )
 
     def info(self, index: int) -> GpuInfo | None:
         return next((i for i in self.infos if i.index == index), None)

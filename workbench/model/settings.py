@@ -246,11 +246,11 @@ class NumberSetting(Setting):
         known = [found for found in map(self.limits, infos) if found is not None]
         if not known:
             return None
+        low, high = max(low for low, _ in known), min(high for _, high in known)
+        if low > high:
+            return "no common value: choose one GPU"
         reset = ", reset" if self.reset_name else ""
-        return (
-            f"{max(low for low, _ in known):.0f}..{min(high for _, high in known):.0f} "
-            f"{self.unit}{reset}"
-        )
+        return f"{low:.0f}..{high:.0f} {self.unit}{reset}"
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
         return None if info is None else getattr(info, self.initial)

@@ -3,7 +3,7 @@ settings, and a guard process reverts them if Workbench ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -119,15 +119,18 @@ class GpuControl:
         dry_run: bool = False,
         trial_s: float | None = None,
         password: str | None = None,
+        without: Collection[tuple[str, str]] = (),
     ) -> SettingsReport:
         """Set the settings in `by_gpu`, whose keys name GPUs (index, UUID or "all"), with a guard
         process that reverts them if this session ends. If one setting fails, all are reverted, and
         after `trial_s` seconds they are reverted unless the user confirms them. `dry_run` changes
-        nothing and reports the commands, and `password` goes to sudo's stdin only."""
+        nothing and reports the commands, and `password` goes to sudo's stdin only. `without` has
+        (GPU UUID, key) of settings that are left as they are."""
         from workbench.gpu.settings import apply
 
         rights = await self.rights.with_password(password)
-        commands = await self.plan_each(by_gpu, rights)
+        planned = await self.plan_each(by_gpu, rights)
+        commands = [c for c in planned if (c.gpu_uuid, c.setting) not in without]
         check_trial(trial_s)
         with self._core.busy("applying GPU settings"):
             if dry_run:

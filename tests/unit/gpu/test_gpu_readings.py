@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -370,3 +371,31 @@ def test_more_processes_than_there_was_room_for(
 ) -> None:
     driver.set(*(f"process 0 {1000 + n}\t1048576" for n in range(50)))
     assert len(agent().sample()["gpus"][0]["slow"]["processes"]) == 50
+
+
+def test_a_reading_that_takes_long_names_the_slowest_call(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
+    child = agent(hung_s=60.0)
+    child.sample()
+    driver.set("hang 0 nvmlDeviceGetPowerManagementLimit")
+    time.sleep(1.2)  # longer than a quick reading
+    driver.clear()
+    slow = child.sample(lambda d: "took_s" in d)
+    assert slow["took_s"] > 1.0
+    assert slow["slowest"].startswith("nvmlDeviceGetPowerManagementLimit ")
+
+
+def test_a_gpu_that_was_removed_is_named_with_the_cause_and_the_new_numbers(
+    agent: Callable[..., Child], driver: Driver
+) -> None:
+    child = agent()
+    assert len(child.sample()["gpus"]) == 2
+    driver.set("gpus * 1")
+    said = child.wait_for(lambda d: "gone since the start" in str(d.get("driver")))["driver"]
+    assert said["status"] == "ok" and "dmesg" in said["message"]
+    assert "GPU1 (GPU-00000001-0000-4000-8000-000000000000)" in said["message"]
+    assert [gpu["index"] for gpu in child.sample()["gpus"]] == [0]
+    driver.set("gpus * 2")
+    back = child.wait_for(lambda d: "driver" in d)["driver"]
+    assert "message" not in back

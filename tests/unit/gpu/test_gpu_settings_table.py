@@ -181,3 +181,12 @@ def test_the_modules_of_every_program_exist(program: PythonProgram) -> None:
     here = Path(remote_programs.__file__).parents[1]
     assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in program.modules)
     assert len(program.frame(False)) > 1000
+
+
+def test_limits_of_different_gpus_without_a_common_value_are_no_range() -> None:
+    one, other = (
+        GpuInfo(index=n, uuid=f"GPU-{n}", name="x", power_min_w=low, power_max_w=high)
+        for n, (low, high) in enumerate(((200.0, 300.0), (100.0, 180.0)))
+    )
+    assert POWER_LIMIT.allowed((one, other)) == "no common value: choose one GPU"
+    assert POWER_LIMIT.allowed((one,)) == "200..300 W"

@@ -101,7 +101,13 @@ async def apply(
                 revert_warning = _revert_warning(one.command, before[one.command], rights, now)
                 message = joined(one.message, revert_warning, unseen if index == 0 else "")
                 outcomes[index] = replace(one, message=message)
-            return SettingsReport(tuple(await _settle(held, outcomes)), path, guard=watching)
+                if equal(one.command.setting, one.before, one.command.value):
+                    message = joined(message, "it had this value already")
+                    outcomes[index] = replace(one, message=message)
+            done = tuple(await _settle(held, outcomes))
+            # A guard that has nothing to watch ends at once.
+            watching = watching if any(e.watch for e in held.journal.entries) else None
+            return SettingsReport(done, path, guard=watching)
         outcomes, back = await _roll_back(held, was, outcomes, ran, rights, now)
         watching = watching if any(e.watch for e in held.journal.entries) else None
         return SettingsReport(tuple(outcomes), path, rolled_back=tuple(back), guard=watching)
@@ -146,10 +152,13 @@ async def _announce(
         before = {c: _before(c, was, now) for c in commands}
         state = was
         for one in commands:
+            old = was.get(one.gpu_uuid, one.setting)
+            live = now.value(one.gpu_uuid, one.setting)
+            if old is not None and claims.changed_by_hand(old.facts, live, was.others):
+                # A revert restores the value of the other program, not the one before it.
+                state, old = state.drop(old.key), None
             entry = replace(_entry(one, before[one], state, now), earlier=_earlier(one, was))
-            state = state.put(
-                replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry
-            )
+            state = state.put(replace(entry, watch=watch(entry, old)) if watch else entry)
         await _save_first(held, state)
         rival = held.rival(keys)
         if rival is None and _on(held.journal.without_gone(now.energy_j).others, keys) == _on(
@@ -318,7 +327,8 @@ def _with_notes(
             or (by and f"now {by.text}")
             or ""
         )
-        noted_commands.append(replace(one, note=joined(one.note, note)))
+        foreign = ours is not None and claims.changed_by_hand(ours, live, state.others)
+        noted_commands.append(replace(one, note=joined(one.note, note), foreign=foreign))
     return noted_commands
 
 

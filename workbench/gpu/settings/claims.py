@@ -249,6 +249,20 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     )
 
 
+def changed_by_hand(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> bool:
+    """Return whether a program other than Workbench has set the host's present value `live` since
+    this Workbench set the value of this journal entry. A value that was reset to the one before
+    counts as nobody's."""
+    setting = entry["setting"]
+    if live is None or is_lock(setting) or entry.get("state") == "pending":
+        return False
+    if any(equal(setting, live, entry[name]) for name in ("now", "before")):
+        return False
+    if was_interrupted(setting, live, entry["now"], entry["before"]):
+        return False
+    return explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry) is None
+
+
 def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
     """Return a message if the host's present value `live` differs from the value of this journal
     entry. None if it does not differ or is unknown."""

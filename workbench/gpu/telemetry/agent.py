@@ -38,6 +38,7 @@ from collections.abc import Iterable
 from pynvml import (
     NVML_ERROR_GPU_NOT_FOUND,
     NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    NVML_ERROR_NOT_FOUND,
     NVML_ERROR_UNKNOWN,
     NVMLError,
 )
@@ -61,6 +62,11 @@ if TYPE_CHECKING:
 
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
 INFO_S = 30.0
+LONG_S = 1.0  # a reading that takes longer is reported
+GONE = (
+    "gone since the start: {}. It was removed, or its access was revoked (`dmesg | grep -i "
+    "nvrm` names the cause). The other GPUs are shown with the driver's new numbers"
+)
 HUNG_S = 3.0  # a call that takes longer is said to hang
 OF_LIBRARY = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
 RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
@@ -208,6 +214,7 @@ class Agent:
         self.open = False
         self.retry_at = self.slow_at = self.info_at = self.reopen_at = 0.0
         self.gpus: list[GpuReader] = []
+        self.missing: dict[str, int] = {}  # GPUs that are gone, with their last index
         self.at: int | None = None  # the GPU that was asked last
         self.said_driver: dict[str, Any] | None = None
         self.said_infos: list[dict[str, Any]] | None = None
@@ -237,6 +244,7 @@ class Agent:
 
     def tick(self) -> None:
         now, wall = time.monotonic(), time.time()
+        self.nvml.slowest = (0.0, "")
         gpus: list[dict[str, Any]] = []
         host: dict[str, Any] = {}
         try:
@@ -252,14 +260,17 @@ class Agent:
                 self.info_at = now + self.info_s
         except DriverGone as gone:
             self.close_driver(gone.code)
-        self.output.write(
-            {
-                "t": round(now, 4),
-                "u": round(wall, 3),
-                "host": host or self.host.sample(),
-                "gpus": gpus,
-            }
-        )
+        document = {
+            "t": round(now, 4),
+            "u": round(wall, 3),
+            "host": host or self.host.sample(),
+            "gpus": gpus,
+        }
+        took_s = time.monotonic() - now
+        if took_s > LONG_S:
+            document["took_s"] = round(took_s, 1)
+            document["slowest"] = "{1} {0:.2f} s".format(*self.nvml.slowest)
+        self.output.write(document)
 
     def open_driver(self) -> None:
         try:
@@ -275,9 +286,14 @@ class Agent:
         self.open = True
         self.slow_at = self.info_at = 0.0
         self.reopen_at = now + self.info_s
+        before = {gpu.uuid: gpu.index for gpu in self.gpus if gpu.uuid}
         self.gpus = [GpuReader(self.nvml, index, self.host) for index in range(count)]
         for gpu in self.gpus:
             self.find(gpu, now)
+        self.missing = {**self.missing, **before}
+        for gpu in self.gpus:
+            self.missing.pop(gpu.uuid, None)
+        gone = [f"GPU{index} ({uuid})" for uuid, index in self.missing.items()]
         cuda = self.nvml.maybe("nvmlSystemGetCudaDriverVersion_v2")
         self.say_driver(
             {
@@ -285,6 +301,7 @@ class Agent:
                 "driver_version": self.nvml.maybe("nvmlSystemGetDriverVersion"),
                 "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
                 "nvml_version": self.nvml.maybe("nvmlSystemGetNVMLVersion"),
+                **({"message": GONE.format(", ".join(gone))} if gone else {}),
             }
         )
 
@@ -353,7 +370,8 @@ class Agent:
             count = self.nvml.call("nvmlDeviceGetCount")
         except NVMLError as error:
             raise DriverGone(error.value) from None
-        return count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
+        gone = any(gpu.down == NVML_ERROR_NOT_FOUND for gpu in self.gpus)
+        return gone or count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
 
     def look_again(self, now: float) -> None:
         """Read those properties of the GPUs that rarely change. Start NVML again if GPUs were added

@@ -55,6 +55,8 @@ class Decoder:
                 t_s=_time("t_s", document.get("t")),
                 unix_s=_time("unix_s", document.get("u")),
                 driver=self.driver,
+                took_s=of_field("took_s", document.get("took_s")),
+                slowest=clean(str(document.get("slowest") or ""), NAME_CHARS),
                 host=record(HostSample, document.get("host")),
                 infos=self.infos,
                 gpus=self._gpus(document.get("gpus")),

@@ -29,6 +29,7 @@ from pynvml import (
     NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     NVML_ERROR_LIBRARY_NOT_FOUND,
     NVML_ERROR_NO_PERMISSION,
+    NVML_ERROR_NOT_FOUND,
     NVML_ERROR_NOT_SUPPORTED,
     NVML_ERROR_OPERATING_SYSTEM,
     NVML_ERROR_RESET_REQUIRED,
@@ -118,6 +119,8 @@ STATES = {  # of one GPU; any other: "error"
 STATE_MESSAGES = {
     NVML_ERROR_GPU_IS_LOST: "GPU is lost: it fell off the bus (XID 79 in the kernel log); "
     "a reset or a reboot of the host brings it back",
+    NVML_ERROR_NOT_FOUND: "the GPU is gone: it was removed, or its access was revoked (`dmesg | grep "
+    "-i nvrm` names the cause); the driver numbers the remaining GPUs anew",
     NVML_ERROR_RESET_REQUIRED: "the GPU needs a reset: nvidia-smi --gpu-reset, or reboot the host",
     NVML_ERROR_NO_PERMISSION: "this user may not open the GPU",
     NVML_ERROR_OPERATING_SYSTEM: "the operating system or a device cgroup blocks the GPU",
@@ -148,6 +151,7 @@ class Nvml:
     def __init__(self) -> None:
         self.doing: str | None = None
         self.since = 0.0
+        self.slowest = (0.0, "")  # the slowest call of the present reading, with its seconds
         self.simulated = bool(os.environ.get("WORKBENCH_SIM_DRIVER"))
         self.host_file: Callable[[str], str | None] = read_text
 
@@ -207,6 +211,9 @@ class Nvml:
             return getattr(pynvml, name)(*args)
         finally:
             self.doing = None
+            took_s = time.monotonic() - self.since
+            if took_s > self.slowest[0]:
+                self.slowest = (took_s, name)
 
     def maybe(self, name: str, *args: Any) -> Any:
         """Call pynvml's function `name` and return its result. None if the call fails or if a text

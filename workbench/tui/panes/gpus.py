@@ -83,6 +83,8 @@ class GpuPane(Pane, Scrolled):
         rows.append(((versions, "text"),))
         if driver.message:
             rows += paragraph(f"! {driver.message}", width, "warn")
+        if slow := telemetry.slow_text:
+            rows += paragraph(f"! {slow}", width, "warn")
         load = f"{host.load_1m:.1f}" if host.load_1m is not None else NA
         rows += paragraph(
             f"host memory {gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} GiB "

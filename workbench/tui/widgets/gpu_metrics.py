@@ -147,6 +147,13 @@ FIRST = (UTIL, POWER, SM)  # always drawn
 SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)
 
 
+def is_top_known(metric: Metric, info: GpuInfo | None) -> bool:
+    """Return whether the top of the metric's scale is a limit that the driver reports."""
+    if metric is POWER:
+        return bool(info and (info.power_max_w or info.power_default_w))
+    return metric is not SM or bool(info and info.sm_max_mhz)
+
+
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
     """Return the title of a GPU, such as "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares
     the memory of the host."""

@@ -28,6 +28,7 @@ from workbench.tui.widgets.gpu_metrics import (
     gpu_name,
     gpu_title,
     group_text,
+    is_top_known,
     limit_w,
     node_name,
     past_sample,
@@ -427,7 +428,7 @@ class GpuStrip(Painted):
             top,
             metric.floor,
             lines=tuple(line for line in limits if any(line)),
-            note=f"max {metric.figure(top)}" if metric.lines else "",
+            note=f"max {metric.figure(top)}" if metric.lines and is_top_known(metric, info) else "",
             role=self._spark_role(metric),
             value_role=self._value_role(metric, sample.index),
         )

@@ -160,3 +160,17 @@ def test_an_export_for_a_cluster_needs_no_addresses(cli: Cli) -> None:
     assert "--master-addr 127.0.0.1" in ran.out and "--node-rank 1 --headless" in ran.out
     ray = cli("--cluster", "pair", "export", "vllm-llama-3.3-70b-2x-spark-ray")
     assert "exec ray start --head" in ray.out and "start Ray on the first node" in ray.err
+
+
+def test_the_program_of_a_typed_line_is_trusted_and_that_of_a_file_is_not(
+    cli: Cli, tmp_path: Path
+) -> None:
+    line = f"{tmp_path}/venv/bin/vllm serve {tmp_path}/model"
+    script = tmp_path / "start.sh"
+    script.write_text(f"#!/bin/sh\n{line}\n")
+    assert cli("import", str(script), "--name", "from-file", "--yes").code == 0
+    asked = cli("start", "from-file")
+    assert asked.code != 0 and "--trust" in asked.err
+    typed = f"{line} --port 8123"
+    assert cli("import", "--command", typed, "--name", "typed", "--yes").code == 0
+    assert "--trust" not in cli("start", "typed").err  # it fails, since there is no such program

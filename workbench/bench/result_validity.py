@@ -284,6 +284,8 @@ def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> lis
     tokens = sum(r.output_tokens or 0 for r in open_) / len(open_)
     per_chunk = tokens / (sum(r.chunks for r in open_) / len(open_))
     low_pct = 100 * (1 - (tokens - per_chunk) / (tokens - 1))
+    if low_pct < 0.5:
+        return []
     return [
         "TPOT counts the first chunk as one token, since the server does not report its tokens: "
         f"at {per_chunk:.1f}"

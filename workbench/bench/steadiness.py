@@ -58,9 +58,8 @@ def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
         return None
     requests = "one request" if good == 1 else f"{good} requests"
     return (
-        f"the measurement is short: {requests} in {window.seconds:.2f} s; use at least "
-        f"{LEAST_REQUESTS} requests and"
-        f" {LEAST_S:g} s"
+        f"the measurement is short: {requests} in {window.seconds:.3g} s; use at least "
+        f"{LEAST_REQUESTS} requests and {LEAST_S:g} s"
     )
 
 

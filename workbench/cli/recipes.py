@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from workbench.recipes.registry import EXPORT_FORMS
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.session.recipes import Imported
+    from workbench.session.session import Session
 
 
 @command(
@@ -67,11 +69,24 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
     path = None
     if imported.preset is not None and await _agreed(arguments, imported):
         path = session.presets.recipes.save(imported)
+        if arguments.line is not None:
+            _trust_program(session, imported.preset_id)
     if arguments.json:
         emit(_json(imported, path))
     elif path:
         say(f"saved: {path}\n`workbench plan {imported.preset_id}` shows its command")
     return 0 if imported.preset is not None else 2
+
+
+def _trust_program(session: Session, preset_id: str) -> None:
+    """Trust the program of a saved preset, whose command line the user has typed and confirmed.
+    Whatever else the line runs still needs consent at the start."""
+    from workbench.engines.preset_trust import foreign_parts
+    from workbench.store.trusted_presets import trust
+
+    with contextlib.suppress(WorkbenchError):  # a variable of the preset has no value yet
+        parts = foreign_parts(session.presets.plan_of(preset_id, {}))
+        trust(part.digest for part in parts if part.name == "executable")
 
 
 def _standard_input() -> str:

@@ -119,8 +119,8 @@ def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart
     if argv and tuple(argv) != usual.launch and not named:
         command = shlex.join(argv)
         text = (
-            f"{_short(command)} is not the usual program of {usual.title}, which is "
-            f"{shlex.join(usual.launch)}"
+            f"{_short(command)} starts {usual.title}, in place of {shlex.join(usual.launch)} as "
+            "it is on PATH"
         )
         yield ForeignPart("preset.unusual-executable", "executable", command, text)
 

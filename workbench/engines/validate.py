@@ -187,10 +187,10 @@ def _unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
         )
         yield Finding(Level.HINT, "model.facts", f"{without}: {facts.missing}")
     elif facts is not None and facts.weight_bytes and not facts.source.startswith("preset "):
-        text = (
-            f"sizes of the model are from its {facts.source}: {facts.weight_bytes / 1e9:.1f} "
-            "GB of weights"
-        )
+        source = facts.source if facts.source.startswith("the ") else f"its {facts.source}"
+        megabytes = facts.weight_bytes / 1e6
+        size = f"{megabytes / 1e3:.1f} GB" if megabytes >= 50 else f"{megabytes:.1f} MB"
+        text = f"sizes of the model are from {source}: {size} of weights"
         yield Finding(Level.INFO, "model.facts", text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.untrusted_text import clean_json
@@ -24,6 +24,7 @@ class Tokenizer:
         self._http, self._engine, self._model = http, engine, model
         self.problem: str | None = None
         self.max_model_len: int | None = None
+        self._template_tokens: int | None = None  # of the chat template, without the message
 
     async def count(self, asked: Mapping[str, Any]) -> int | None:
         """Return the number of tokens of a request's prompt, including special tokens and the chat
@@ -45,6 +46,8 @@ class Tokenizer:
         if "input" in asked:  # of an embedding
             asked = {"prompt": asked["input"]}
         body = engine.tokenize_body(self._model, asked)
+        if body is None and "messages" in asked:
+            return await self._counted_messages(asked["messages"])
         if body is None:
             self.problem = (
                 f"{engine.title}'s tokenizer endpoint accepts no messages, so the "
@@ -53,6 +56,23 @@ class Tokenizer:
             return None
         answer = await self._post(engine.tokenize_path, body)
         return None if answer is None else self._counted(answer)
+
+    async def _counted_messages(self, messages: Sequence[Mapping[str, str]]) -> int | None:
+        """Return the number of tokens of chat messages for an engine that only counts texts: those
+        of the texts and those of the chat template, which one request for a token reports."""
+        if self._template_tokens is None:
+            sample = [{"role": "user", "content": "one"}]
+            asked = {"model": self._model, "messages": sample, "max_tokens": 1}
+            reply = await self._post("/v1/chat/completions", asked) or {}
+            usage = reply.get("usage")
+            prompt_tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+            of_text = await self.count({"prompt": "one"})
+            if not isinstance(prompt_tokens, int) or of_text is None:
+                self.problem = self.problem or "the server reports no tokens of its chat template"
+                return None
+            self._template_tokens = max(0, prompt_tokens - of_text)
+        text = await self.count({"prompt": "\n".join(one["content"] for one in messages)})
+        return None if text is None else text + self._template_tokens
 
     def _counted(self, answer: Mapping[str, Any]) -> int | None:
         limit, tokens = answer.get("max_model_len"), answer.get("tokens")

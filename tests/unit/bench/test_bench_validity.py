@@ -171,7 +171,7 @@ def test_a_burst_that_is_over_before_the_first_answer_is_not_called_an_overload(
 
 def test_a_short_measurement_is_marked() -> None:
     one = judged([reply(0, 0.0, 0.009)], concurrency=1)
-    assert one.marked[0].startswith("the measurement is short: one request in 0.01 s")
+    assert one.marked[0].startswith("the measurement is short: one request in 0.009 s")
     assert judged(closed_loop([0.01] * 40)).marked and not judged(closed_loop([0.1] * 64)).marked
 
 

@@ -200,8 +200,11 @@ def test_sglang_counts_texts_only() -> None:
         ask("sglang", TEXT, {"/tokenize": {"tokens": [1, 2], "count": 2, "max_model_len": -1}})[0]
         == 2
     )
-    count, tokenizer, sent = ask("sglang", MESSAGES, {"/tokenize": {"count": 2}})
-    assert count is None and sent == [] and "accepts no messages" in str(tokenizer.problem)
+    usage = {"usage": {"prompt_tokens": 15}}
+    replies = {"/tokenize": {"count": 2}, "/v1/chat/completions": usage}
+    count, _, sent = ask("sglang", MESSAGES, replies)
+    assert count == 2 + 13  # the template is 13 tokens: 15 less those of the text
+    assert [path for path, _ in sent] == ["/v1/chat/completions", "/tokenize", "/tokenize"]
 
 
 @pytest.mark.parametrize(

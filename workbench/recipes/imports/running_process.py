@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from workbench.engines.command_line import starts_in
 from workbench.engines.preset_trust import is_tuning_variable
+from workbench.model.counts import count_of
 from workbench.model.secrets import mask_argv
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
 from workbench.recipes.recipe import Notes, Recipe, finished, short
@@ -28,7 +29,8 @@ def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None
     own = {name: text for name, text in (env or {}).items() if is_tuning_variable(name)}
     if len(own) < len(env or {}):
         count = len(env or {}) - len(own)
-        notes.left_out(f"{count} other variables of its environment", "they do not tune an engine")
+        what = f"what its environment has besides ({count_of(count, 'variable')})"
+        notes.left_out(what, "it does not tune an engine")
     relative = any("/" in word and not word.startswith("/") for word in start.executable)
     named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
     plan = plan_of(ServerCommand(start, own, workdir if relative or named else None), notes)

@@ -412,3 +412,33 @@ def test_an_api_key_given_as_a_variable_is_neither_shown_nor_remembered(cli: Cli
     ]
     assert len(said) > 6 and not [text for text in said if key in text]
     assert cli("presets", "check", str(own)).code == 0
+
+
+@pytest.mark.slow
+def test_restart_replaces_a_server_and_starts_an_ended_one_again(cli: Cli) -> None:
+    first = start(cli, "--set", "max-num-seqs=77")
+    asked = cli(*PRO, "restart", first["run_id"])
+    assert asked.code == 2 and "nobody can be asked" in asked.err  # it is live
+    second = cli(*PRO, "restart", first["run_id"], "--yes", "--wait", "--json")
+    assert second.code == 0 and second.document["state"] == "ready", second
+    assert (second.document["replaces"], second.document["port"]) == (
+        first["run_id"],
+        first["port"],
+    )
+    assert "max-num-seqs 77" in second.document["command"]
+    run_id = second.document["run_id"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        plan = cli(*PRO, "plan", "vllm-any", "--set", f"port={port}", "--json").document
+        assert "host.port" in [finding["code"] for finding in plan["findings"]]
+        refused = cli(*PRO, "start", "vllm-any", "--set", f"port={port}")
+        assert refused.code == 1 and "is in use by process" in refused.err
+    plan = cli(*PRO, "plan", "vllm-any", "--json").document
+    memory = next(f for f in plan["findings"] if f["code"] == "host.memory")
+    assert f"workbench stop {run_id}" in memory["fix"] and "are free now" in memory["text"]
+    assert cli(*PRO, "stop", run_id).code == 0
+    back = cli(*PRO, "restart", first["run_id"], "--wait", "--json")  # nothing to ask: it has ended
+    assert back.code == 0 and back.document["state"] == "ready"
+    assert cli(*PRO, "stop", back.document["run_id"]).code == 0

@@ -259,7 +259,7 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
-    "servers": "start stop port_problem others=other_servers select=select_run search_log "
+    "servers": "start stop start_problem go_back others=other_servers select=select_run search_log "
     "changes_against_running",
     "results": "get=result delete=delete_result mark compare export=export_result "
     "find=find_results note=note_result"
@@ -631,8 +631,12 @@ class FakeSession(FakeMeasuring):
     def trust(self) -> None:
         self._called("trust")
 
-    async def port_problem(self) -> tuple[str, str] | None:
+    async def start_problem(self) -> Finding | None:
         return None
+
+    async def go_back(self) -> str:
+        self._called("go_back")
+        return "run"
 
     def changes_against_running(self) -> Sequence[PlanDifference]:
         return diff(self.running_plan, self.plan) if self.running_plan else ()

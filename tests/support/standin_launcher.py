@@ -97,6 +97,9 @@ class Standin:
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         return self.against
 
+    async def fetch(self, host: Host, launch: Launch) -> None:
+        pass
+
     def command(self, launch: Launch) -> Command:
         return Command(
             ("standin", "run", launch.run_id, *launch.argv),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import connected, gpus_read
@@ -42,6 +43,7 @@ async def plan(arguments: argparse.Namespace) -> int:
         if session.plans.preset_gpu_settings():
             await session.plans.check_gpu_settings(session.gpu.alterations)
         view = session.plans.view()
+        view = replace(view, findings=(*view.findings, *await session.servers.host_findings()))
         nodes = [
             (node, mask_command(found)) for node, found in session.plans.editor.node_commands()
         ]

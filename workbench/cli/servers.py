@@ -70,6 +70,9 @@ async def start_server(arguments: argparse.Namespace) -> int:
         for finding in by_severity(session.plans.editor.findings()):
             if finding.level is Level.WARN or finding.code.startswith(_SAID_AT_START):
                 note(finding_line(finding))
+        for finding in await session.servers.host_findings():
+            if finding.code == "host.memory":  # the start itself refuses a port in use
+                note(finding_line(finding))
         await warn_if_measured(session)
         run_id = await session.servers.start()
         status = session.servers.supervisor.status(run_id)
@@ -90,6 +93,8 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
         for finding in causes:
             note(f"  {finding_text(finding)}")
+        if status.replaces is not None:
+            note(f"next: `workbench restart {status.replaces}` starts again what ran before")
         return 1
     if arguments.wait and not arguments.json:
         after = f" in {status.ready_after_s:.1f} s" if status.ready_after_s else ""
@@ -274,30 +279,54 @@ async def adopt(arguments: argparse.Namespace) -> int:
 
 @command(
     "restart",
-    "restart the unit, container or job of a run, with the same plan",
+    "restart the server of a run with the same plan, also one that has ended",
     _RUN,
     YES,
-    examples=("workbench restart RUN",),
+    option("--wait", "wait until the server is READY or has failed"),
+    option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
+    examples=("workbench restart RUN", "workbench restart RUN --yes --wait"),
 )
 async def restart(arguments: argparse.Namespace) -> int:
+    """Restart the unit, container or job of a run in place. The server of another run is replaced
+    by one with the same plan, and that of an ended run is started again."""
     from workbench.session import adoption
 
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
-        shown = await adoption.restart_command(session, status.run_id)
-        question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
-        problem = f"nobody can be asked whether to run: {shown}"
-        if not await confirm(
-            arguments, question, problem=problem, next_step="add --yes to restart the server"
-        ):
-            raise InputError("nothing was restarted")
-        await warn_if_measured(session)
-        await adoption.restart(session, status.run_id)
-    return emit_or_say(
-        arguments.json,
-        {"run_id": status.run_id, "command": shown},
-        f"{status.run_id} restarted: {shown}",
-    )
+        in_place = await adoption.restarts_in_place(session, status.run_id)
+        if in_place:
+            shown = await adoption.restart_command(session, status.run_id)
+        else:
+            shown = session.servers.supervisor.record(status.run_id).command.shell()
+        if status.may_live:
+            await _agree_to_restart(session, arguments, status, shown)
+        run_id = status.run_id
+        if in_place:
+            await adoption.restart(session, run_id)
+        else:
+            run_id = await session.servers.start_again(run_id)
+        status = session.servers.supervisor.status(run_id)
+        if arguments.wait:
+            note(f"{run_id}: waiting for READY")
+            status = await session.servers.wait_ready(run_id, arguments.timeout)
+    document = {**status_json(status), "command": shown}
+    said = f"{run_id} restarted: {shown}" if in_place else run_id
+    emit_or_say(arguments.json, document, said)
+    return _start_exit_code(status, arguments)
+
+
+async def _agree_to_restart(
+    session: Session, arguments: argparse.Namespace, status: ServerStatus, shown: str
+) -> None:
+    """Ask whether to restart a live server. Raises InputError if the user declines or cannot be
+    asked."""
+    question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
+    problem = f"nobody can be asked whether to run: {shown}"
+    if not await confirm(
+        arguments, question, problem=problem, next_step="add --yes to restart the server"
+    ):
+        raise InputError("nothing was restarted")
+    await warn_if_measured(session)
 
 
 def status_json(status: ServerStatus) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class MemoryUse:
     length_flag: str | None = None  # the longest sequence, in tokens
     # starts even if the KV cache cannot contain one sequence of full length
     starts_with_short_cache: bool = False
+    # refuses to start if less memory is free than the share that it allocates
+    checks_free_at_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,11 @@ class Vllm(Engine):
     tokenize_path = "/tokenize"
     concurrency_flag = "max-num-seqs"
     compiles_at_first_start = True
-    memory = MemoryUse(share_flag="gpu-memory-utilization", length_flag="max-model-len")
+    memory = MemoryUse(
+        share_flag="gpu-memory-utilization",
+        length_flag="max-model-len",
+        checks_free_at_start=True,
+    )
     eager_flag = "enforce-eager"
     compiled_parts = "torch.compile and CUDA graphs"
     pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from workbench.hosts import run_processes, shell_scripts
@@ -224,6 +224,16 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
         return False
     words = stat.rpartition(b") ")[2].split()
     return len(words) > 19 and words[0] not in (b"Z", b"X") and int(words[19]) == process.start_time
+
+
+async def existing(host: Host, pids: Collection[int]) -> frozenset[int]:
+    """Return those of the process ids that exist on the host now."""
+    if not pids:
+        return frozenset()
+    done = await host.run(
+        shell_scripts.sh(shell_scripts.EXISTING, *(str(pid) for pid in sorted(pids)))
+    )
+    return frozenset(int(word) for word in done.out.split() if word.isdecimal())
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:

@@ -560,6 +560,11 @@ done
 exit 0
 """
 
+# Prints those of its arguments that are ids of processes.
+EXISTING = r"""
+for pid; do [ ! -d "/proc/$pid" ] || echo "$pid"; done
+"""
+
 # $1 signal, $2 seconds to wait at most, then targets PID:START or PID:START:GROUP (that whole
 # group, if PID is in it), then "--" and PID:START of the processes to wait for. The start time is
 # checked just before each signal. Prints "sent TARGET", "refused TARGET" (no permission) or "gone

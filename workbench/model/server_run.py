@@ -92,6 +92,7 @@ class ServerStatus:
     # processes that are alive although the server's own has ended; they may occupy GPU memory
     outlived: int = 0
     ranks: tuple[RankStatus, ...] = ()  # of a server that spans several hosts
+    replaces: str | None = None  # the run that was stopped for this one
 
     @property
     def may_live(self) -> bool:

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.task_cancellation import end_all
@@ -32,6 +32,7 @@ from workbench.server.supervisor import (
     READY_TIMEOUT_S,
     STOP_GRACE_S,
     Event,
+    PreparedServer,
     Supervisor,
 )
 from workbench.server.watched_rank import RankStart
@@ -303,20 +304,32 @@ class ClusterSupervisor(Supervisor):
         plan: LaunchPlan,
         commands: Sequence[tuple[Node, Command]],
         engine: Engine,
+        **options: Any,
+    ) -> ServerStatus:
+        """Prepare and start a server that spans several nodes, and return its status once the
+        processes of all ranks run, which is before the server is READY. The arguments and errors
+        are those of `prepare_ranks`, and also HostError if a node cannot start its process."""
+        return await (await self.prepare_ranks(plan, commands, engine, **options)).launch()
+
+    async def prepare_ranks(
+        self,
+        plan: LaunchPlan,
+        commands: Sequence[tuple[Node, Command]],
+        engine: Engine,
         *,
         ready_timeout_s: float = READY_TIMEOUT_S,
         engine_version: str | None = None,
         simulated: bool = False,
-    ) -> ServerStatus:
-        """Start a server that spans several nodes. `commands` has the command of each node. Return
-        the server's status once the processes of all ranks run, which is before the server is
-        READY.
-
-        All nodes are checked before anything is started. If a rank cannot be started, the ranks
-        that run already are stopped. Raises ServerError if a check fails, and HostError if a node
-        cannot start its process.
+        replaces: str | None = None,
+    ) -> PreparedServer:
+        """Check the start of a server that spans several nodes, and write its files on all of them.
+        `commands` has the command of each node. `replaces` is the run that the caller stops before
+        the launch, so that its ports count as free. If a rank cannot be started at the launch, the
+        ranks that run already are stopped. Raises ServerError if a check fails, and HostError if a
+        file cannot be written; no node then has a file of the server.
         """
-        commands = await self._without_running_ray(plan, commands)
+        if replaces is None or not self._started_ray(replaces):
+            commands = await self._without_running_ray(plan, commands)
         ids = _run_ids(engine.name, len(commands))
         ranks = tuple(
             ClusterRank(n.name, run_id, n.title)
@@ -325,15 +338,19 @@ class ClusterSupervisor(Supervisor):
         server = ClusterRun(
             self._cluster_entry.name, ranks[0].label, ranks, self._cluster_entry.reserve_gib
         )
+        replaced = self.status(replaces) if replaces is not None else None
         await asyncio.gather(
-            *(self._check(node.name, plan, command, simulated) for node, command in commands)
+            *(
+                self._check(node.name, plan, command, simulated, replaced)
+                for node, command in commands
+            )
         )
 
         watch = await watched_rank.watch_of(self.host, self._head_address, server)
 
-        async def start(at: int) -> None:
+        async def prepare(at: int) -> PreparedServer:
             rank = ranks[at]
-            await Supervisor.start(
+            return await Supervisor.prepare(
                 self._on(rank.host),
                 plan,
                 commands[at][1],
@@ -343,7 +360,43 @@ class ClusterSupervisor(Supervisor):
                 engine_version=engine_version,
                 simulated=simulated,
                 rank=RankStart(rank.run_id, replace(server, label=rank.label), watch),
+                replaces=replaces,
             )
+
+        attempts = await asyncio.gather(
+            *(prepare(at) for at in range(len(ranks))), return_exceptions=True
+        )
+        prepared = [one for one in attempts if isinstance(one, PreparedServer)]
+
+        async def discard() -> None:
+            await asyncio.gather(*(one.discard() for one in prepared), return_exceptions=True)
+
+        failed = next((one for one in attempts if isinstance(one, BaseException)), None)
+        if failed is not None:
+            await discard()
+            raise failed
+
+        async def launch() -> ServerStatus:
+            try:
+                return await self._launch_ranks(plan, commands, server, prepared)
+            except BaseException:
+                await asyncio.shield(discard())  # of the ranks that were not launched
+                raise
+
+        return PreparedServer(launch, discard)
+
+    async def _launch_ranks(
+        self,
+        plan: LaunchPlan,
+        commands: Sequence[tuple[Node, Command]],
+        server: ClusterRun,
+        prepared: Sequence[PreparedServer],
+    ) -> ServerStatus:
+        """Launch the prepared ranks of a server, the head first, and return the server's status. If
+        a rank cannot be started, stop the others and raise its error."""
+
+        async def start(at: int) -> None:
+            await prepared[at].launch()
 
         self._held.add(server.server_id)
         try:
@@ -359,6 +412,11 @@ class ClusterSupervisor(Supervisor):
             self._held.discard(server.server_id)
         self._consider(server)
         return self.status(server.server_id)
+
+    def _started_ray(self, run_id: str) -> bool:
+        """Return whether a live run has started Ray itself, so that its stop ends Ray, too."""
+        nodes = self.record(run_id).plan.nodes
+        return self.status(run_id).may_live and any(node.role for node in nodes)
 
     async def _without_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
@@ -422,12 +480,24 @@ class ClusterSupervisor(Supervisor):
             )
         return self if name == self._head else self._others[name]
 
-    async def _check(self, name: str, plan: LaunchPlan, command: Command, simulated: bool) -> None:
+    async def _check(
+        self,
+        name: str,
+        plan: LaunchPlan,
+        command: Command,
+        simulated: bool,
+        replaced: ServerStatus | None,
+    ) -> None:
         """Raise ServerError for the first problem that would prevent the rank's start on the node
         `name`."""
         supervisor = self._on(name)
         runs = await supervisor.runs()
-        await preflight.check(supervisor.host, plan, command, runs, simulated=simulated)
+        if replaced is not None:
+            own = {replaced.run_id, *(rank.run_id for rank in replaced.ranks)}
+            runs = tuple(run for run in runs if run.run_id not in own)
+        await preflight.check(
+            supervisor.host, plan, command, runs, simulated=simulated, replaced=replaced
+        )
 
     async def _undo(self, server: ClusterRun) -> None:
         await asyncio.gather(

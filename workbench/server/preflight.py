@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
 from workbench.model.errors import ServerError
+from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_argv, mask_command
 from workbench.model.server_run import ServerStatus
@@ -31,16 +32,25 @@ hex=$(printf ':%04X' "$4")
 inode=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
     awk -v port="$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }')
 if [ -n "$inode" ]; then
-    echo "taken=$inode"
+    holder=
     for fd in /proc/[0-9]*/fd/*; do
         [ "$(readlink "$fd" 2>/dev/null)" = "socket:[$inode]" ] || continue
         pid=${fd#/proc/}; pid=${pid%%/*}
-        echo "holder=$pid $(tr '\0' ' ' < "/proc/$pid/cmdline" | head -c 200)"
+        holder="$pid $(tr '\0' ' ' < "/proc/$pid/cmdline" | head -c 200)"
         break
     done
+    # a process whose files are hidden belongs to another user; one that has just ended is gone
+    if [ -n "$holder" ] || cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+        awk -v inode="$inode" '$10 == inode { found = 1 } END { exit !found }'; then
+        echo "taken=$inode"
+        [ -z "$holder" ] || echo "holder=$holder"
+    fi
 fi
 exit 0
 """
+
+
+_HOLDER_CELLS = 80  # of the command line of a process that uses the port
 
 
 async def check(
@@ -50,9 +60,11 @@ async def check(
     runs: Iterable[ServerStatus],
     *,
     simulated: bool = False,
+    replaced: ServerStatus | None = None,
 ) -> None:
     """Raise ServerError for the first problem that would prevent the server's start. `runs` are the
-    statuses of all runs on this host.
+    statuses of all runs on this host. The port of `replaced`, the server that is stopped before the
+    start, counts as free.
 
     A `simulated` engine loads no model, so its model path need not exist.
     """
@@ -65,11 +77,30 @@ async def check(
 
     if _looks_at("files", plan.run_as):
         _check_files(plan, command, model, facts, refuse)
-    problem = (
-        _port_problem(command, runs, facts, listening) if _looks_at("port", plan.run_as) else None
-    )
+    becomes_free = replaced is not None and replaced.may_live and replaced.port == command.port
+    if becomes_free or not _looks_at("port", plan.run_as):
+        return
+    problem = _port_problem(command, runs, facts, listening)
     if problem is not None:
-        raise refuse(*problem)
+        error = refuse(problem.text, problem.fix or "")
+        error.findings = (problem,)
+        raise error
+
+
+async def check_files(
+    host: Host, plan: LaunchPlan, command: Command, *, simulated: bool = False
+) -> None:
+    """Raise ServerError if the program, the working directory or the model of a server is missing."""
+    if not _looks_at("files", plan.run_as):
+        return
+    model = plan.model if is_path(plan.model) and not simulated else ""
+    facts, _ = await _look(host, command, model)
+    shown = mask_command(command).shell()
+
+    def refuse(message: str, next_step: str) -> ServerError:
+        return ServerError(message, host=host.name, command=shown, next_step=next_step)
+
+    _check_files(plan, command, model, facts, refuse)
 
 
 def _check_files(
@@ -108,8 +139,8 @@ def _looks_at(what: str, run_as: str) -> bool:
 
 async def port_problem(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
-) -> tuple[str, str] | None:
-    """Return (message that says what uses the port of `command`, next step that names a free port).
+) -> Finding | None:
+    """Return a warning that says what uses the port of `command`, whose change is a free port.
     Return None if the port is free, or if the server will not use a port of this host."""
     if not _looks_at("port", plan.run_as):
         return None
@@ -155,10 +186,10 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
 
 def _port_problem(
     command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], listening: set[int]
-) -> tuple[str, str] | None:
-    """Return (message that says what uses the port, next step); None if the port is free. `facts`
-    has what a script found on the host, by key, and `listening` the ports on which the host's
-    processes listen."""
+) -> Finding | None:
+    """Return a warning that says what uses the port; None if the port is free. `facts` has what a
+    script found on the host, by key, and `listening` the ports on which the host's processes
+    listen."""
     # An engine that is still loading may have bound the port without listening on it. Workbench
     # knows its own runs.
     owners = {
@@ -168,17 +199,26 @@ def _port_problem(
     free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
     another = "set another port" + (f": {free} is free" if free else "")
     if own := owners.get(command.port):
-        message = f"port {command.port} is in use by {own.engine} run {own.run_id} ({own.state})"
-        return message, f"run workbench stop {own.run_id}, or {another}"
-    if "taken" in facts:
-        pid, _, holder = facts.get("holder", "").partition(" ")
-        by = (
-            (f" by process {pid}: {' '.join(mask_argv(holder.split()))}")
-            if pid
-            else " by a process of another user"
-        )
-        return f"port {command.port} is in use{by}", f"end that process, or {another}"
-    return None
+        by = f"{own.engine} run {own.run_id} ({own.state})"
+        step = f"run workbench stop {own.run_id}"
+    elif "taken" in facts:
+        by, step = _holder_text(facts.get("holder", "")), "end that process"
+    else:
+        return None
+    changes = (PlanChange("port", free),) if free else ()
+    text = f"port {command.port} is in use by {by}"
+    return Finding(Level.WARN, "host.port", text, fix=f"{step}, or {another}", changes=changes)
+
+
+def _holder_text(holder: str) -> str:
+    """Return the process that uses a port as text. `holder` is its process id, followed by its
+    command line; "" if it is not known."""
+    pid, _, line = holder.partition(" ")
+    if not pid:
+        return "a process of another user"
+    words = mask_argv(line.split())
+    shown = " ".join([posixpath.basename(words[0]), *words[1:]]) if words else "name not known"
+    return f"process {pid}: {shown[:_HOLDER_CELLS]}"
 
 
 def _alive(run: ServerStatus) -> bool:

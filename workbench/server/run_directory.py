@@ -47,6 +47,7 @@ class RunRecord:
     # handle of a server that others started through the launcher; a stop only unfollows it
     adopts: str | None = None
     cluster: ClusterRun | None = None  # of a rank of a server that spans several hosts
+    replaces: str | None = None  # the run that was stopped for this one
     problem: str | None = None  # why plan.json could not be read; such a run is listed nevertheless
 
     @property

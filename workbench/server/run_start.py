@@ -1,17 +1,21 @@
-"""Starts a run: writes its directory and files, and starts its process. That is the server itself,
-or the keeper, which starts and follows the server through a launcher."""
+"""Starts a run in two steps: `prepare` checks the start and writes the files of the run, and
+`Preparation.launch` starts its process. Between the two, a server that the run replaces can be
+stopped. The process is the server itself, or the keeper, which starts and follows the server
+through a launcher."""
 
 from __future__ import annotations
 
 import posixpath
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from workbench.hosts import detached_process
 from workbench.hosts.base import Host, HostUnreachable
+from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, PlanError
 from workbench.model.findings import Level
 from workbench.model.plan import Command
 from workbench.model.run_options import PROCESS
+from workbench.model.server_run import ServerStatus
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import Keeper
 from workbench.server.memory_guard import guarded
@@ -19,36 +23,93 @@ from workbench.server.run_directory import encode_record
 from workbench.server.watched_rank import RankStart, unwatched
 from workbench.server.watched_run import WatchedRun
 
+PREPARED = ".prepared-"  # before the run id: the directory of a run that is not started yet
+_RESERVED_BYTES = 65536  # of the disk, for the small files that the start itself writes
+# $1 prepared directory, $2 run directory. Also removes directories of the same user that a killed
+# Workbench has prepared and never started.
+_TO_RUN_DIR = r"""
+rm -f -- "$1/reserved"
+mv -- "$1" "$2" || exit 1
+find "${2%/*}" -maxdepth 1 -name '.prepared-*' -mmin +60 -exec rm -rf {} + 2>/dev/null
+exit 0
+"""
 
-async def start(
-    host: Host, run: WatchedRun, command: Command, rank: RankStart | None = None
-) -> int | None:
-    """Write the files of the run, start its process, and return the process id. For a `rank` of a
-    server on several nodes, start its watch process too. Return None if the connection to the host
-    was lost during the start. The process may run nevertheless, so the caller must not try again.
 
-    Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be
-    started. In both cases no run directory is left, because it would look like a failed run.
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A start that has been checked, and whose files are on the host. Its directory has a name that
+    no list of runs shows, because a run directory without a process would look like a failed run.
     """
-    run_dir = run.run_dir
-    keeper = await _keeper(host, run, command, rank)
+
+    host: Host
+    run: WatchedRun
+    command: Command
+    keeper: Keeper
+
+    @property
+    def directory(self) -> str:
+        parent, name = posixpath.split(self.run.run_dir)
+        return f"{parent}/{PREPARED}{name}"
+
+    async def launch(self) -> int | None:
+        """Start the process of the run, and return its process id. Return None if the connection to
+        the host was lost during the start. The process may run nevertheless, so the caller must not
+        try again. Raises HostError if the process cannot be started; no run directory is then left.
+        """
+        run_dir = self.run.run_dir
+        self.run.begin()
+        own = self.run.record.plan.run_as == PROCESS
+        workdir, open_files = (
+            (self.command.workdir, self.command.open_files) if own else (None, None)
+        )
+        try:
+            await self.host.run(sh(_TO_RUN_DIR, self.directory, run_dir), check=True)
+            if self.run.record.cluster is not None and self.run.record.replaces is not None:
+                # Its age decides when a rank that is missing counts as never started.
+                await self.host.write_file(f"{run_dir}/plan.json", encode_record(self.run.record))
+            return await _detach(self.host, self.run, self.keeper, workdir, open_files)
+        except HostUnreachable:
+            raise
+        except HostError:
+            await self.host.run(["rm", "-rf", "--", self.directory, run_dir])
+            raise
+
+    async def discard(self) -> None:
+        """Remove the files. Does nothing if the run was started."""
+        await self.host.run(["rm", "-rf", "--", self.directory])
+
+
+async def prepare(
+    host: Host,
+    run: WatchedRun,
+    command: Command,
+    rank: RankStart | None = None,
+    *,
+    replaced: ServerStatus | None = None,
+) -> Preparation:
+    """Check the start of a run with its launcher, and write the files of the run. For a `rank` of a
+    server on several nodes, the process to start is that of the rank and its watch. `replaced` is
+    the server that is stopped before the launch. A missing container image is fetched now, while
+    that server still runs.
+
+    Raises PlanError if a launcher cannot start the server, and HostError if a file cannot be
+    written. No file is then left.
+    """
+    keeper = await _keeper(host, run, command, rank, replaced)
+    prepared = Preparation(host, run, command, keeper)
     # first: the next Workbench then knows what was left
-    files = {f"{run_dir}/plan.json": encode_record(run.record)}
-    files |= {
-        _inside(run_dir, name): text.encode()
-        for name, text in {**command.files, **keeper.files}.items()
-    }
-    own = run.record.plan.run_as == PROCESS
+    files = {"plan.json": encode_record(run.record), "reserved": bytes(_RESERVED_BYTES)}
+    for name, text in {**command.files, **keeper.files}.items():
+        files[_inside(run.run_dir, name)] = text.encode()
     try:
-        for path, data in files.items():
-            await host.write_file(path, data)
-        workdir, open_files = (command.workdir, command.open_files) if own else (None, None)
-        return await _detach(host, run, keeper, workdir, open_files)
+        for name, data in files.items():
+            await host.write_file(f"{prepared.directory}/{name}", data)
     except HostUnreachable:
         raise
     except HostError:
-        await host.run(["rm", "-rf", "--", run_dir])
+        await prepared.discard()
         raise
+    return prepared
 
 
 async def _detach(
@@ -64,7 +125,13 @@ async def _detach(
     return started.pid
 
 
-async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart | None) -> Keeper:
+async def _keeper(
+    host: Host,
+    run: WatchedRun,
+    command: Command,
+    rank: RankStart | None,
+    replaced: ServerStatus | None,
+) -> Keeper:
     """Return the command of the run's process: the server's own command, or that of the keeper,
     which starts and follows the server through a launcher. Raises PlanError if the launcher cannot
     start the server."""
@@ -75,11 +142,15 @@ async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart
     launch = run.launch(replace(command, argv=argv))
     if run.record.adopts is not None:
         return found.adopting_keeper(launch, run.record.adopts)
+    if replaced is not None:
+        launch = replace(launch, replaced=replaced.handle)
     against = await found.check(host, launch)
     errors = [finding for finding in against if finding.level is Level.ERROR]
     if errors:
         raise PlanError(errors[0].text, host=host.name, next_step=errors[0].fix, findings=errors)
     run.at_start = tuple(against)
+    if replaced is not None:
+        await found.fetch(host, launch)
     return found.keeper(launch)
 
 
@@ -100,10 +171,12 @@ def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Kee
 
 
 def _inside(run_dir: str, name: str) -> str:
+    """Return the name of a file relative to the run directory. Raises PlanError if the file would
+    be outside of it."""
     path = posixpath.normpath(posixpath.join(run_dir, name))
     if not path.startswith(f"{run_dir}/"):
         raise PlanError(
             f"the plan writes a file {name!r}, which would be outside the run directory",
             next_step="use a file name without `..` and without a leading `/`",
         )
-    return path
+    return path.removeprefix(f"{run_dir}/")

@@ -67,6 +67,7 @@ def status_of(
         simulated=record.simulated,
         alive=facts.alive,
         others=record.adopts is not None,
+        replaces=record.replaces,
         **_of_launcher(facts),
     )
 

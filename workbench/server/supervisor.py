@@ -16,9 +16,9 @@ import contextlib
 import json
 import posixpath
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
 from workbench.hosts import detached_process
@@ -69,6 +69,16 @@ _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
 # limit for /health: while watching (three failures count); for a single check
 _HEALTH_S, _ASK_NOW_S = 5.0, 3.0
 _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedServer:
+    """A server whose start has been checked and whose files are on its host, but whose processes do
+    not run. The caller calls `launch`, which returns the server's status, or `discard`, which
+    removes the files."""
+
+    launch: Callable[[], Awaitable[ServerStatus]]
+    discard: Callable[[], Awaitable[None]]
 
 
 class Supervisor:
@@ -133,6 +143,14 @@ class Supervisor:
     # ---- start
 
     async def start(
+        self, plan: LaunchPlan, command: Command, engine: Engine, **options: Any
+    ) -> ServerStatus:
+        """Prepare and start a server, and return its status once its process runs. A later event
+        reports that the server is ready. The arguments and errors are those of `prepare`, and also
+        HostError if the host cannot start the process."""
+        return await (await self.prepare(plan, command, engine, **options)).launch()
+
+    async def prepare(
         self,
         plan: LaunchPlan,
         command: Command,
@@ -143,21 +161,27 @@ class Supervisor:
         simulated: bool = False,
         adopts: str | None = None,
         rank: RankStart | None = None,
-    ) -> ServerStatus:
-        """Start `command` as a detached process, watch it, and return its status once the process
-        runs. A later event reports that the server is ready. `adopts` is the unit, container or job
-        of a server that already runs: that server is only followed, not started. `rank` is a rank
-        of a server on several nodes, or None. The caller has already checked the start of a rank.
+        replaces: str | None = None,
+    ) -> PreparedServer:
+        """Check the start of `command` as a detached process, and write its files. `adopts` is the
+        unit, container or job of a server that already runs: that server is only followed, not
+        started. `rank` is a rank of a server on several nodes, or None. The caller has already
+        checked the start of a rank. `replaces` is the run that the caller stops before the launch,
+        so that its port counts as free.
 
         Raises ServerError for problems that can be found before the start, such as a port in use or
-        a missing model path, PlanError if a launcher refuses the plan, and HostError if the host
-        cannot start the process. A server that is not ready within `ready_timeout_s` becomes
-        FAILED, but its process is left running.
+        a missing model path, PlanError if a launcher refuses the plan, and HostError if the files
+        cannot be written. A server that is not ready within `ready_timeout_s` becomes FAILED, but
+        its process is left running.
         """
         if rank is None:
             await self.runs()
+        known = self._runs.get(replaces or "")  # a further node of a cluster does not know it
+        replaced = known.status if known is not None else None
         if adopts is None and rank is None:
-            await preflight.check(self.host, plan, command, self.statuses(), simulated=simulated)
+            await preflight.check(
+                self.host, plan, command, self.statuses(), simulated=simulated, replaced=replaced
+            )
         run_id = rank.run_id if rank else new_run_id(engine.name, time.time())
         run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
@@ -172,12 +196,19 @@ class Supervisor:
             simulated,
             adopts,
             cluster=rank.server if rank else None,
+            replaces=replaces,
         )
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
         run.learn_secrets(command)
+        prepared = await run_start.prepare(self.host, run, command, rank, replaced=replaced)
+        return PreparedServer(lambda: self._launch(prepared), prepared.discard)
+
+    async def _launch(self, prepared: run_start.Preparation) -> ServerStatus:
+        run = prepared.run
+        run_id = run.record.run_id
         self._starting.add(run_id)
         try:
-            run.facts = replace(run.facts, pid=await run_start.start(self.host, run, command, rank))
+            run.facts = replace(run.facts, pid=await prepared.launch())
         finally:
             self._starting.discard(run_id)
         run.refresh()

@@ -87,6 +87,13 @@ class WatchedRun:
         self._http_for: tuple[str, int, str | None] | None = None
         self.status = self._current_status()
 
+    def begin(self) -> None:
+        """Record that the process of the run is started now: its files may have been written
+        minutes before."""
+        self.record = replace(self.record, created_unix_s=time.time())
+        self.facts = replace(self.facts, record=self.record, started_unix_s=time.time())
+        self.started_s = self.read_at_s = time.monotonic()
+
     @property
     def log_path(self) -> str:
         return f"{self.run_dir}/log"

@@ -13,6 +13,7 @@ from workbench.model.errors import InputError, ServerError
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.run_options import with_assignments
 from workbench.model.secrets import mask_argv
+from workbench.server import preflight
 from workbench.server.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ async def follow(session: Session, run_as: str, handle: str, options: Sequence[s
     return following.run_id
 
 
+async def restarts_in_place(session: Session, run_id: str) -> bool:
+    """Return whether the launcher of a run can restart the run's server in the same unit, container
+    or job."""
+    status = await session.servers.supervisor.look(run_id)
+    if not status.alive:
+        return False
+    try:
+        await restart_command(session, run_id)
+    except ServerError:
+        return False
+    return True
+
+
 async def restart_command(session: Session, run_id: str) -> str:
     """Return the command with which the launcher of a run restarts the run's server. Raises
     ServerError if the launcher cannot restart servers."""
@@ -47,8 +61,13 @@ async def restart_command(session: Session, run_id: str) -> str:
 
 async def restart(session: Session, run_id: str) -> None:
     """Restart the server of a run with the launcher (such as systemd) that runs it, in the same
-    unit, container or job."""
+    unit, container or job. Raises ServerError, and leaves the server running, if its program
+    is missing."""
     session.servers.check_free()
+    record = session.servers.supervisor.record(run_id)
+    await preflight.check_files(
+        session.host, record.plan, record.command, simulated=record.simulated
+    )
     for prepare in session.servers.before_end:
         await prepare(run_id)
     with session.core.busy("restarting"):

@@ -13,7 +13,7 @@ from workbench.bench import experiment as design
 from workbench.engines import with_executable
 from workbench.engines.preset_trust import untrusted
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
-from workbench.model.experiment import ArmTarget
+from workbench.model.experiment import Arm, ArmTarget, ExperimentSpec
 from workbench.model.json_records import from_json
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import MASK, mask_plan
@@ -24,7 +24,6 @@ from workbench.session.plan_editor import PlanEditor
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
-    from workbench.model.experiment import Arm, ExperimentSpec
     from workbench.model.gpu import GpuInfo
     from workbench.session.other_hosts import OtherHosts
     from workbench.session.plans import Plans
@@ -254,6 +253,14 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
         for arm in (spec.a, spec.b)
     )
     return a, b, bases
+
+
+def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
+    """Return the recorded plan of a run with its masked secrets filled in, as `with_secrets` does.
+    Raises PlanError if a secret is missing."""
+    spec = ExperimentSpec(Arm(), Arm(), asdict(plan), plan.preset_id)
+    *_, plans = with_secrets(presets, spec)
+    return plans["A"]
 
 
 async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:

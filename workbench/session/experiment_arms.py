@@ -56,6 +56,7 @@ class Arms:
         self._run_side: Side | None = None  # its host
         self.started: str | None = None  # the server that is on if the experiment started it
         self._keep_on = False  # a server ran before, so the last one stays on
+        self._before: tuple[Session, str] | None = None  # its host and run, once it was stopped
         self._settings_arm: str | None = None  # the arm whose GPU settings are on
         # words of a prompt, the same in all runs
         self._words = next((r.spec.prompt_words for r in earlier), None)
@@ -98,11 +99,30 @@ class Arms:
                 self._keep_on = True
                 if not self._restarts and self._serves_a(session, selected):
                     self._run, self._run_side = selected.run_id, self._sides["A"]
+        await self._check_starts()
         if design.changes_gpus(self._spec):
             for session in self._sessions:
                 # the guard reverts the settings of an experiment that is killed
                 session.gpu.guard.attend()
             await self._check_settings(revert=experiment.settings_on)
+
+    async def _check_starts(self) -> None:
+        """Raise ServerError, while the servers that run still do, if the server of a side could not
+        be started on its host."""
+        for name, side in self._sides.items():
+            if side.editor is None:
+                continue
+            try:
+                await side.session.servers.check_on_host(side.editor, self._stopped_for(side))
+            except ServerError as error:
+                error.message = f"{name}: {error.message}"
+                raise
+
+    def _stopped_for(self, side: Side) -> ServerStatus | None:
+        """Return the server that is stopped before the first start on the host of `side`."""
+        if self._run is None or self._run_side is None or self._run_side.session != side.session:
+            return self._standing_in(side.session)
+        return side.session.servers.supervisor.status(self._run)
 
     def _in_the_way(self, status: ServerStatus) -> bool:
         """Return whether the experiment must stop this server before it starts one of its own: the
@@ -168,19 +188,22 @@ class Arms:
         if side.standing is not None or side.editor is None:
             return side.standing or ""
         if self._run is None:
-            await self._make_room(side)
             self._run_side = side
             # a cancelled run must end this server too
             await uninterrupted(self._launch(side.session, side.editor))
         return self._run or ""
 
     async def _launch(self, session: Session, editor: PlanEditor) -> None:
-        self._run = self.started = (await session.servers.launch(editor)).run_id
+        replaced = self._standing_in(session)
+        if replaced is not None:
+            self._before = (session, replaced.run_id)
+        status = await session.servers.launch(editor, replaced)
+        self._run = self.started = status.run_id
 
-    async def _make_room(self, side: Side) -> None:
-        selected = side.session.state.server
-        if selected is not None and self._in_the_way(selected):
-            await side.session.servers.end(selected.run_id)
+    def _standing_in(self, session: Session) -> ServerStatus | None:
+        """Return the selected server of a host if the experiment must stop it before a start."""
+        selected = session.state.server
+        return selected if selected is not None and self._in_the_way(selected) else None
 
     async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
         """Wait until the server is READY, or until the server at a URL answers, then apply the
@@ -279,7 +302,9 @@ class Arms:
                 notes.append(
                     f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)"
                 )
-        if self.started is not None:
+        if self._keep_on and (left := await self._start_earlier_again()):
+            notes.append(left)
+        elif self.started is not None:
             if self._keep_on:
                 arm = experiment.runs[-1].side if experiment.runs else "A"
                 notes.append(
@@ -295,6 +320,24 @@ class Arms:
                         f"{self.started}`)"
                     )
         return notes
+
+    async def _start_earlier_again(self) -> str:
+        """If the experiment has stopped the server that ran before, and none of its own runs now,
+        start the earlier one again. Return a note about it; "" if there was nothing to do."""
+        if self._before is None:
+            return ""
+        session, run_id = self._before
+        supervisor = session.servers.supervisor
+        if self.started is not None and supervisor.status(self.started).may_live:
+            return ""
+        try:
+            status = await session.servers.launch(session.servers.editor_of(run_id))
+        except WorkbenchError as error:
+            return (
+                f"the server that ran before ({run_id}) was not started again: {error.message} "
+                f"(run `workbench restart {run_id}`)"
+            )
+        return f"the server that ran before ({run_id}) was started again as {status.run_id}"
 
     # ---- GPU settings
 

@@ -61,12 +61,20 @@ class FlagSweep:
     _server: str | None = field(default=None, init=False)
 
     async def run(self) -> None:
+        await self._check_first()
         try:
             await self._stop_selected()
             await self._screen_all()
             await self._confirm()
         finally:
             await uninterrupted(self._restore())
+
+    async def _check_first(self) -> None:
+        """Raise ServerError, while the selected server still runs, if no server of this plan can be
+        started on the host."""
+        server = self.parts.core.state.server
+        replaced = server if server is not None and server.state.alive else None
+        await self.parts.servers.check_on_host(self.combinations[0].editor, replaced)
 
     async def _stop_selected(self) -> None:
         """Stop the selected server. Its run id is stored first, so that a killed sweep can start

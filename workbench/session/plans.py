@@ -20,7 +20,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
 from workbench.session.engine_flags import EngineFlags
 from workbench.session.host_settings import HostSettings
-from workbench.session.plan_editor import PlanEditor
+from workbench.session.plan_editor import PlanEditor, Surroundings
 from workbench.session.preset_variables import on_cluster
 from workbench.store.trusted_presets import trust, trusted
 
@@ -81,10 +81,18 @@ class Plans:
         """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine`
         afterwards to check the plan against the host."""
         self.current, self._entry = PlanEditor(plan, title), self._settings.entry
-        self.current.around = replace(
-            self.current.around, gpus=self._gpus(), trusted=trusted(), **self._cluster()
-        )
+        self.current.around = self._surroundings()
         self.show()
+
+    def editor_for(self, plan: LaunchPlan, title: str) -> PlanEditor:
+        """Return an editor of `plan` on this host that does not replace the plan under edit. Call
+        `look_for_engine` with it to check the plan against the installed engine."""
+        editor = PlanEditor(plan, title)
+        editor.around = self._surroundings()
+        return editor
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(gpus=self._gpus(), trusted=trusted(), **self._cluster())
 
     def _cluster(self) -> dict[str, Any]:
         """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to

@@ -7,24 +7,25 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError, WorkbenchError
-from workbench.model.findings import Level
+from workbench.model.findings import Finding, Level
 from workbench.model.plan import diff
+from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.server.cluster_supervisor import ClusterSupervisor
-from workbench.server.supervisor import Supervisor
+from workbench.server.supervisor import PreparedServer, Supervisor
 
 if TYPE_CHECKING:
-    from workbench.model.findings import Finding
     from workbench.model.in_force import InForceReport
     from workbench.model.plan import LaunchPlan, PlanDifference
     from workbench.server.external_servers import ExternalServers, FoundServer
     from workbench.server.log_lines import LogRing
+    from workbench.session.free_memory import TooLittle
     from workbench.session.plan_editor import PlanEditor
     from workbench.session.plans import Plans
     from workbench.session.presets import Presets
@@ -50,6 +51,9 @@ class Servers:
         self._start = asyncio.Lock()  # held while a run is being started
         self._external: ExternalServers | None = None
         self._walltime: WalltimeWarnings | None = None  # of servers whose launcher will end them
+        self._started_plans: dict[str, LaunchPlan] = {}  # of this session's runs, with secrets
+        # the run that was stopped for a start which then failed without a run of its own
+        self._not_replaced: str | None = None
         self.on_ready: list[Callable[[ServerStatus], None]] = []
         self.on_ended: list[Callable[[ServerStatus], None]] = []
         self.before_end: list[Callable[[str], Awaitable[None]]] = []
@@ -124,6 +128,10 @@ class Servers:
                     if cause and cause.fix
                     else ("press e in the Log pane to see the first error")
                 )
+                if now.run_id == self._core.state.run_id and (
+                    back := self._core.state.goes_back_to
+                ):
+                    next_step = _and_back(next_step, back)
                 text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
                 self._core.notify(Level.ERROR, text, next_step)
                 if now.run_id == self._core.state.run_id:  # its log is on the screen
@@ -143,19 +151,41 @@ class Servers:
             self._core.notify(Level.WARN, f"log of {now.engine} :{now.port}: {new.text}", new.fix)
 
     def _show(self) -> None:
-        self._core.update(servers=self.supervisor.statuses()[:SHOWN])
+        self._show_run(self._core.state.run_id)
+
+    def _show_run(self, run_id: str | None, **changes: Any) -> None:
+        """Show the servers and the selected run `run_id` in the session's state."""
+        statuses = self.supervisor.statuses()
+        self._core.update(
+            run_id=run_id,
+            servers=statuses[:SHOWN],
+            goes_back_to=self._earlier_of(run_id, statuses),
+            **changes,
+        )
+
+    def _earlier_of(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
+        """Return the run that was stopped for the run `run_id`, if that one failed before it was
+        READY. None if it did not fail, or if the earlier run is not known any more."""
+        known = {status.run_id: status for status in statuses}
+        selected = known.get(run_id or "")
+        if selected is None:
+            return None
+        if selected.run_id == self._not_replaced and not selected.may_live:
+            return selected.run_id
+        failed = selected.state in (ServerState.FAILED, ServerState.CRASHED)
+        if not failed or selected.ready_unix_s is not None:
+            return None
+        earlier = self.supervisor.record(selected.run_id).replaces
+        return earlier if earlier in known else None
 
     def _follow(self, run_id: str) -> None:
-        revision = self._core.state.log_revision + 1
-        self._core.update(
-            run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision
-        )
+        self._show_run(run_id, log_revision=self._core.state.log_revision + 1)
 
     async def adopt(self) -> None:
         """List the host's server runs in the session's state. If no run is selected, select the
         newest live one."""
         statuses = await self.supervisor.runs()
-        self._core.update(servers=statuses[:SHOWN])
+        self._show()
         alive = next((s for s in statuses if s.state.alive), None)
         if self._core.state.run_id is None and alive is not None:
             await self.select(alive.run_id)
@@ -347,10 +377,9 @@ class Servers:
                 "command yourself: `workbench plan` prints them",
             )
 
-    async def start(self) -> str:
-        """Start the plan under edit, after stopping the selected run if it is live. Return the id
-        of the new run, which is then STARTING. Raises PlanError or ServerError if the plan cannot
-        be started."""
+    def _check_may_start(self) -> None:
+        """Raise ServerError if another start is under way, or an experiment has reserved the
+        servers."""
         if _STARTING in self._core.state.busy:  # two starts at once would both find the port free
             raise ServerError(
                 "another server is being started",
@@ -358,29 +387,153 @@ class Servers:
                 next_step="wait until that server is listed with a run id",
             )
         self.check_free()
-        before = self._core.state.server
+
+    async def start(self) -> str:
+        """Start the plan under edit, after stopping the selected run if it is live. Return the id
+        of the new run, which is then STARTING. Raises PlanError or ServerError if the plan cannot
+        be started."""
+        self._check_may_start()
+        selected = self._core.state.server
         editor = self._plans.editor
         self.check_startable(editor.effective, editor)
+        return await self._start_editor(editor, selected)
+
+    async def start_again(self, run_id: str) -> str:
+        """Start the plan with which a run was started, after stopping that run if it is live, or
+        else the selected one. The plan under edit stays as it is. Return the id of the new run.
+        Raises PlanError or ServerError if the plan cannot be started."""
+        self._check_may_start()
+        editor = self.editor_of(run_id)
+        if editor.around.installed is None and editor.around.installed_problem is None:
+            await self._plans.look_for_engine(editor)
+        self.check_startable(editor.effective, editor)
+        status = self.supervisor.status(run_id)
+        in_the_way = status if _occupies(status) else self._core.state.server
+        return await self._start_editor(editor, in_the_way)
+
+    async def go_back(self) -> str:
+        """Start again what ran before a restart failed. Return the id of the new run. Raises
+        ServerError if no restart has failed."""
+        before = self._core.state.goes_back_to
+        if before is None:
+            raise ServerError(
+                "no restart has failed, so there is no earlier server to go back to",
+                host=self._core.host.name,
+                next_step="press s to start the plan under edit",
+            )
+        return await self.start_again(before)
+
+    async def _start_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
+        replaced = selected if selected is not None and _occupies(selected) else None
         async with self._start:
             with self._core.busy(_STARTING):
-                if before is not None and (before.state.alive or before.outlived):
-                    await self.end(before.run_id)
-                status = await self.launch(editor)
-        return status.run_id
+                return (await self.launch(editor, replaced)).run_id
 
-    async def port_problem(self) -> tuple[str, str] | None:
-        """Return (text on what uses the port of the plan under edit, advice that names a free
-        port). None if the port is free, or becomes free because a start stops the selected run."""
+    def editor_of(self, run_id: str) -> PlanEditor:
+        """Return an editor with the plan with which a run was started. A secret, which is not
+        stored, comes from this session, the environment or the preset. Raises PlanError if a secret
+        is missing or the plan is not known."""
+        from workbench.session.arm_targets import plan_with_secrets
+
+        plan = self._started_plans.get(run_id)
+        if plan is None:
+            record = self.supervisor.record(run_id)
+            if record.problem is not None or record.adopts is not None:
+                raise PlanError(
+                    record.problem or f"Workbench did not start the server of run {run_id}",
+                    host=self._core.host.name,
+                    next_step="press p to load a preset; on the command line use `workbench start "
+                    "PRESET`",
+                )
+            plan = plan_with_secrets(self._presets, record.plan)
+        return self._plans.editor_for(plan, f"run {run_id}")
+
+    async def start_problem(self) -> Finding | None:
+        """Return why a start of the plan under edit would be refused now. None if nothing is known
+        that prevents it. A server that the start would stop counts as ended."""
+        editor, selected = self._plans.editor, self._core.state.server
+        replaced = selected if selected is not None and _occupies(selected) else None
+        try:
+            await self.check_on_host(editor, replaced)
+        except (ServerError, PlanError) as error:
+            changes = error.findings[0].changes if error.findings else ()
+            return Finding(
+                Level.ERROR, "host.start", error.message, fix=error.next_step, changes=changes
+            )
+        return None
+
+    async def host_findings(self) -> tuple[Finding, ...]:
+        """Return warnings about the start of the plan under edit on this host as it is now: another
+        process uses its port, or too little GPU memory is free."""
         from workbench.server import preflight
 
-        editor, selected = self._plans.editor, self._core.state.server
-        command = editor.command()
-        stopped = selected is not None and (selected.state.alive or bool(selected.outlived))
-        if stopped and selected is not None and selected.port == command.port:
+        editor, host = self._plans.editor, self._core.host
+        if self._on_cluster or editor.node_commands():
+            return ()  # the check of a cluster has findings about each node
+        found: list[Finding] = []
+        try:
+            command, runs = editor.command(), await self.supervisor.runs()
+            problem = await preflight.port_problem(host, editor.plan, command, runs)
+        except WorkbenchError:  # the plan has no command, and says so itself
+            return ()
+        if problem is not None:
+            found.append(problem)
+        memory = await self._too_little_memory(editor, None)
+        return (*found, memory.finding) if memory is not None else tuple(found)
+
+    async def check_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+        """Raise ServerError if the program, the model or the port of the plan is missing or in use.
+        If the start replaces a server, also raise it if the engine would find too little GPU memory
+        after the end of that server."""
+        from workbench.server import preflight
+
+        simulated = self._core.state.host.simulated is not None
+        if not (self._on_cluster and editor.node_commands()):
+            await preflight.check(
+                self._core.host,
+                editor.plan,
+                editor.command(),
+                await self.supervisor.runs(),
+                simulated=simulated,
+                replaced=replaced,
+            )
+        await self._check_memory(editor, replaced)
+
+    async def _check_memory(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+        """Raise ServerError if the start replaces a server, and the engine would find too little
+        GPU memory after the end of that server."""
+        if replaced is None:
+            return
+        found = await self._too_little_memory(editor, replaced)
+        if found is not None and found.certain:
+            raise ServerError(
+                f"{found.finding.text}; {replaced.engine} run {replaced.run_id} was not stopped",
+                host=self._core.host.name,
+                next_step=found.finding.fix,
+            )
+
+    async def _too_little_memory(
+        self, editor: PlanEditor, replaced: ServerStatus | None
+    ) -> TooLittle | None:
+        from workbench.hosts import detached_process
+        from workbench.session.free_memory import too_little
+
+        if self._on_cluster:
             return None
-        return await preflight.port_problem(
-            self._core.host, editor.plan, command, await self.supervisor.runs()
-        )
+        living = [
+            status
+            for status in self.supervisor.statuses()
+            if status.may_live and (replaced is None or status.run_id != replaced.run_id)
+        ]
+        telemetry, staying = self._core.state.telemetry, None
+        if replaced is not None:
+            if telemetry is None or replaced.run_as != PROCESS or replaced.run_dir is None:
+                return None  # the processes of a unit, container or job are not those of the run
+            seen = await detached_process.status(self._core.host, replaced.run_dir)
+            listed = {p.pid for gpu in telemetry.gpus for p in gpu.processes or () if not p.place}
+            # The list may be some seconds old: a process that has ended since holds nothing.
+            staying = await detached_process.existing(self._core.host, listed - set(seen.members))
+        return too_little(editor, telemetry, living, staying)
 
     @property
     def starting(self) -> bool:
@@ -393,31 +546,54 @@ class Servers:
         async with self._start:
             pass
 
-    async def launch(self, editor: PlanEditor) -> ServerStatus:
-        """Start the plan of `editor` without checks, and select the new run. Return its status."""
-        if editor.around.installed is None and editor.around.installed_problem is None:
-            await self._plans.look_for_engine(editor)
-        await self._plans.look_for_model(editor)
-        supervisor, plan, command = self.supervisor, editor.effective, editor.command()
-        version, simulated = (
-            editor.around.installed_version,
-            self._core.state.host.simulated is not None,
-        )
-        nodes = editor.node_commands() if isinstance(supervisor, ClusterSupervisor) else ()
-        if isinstance(supervisor, ClusterSupervisor) and nodes:
-            status = await supervisor.start_ranks(
-                plan, nodes, editor.engine, engine_version=version, simulated=simulated
-            )
-        else:
-            status = await supervisor.start(
-                plan, command, editor.engine, engine_version=version, simulated=simulated
-            )
+    async def launch(
+        self, editor: PlanEditor, replaced: ServerStatus | None = None
+    ) -> ServerStatus:
+        """Start the plan of `editor` without checking its flags, and select the new run. `replaced`
+        is stopped before: only when everything that can be checked and written beforehand has
+        succeeded. Return the status of the new run."""
+        prepared = await self._prepare(editor, replaced)
+        if replaced is not None:
+            try:
+                await self.end(replaced.run_id)
+            except BaseException:
+                await asyncio.shield(prepared.discard())
+                raise
+        try:
+            status = await prepared.launch()
+        except WorkbenchError as error:
+            if replaced is not None:
+                self._not_replaced = replaced.run_id
+                error.next_step = _and_back(error.next_step, replaced.run_id)
+                self._show()
+            raise
+        self._started_plans[status.run_id] = editor.plan
+        command = editor.command()
+        nodes = editor.node_commands() if self._on_cluster else ()
         for node, its in nodes or ((None, command),):
             where = f"{node.title} on {node.name}, " if node else ""
             shown = mask_command(its) if node else editor.run_command() or mask_command(its)
             self._core.record(shown.shell(), f"{where}run {status.run_id}")
         self._follow(status.run_id)
         return status
+
+    async def _prepare(self, editor: PlanEditor, replaced: ServerStatus | None) -> PreparedServer:
+        """Check the start of a plan on the host, and write the files of the new run. `replaced` is
+        the server that is stopped before the launch."""
+        if editor.around.installed is None and editor.around.installed_problem is None:
+            await self._plans.look_for_engine(editor)
+        await self._plans.look_for_model(editor)
+        await self._check_memory(editor, replaced)
+        supervisor, plan = self.supervisor, editor.effective
+        options: dict[str, Any] = {
+            "engine_version": editor.around.installed_version,
+            "simulated": self._core.state.host.simulated is not None,
+            "replaces": replaced.run_id if replaced else self._core.state.goes_back_to,
+        }
+        nodes = editor.node_commands() if isinstance(supervisor, ClusterSupervisor) else ()
+        if isinstance(supervisor, ClusterSupervisor) and nodes:
+            return await supervisor.prepare_ranks(plan, nodes, editor.engine, **options)
+        return await supervisor.prepare(plan, editor.command(), editor.engine, **options)
 
     async def stop(self, run_id: str | None = None) -> None:
         """Stop a run, by default the selected one. Returns when its processes have ended. Raises
@@ -459,3 +635,15 @@ class Servers:
                 "--follow`, "
                 f"or stop it with `workbench stop {run_id}`",
             ) from None
+
+
+def _occupies(status: ServerStatus) -> bool:
+    """Return whether a start must stop this server before its own: it is live, or processes of it
+    are."""
+    return status.state.alive or bool(status.outlived)
+
+
+def _and_back(next_step: str | None, run_id: str) -> str:
+    """Return `next_step` with the key and the command that start again what ran before."""
+    back = f"press Z, or run `workbench restart {run_id}`, to start again what ran before"
+    return f"{next_step}; or {back}" if next_step else back

@@ -201,6 +201,8 @@ class SessionState:
     plan: PlanView | None = None
     servers: tuple[ServerStatus, ...] = ()
     run_id: str | None = None  # the selected run, whose log is followed
+    # the run that ran before the selected one, if that one's start failed
+    goes_back_to: str | None = None
     engine: EngineView | None = None  # live metrics of the selected server; None: no server runs
     log_revision: int = 0  # grows when `Session.log` has new lines
     bench: BenchState = BenchState()

@@ -187,6 +187,12 @@ SCREEN_KEYS: tuple[Key, ...] = (
         5,
     ),
     Key(
+        "Z",
+        "Go back",
+        "after a failed restart: start again what ran before",
+        lambda c: c.servers.go_back(),
+    ),
+    Key(
         "A",
         "Apply",
         "apply all that the preset carries: launch, settings, warm-up",
@@ -469,7 +475,7 @@ FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
 
 
 # The ids of keys that run something on the host. A replay rejects them.
-_ACTING = (("screen", ("full_stop", *"sxbgrTVXSHCO")), ("gpu", ("enter", "L")), ("log", "tdE"))
+_ACTING = (("screen", ("full_stop", *"sxZbgrTVXSHCO")), ("gpu", ("enter", "L")), ("log", "tdE"))
 ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
 
 
@@ -495,7 +501,18 @@ def hint(keys: Sequence[Key], *shown: str) -> str:
 
 
 FIRST_KEYS_FIELDS = frozenset(
-    {"host", "alterations", "guard", "plan", "servers", "run_id", "bench", "experiment", "sweep"}
+    {
+        "host",
+        "alterations",
+        "guard",
+        "plan",
+        "servers",
+        "run_id",
+        "bench",
+        "experiment",
+        "sweep",
+        "goes_back_to",
+    }
 )
 
 
@@ -517,6 +534,7 @@ def first_keys(state: SessionState) -> list[Key]:
         *(("D", "h") if state.host.telemetry_problem and state.plan is None else ()),
         *(("T", "r") if trial and state.alterations else ()),
         *(("K",) if running else ()),
+        *(("Z",) if state.goes_back_to is not None else ()),
         *(("p",) if state.plan is None else alive.get(server, ("s",))),
         *(("r",) if state.alterations else ()),
     ]

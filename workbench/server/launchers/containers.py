@@ -61,6 +61,7 @@ _SAME = (
     ),
     *("platform", "device", "cap-add", "security-opt", "pid", "userns"),
 )
+_PULL_S = 4 * 3600.0  # for an image of tens of gigabytes
 _SWITCHES = ("init", "privileged")
 # The whole log is kept until the keeper has copied it: podman's default, the journal, drops lines
 # of a busy server.
@@ -118,6 +119,21 @@ class Containers:
             key, _, value = line.partition(" ")
             facts[key] = f"{facts[key]}\n{value}" if key in facts else value
         return [*self._host_findings(facts, image, model, launch), *found]
+
+    async def fetch(self, host: Host, launch: Launch) -> None:
+        """Pull the image of the server, unless it is on the host."""
+        image, pull = self._image(launch), self._option(launch, "pull")
+        source, platform = self.program.full_name(image), self._option(launch, "platform")
+        done = await host.run(
+            sh(scripts.FETCH, self.name, image, source, pull, platform), timeout_s=_PULL_S
+        )
+        if done.returncode != 0:
+            raise ServerError(
+                f"the image {source} could not be pulled: {done.problem}",
+                host=host.name,
+                command=f"{self.name} pull {source}",
+                next_step="correct the name of the image; the server that runs was not stopped",
+            )
 
     def _host_findings(
         self, facts: Mapping[str, str], image: str, model: str, launch: Launch

@@ -125,6 +125,10 @@ class JobLauncher(ABC):
             facts.setdefault(key, []).append(value)
         return tuple(self._findings(launch, facts))
 
+    async def fetch(self, host: Host, launch: Launch) -> None:
+        """Do nothing: the nodes see the files of the login host."""
+        return
+
     def _findings(self, launch: Launch, facts: Mapping[str, Sequence[str]]) -> list[Finding]:
         title = self.scheduler.title
         if missing := facts.get("missing"):

@@ -41,6 +41,8 @@ class Launch:
     address: str = "127.0.0.1"  # what the server binds to
     port: int = 8000
     may_sudo: bool = True  # on its host
+    # the unit, container or job of the server that is stopped before the start
+    replaced: str | None = None
 
 
 def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
@@ -126,6 +128,12 @@ class Launcher(Protocol):
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         """Return findings about problems of this start, such as a missing program or image, or a
         lack of permission. A finding of the level ERROR prevents the start."""
+        ...
+
+    async def fetch(self, host: Host, launch: Launch) -> None:
+        """Fetch what the start needs and the host lacks, such as a container image. This is called
+        before the server is stopped that the start replaces. Raises HostError or ServerError if it
+        cannot be fetched."""
         ...
 
     def command(self, launch: Launch) -> Command:

@@ -52,7 +52,12 @@ class Systemd:
             sh(script.CHECK, _manager(launch.plan.run_options, launch.may_sudo), unit)
         )
         seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
+        if unit == launch.replaced:  # it is stopped before the start
+            seen.pop("active", None)
         return tuple(_problems(scope, unit, seen))
+
+    async def fetch(self, host: Host, launch: Launch) -> None:
+        """Do nothing: a unit runs a program that is on the host."""
 
     def command(self, launch: Launch) -> Command:
         scope = _scope(launch.plan.run_options)

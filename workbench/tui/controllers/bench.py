@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.bench_form import BenchForm, overrides
 from workbench.tui.modals.form import Values
-from workbench.tui.modals.launch import change_rows
+
+_AGAIN = "Restart with the plan, benchmark as before, compare with the previous result."
 
 
 class BenchController(Controller):
@@ -79,33 +78,12 @@ class BenchController(Controller):
             next_step = "press s to start the server, then b to benchmark it"
             self.say("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
-        changes = self.try_now(self.session.servers.changes_against_running) or ()
 
-        def text(width: int) -> list[Row]:
-            rows = paragraph(
-                "Restart with the plan, benchmark as before, compare with the previous result.",
-                width,
-            )
-            return [
-                *rows,
-                (),
-                *(
-                    change_rows(changes, width)
-                    or paragraph(
-                        "The plan has not changed: the same benchmark runs again.", width, "dim"
-                    )
-                ),
-            ]
+        def agreed() -> None:
+            self.go("results")
+            self.measure(self.session.bench.restart_and_compare, lambda _: self._show_compared())
 
-        def decided(yes: bool | None) -> None:
-            if yes:
-                self.services.hush()
-                self.go("results")
-                self.measure(
-                    self.session.bench.restart_and_compare, lambda _: self._show_compared()
-                )
-
-        await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
+        await self.controllers.servers.show_plan(self.state.plan, agreed, self.again, doing=_AGAIN)
 
     def _show_compared(self) -> None:
         """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing

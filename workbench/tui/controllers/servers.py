@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.server.external_servers import FoundServer
     from workbench.session.endpoint import Endpoint
+    from workbench.session.state import PlanView
     from workbench.tui.controllers import Controllers
 
 MOST_MATCHES = 500  # lines that the session's search returns
@@ -90,21 +91,33 @@ class ServerController(Controller):
         if untrusted:
             await self._ask_trust(untrusted)
             return
+        before = self.services.panes.active
+
+        def agreed() -> None:
+            # A start that is rejected leaves the user at the pane where the plan can be corrected.
+            self.attempt(
+                self._start(),
+                lambda _: self.go("log") if self.services.panes.active == before else None,
+            )
+
+        await self.show_plan(state.plan, agreed, self.start)
+
+    async def show_plan(
+        self,
+        plan: PlanView,
+        agreed: Callable[[], None],
+        again: Callable[[], Awaitable[None]],
+        *,
+        doing: str = "",
+    ) -> None:
+        """Show the plan with its command, and call `agreed` if the user agrees to start it. If the
+        user chose the change that the reason against a start proposes, make this change and call
+        `again`. `doing` says what follows the start."""
+        state = self.state
         server = state.server
         alive = server is not None and server.state.alive
         in_the_way = server if server is not None and (alive or server.outlived) else None
         changes = self.try_now(self.session.servers.changes_against_running) if alive else ()
-        before = self.services.panes.active
-
-        def decided(yes: bool | None) -> None:
-            if yes:
-                self.services.hush()  # an error of the start before is not about this one
-                # A start that is rejected leaves the user at the pane where the plan can be
-                # corrected.
-                self.attempt(
-                    self._start(),
-                    lambda _: self.go("log") if self.services.panes.active == before else None,
-                )
 
         def disturbed(width: int) -> list[Row]:
             return [
@@ -112,10 +125,33 @@ class ServerController(Controller):
                 *running_rows(self.state, width),
             ]
 
-        page = StartPlan(state.plan, in_the_way, changes or (), disturbed)
+        page = StartPlan(plan, in_the_way, changes or (), disturbed, doing=doing)
+
+        async def decided(yes: bool | None) -> None:
+            if yes:
+                self.services.hush()  # an error of the start before is not about this one
+                agreed()
+            elif yes is False and page.problem is not None:
+                change = page.problem.changes[0]
+                self.try_now(lambda: self.session.plans.set_flag(change.name, str(change.value)))
+                await again()
+
         await self.app.push_screen(page, decided)
         if not page.rejected:
-            self.attempt(self.session.servers.port_problem(), page.show_port_problem, only="port")
+            self.attempt(self.session.servers.start_problem(), page.show_problem, only="problem")
+
+    def go_back(self) -> None:
+        """Start again what ran before a restart failed."""
+        back = self.state.goes_back_to
+        if back is None:
+            self.say(
+                "no restart has failed, so there is nothing to go back to",
+                next_step="press s to start the plan",
+            )
+            return
+        self.services.hush()
+        self.say(f"starting again what ran before: the plan of run {back}")
+        self.attempt(self.session.servers.go_back(), lambda _: self.go("log"))
 
     async def _start(self) -> None:
         self.rejected = None

@@ -107,7 +107,8 @@ def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
 
 class StartPlan(Modal[bool]):
     """The page before the start of a server. The enter key starts the server, but it has no effect
-    while the plan has an error. The page closes with True if the user agrees."""
+    if the plan has an error, or if a start on the host would be refused. The page closes with True
+    if the user agrees, and with False if the user chose the change that the reason proposes."""
 
     def __init__(
         self,
@@ -115,47 +116,60 @@ class StartPlan(Modal[bool]):
         server: ServerStatus | None,
         changes: Sequence[PlanDifference],
         disturbed: Make = lambda width: [],
+        *,
+        doing: str = "",
     ) -> None:
         """`disturbed` gets the width in cells, and returns warnings about measurements that the
-        start would disturb."""
+        start would disturb. `doing` says what follows the start; "" if nothing does."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state.alive or bool(server.outlived))
-        verb = "restart" if self.restart else "start"
-        super().__init__(
-            f"{verb.capitalize()} {plan.plan.engine}",
-            "esc back to the plan" if self.rejected else f"enter {verb}   esc cancel   y copy",
-        )
+        self.doing = doing
+        self.problem: Finding | None = None  # why a start on the host would be refused
+        self.verb = "run" if doing else "restart" if self.restart else "start"
+        title = "Again" if doing else f"{self.verb.capitalize()} {plan.plan.engine}"
+        super().__init__(title)
+        self.keys = self._keys()
         self.plan, self.server, self.changes, self.disturbed = plan, server, changes, disturbed
-        self.port_problem: tuple[str, str] | None = None
         self.add_class("-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,s", "accept", show=False),
+        Binding("f", "fix", show=False),
         Binding("y", "copy", show=False),
     ]
+
+    def _keys(self) -> str:
+        if not self.rejected:
+            return f"enter {self.verb}   esc cancel   y copy"
+        change = self.problem.changes[0] if self.problem and self.problem.changes else None
+        return "esc back to the plan" + (f"   f {change.name}={change.value}" if change else "")
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(self._text),)
 
-    def show_port_problem(self, problem: tuple[str, str] | None) -> None:
-        """Show that another program uses the server's port. `problem` is (which program, what to do
-        about it), None if the port is free."""
-        self.port_problem = problem
+    def show_problem(self, problem: Finding | None) -> None:
+        """Show why a start on the host would be refused, and refuse it. None if nothing is known
+        that prevents it."""
+        if problem is None or not self.is_current:
+            return
+        self.problem, self.rejected = problem, True
+        self.keys = self._keys()
+        self.show_keys(self.keys)
         for body in self.query(TextBody):
             body.make_again()
 
     def _text(self, width: int) -> list[Row]:
         plan, rows = self.plan, self.disturbed(width)
-        if self.port_problem is not None:
-            message, step = self.port_problem
-            rows += [
-                *paragraph(f"! {message}", width, "warnb", "  "),
-                *paragraph(f"  -> {step}", width, "key", "     "),
-            ]
-        if self.rejected:
+        if self.problem is not None:
+            rows += finding_rows([self.problem], width)
+            if self.restart:
+                rows += paragraph("The server that runs goes on.", width)
+        elif self.rejected:
             rows += paragraph(
                 "x This plan cannot start until the errors below are fixed.", width, "bad"
             )
+        elif self.doing:
+            rows += paragraph(self.doing, width)
         elif self.restart and self.server is not None:
             run_id, left = self.server.run_id, self.server.outlived
             outlived = f"{count_of(left, 'process', 'processes')} that outlived the server {run_id}"
@@ -191,6 +205,10 @@ class StartPlan(Modal[bool]):
     def action_accept(self) -> None:
         if not self.rejected:
             self.dismiss(True)
+
+    def action_fix(self) -> None:
+        if self.problem is not None and self.problem.changes:
+            self.dismiss(False)
 
     def action_copy(self) -> None:
         if self.plan.real_command is not None:

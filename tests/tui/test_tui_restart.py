@@ -1,0 +1,79 @@
+"""Restarts on the real screen: one that cannot succeed is refused with its reason, and after one
+that failed a key goes back to what ran."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from support.real_screen import RealScreen, on_free_port, shown
+
+from workbench.model.server_run import ServerState
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.3")
+    on_free_port()
+
+
+def test_a_plan_that_cannot_start_offers_no_start_and_the_server_runs_on() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        run_id = s.state.run_id
+        s.session.plans.editor.set_flag("executable", "/nonexistent/vllm")
+        s.session.plans.show()
+        await s.press("s")
+        text = await s.until("/nonexistent/vllm does not exist", "The server that runs goes on.")
+        assert "enter restart" not in text and "esc back to the plan" in text
+        await s.press("enter", "escape")
+        s.session.core.update(bench=s.state.bench.__class__(last_id=1))
+        await s.press("full_stop")
+        text = await s.until("Again", "/nonexistent/vllm does not exist")
+        assert "enter run" not in text
+        await s.press("enter", "escape")
+        assert (s.state.run_id, s.state.server.state) == (run_id, ServerState.READY)
+
+    shown(scenario)
+
+
+def test_a_port_in_use_is_named_and_a_key_takes_a_free_one() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", s.session.plans.editor.command().port))
+            other.listen()
+            await s.press("s")
+            text = await s.until("is in use by process", "f port=")
+            assert "enter start" not in text
+            await s.press("f")
+            await s.until("enter start")
+            await asyncio.sleep(0)
+            await s.press("enter")
+            await s.until("READY vllm :")
+
+    shown(scenario)
+
+
+def test_after_a_failed_restart_a_key_of_the_footer_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        first = s.state.run_id
+        await s.press("Z")
+        await s.until("no restart has failed")
+        with monkeypatch.context() as patched:
+            patched.setenv("WORKBENCH_SIM_FAULT", "exit_at_start")
+            await s.press("s")
+            await s.until("enter restart")
+            await s.press("enter")
+            await s.until("FAILED vllm", "Z Go back", "press Z, or run")
+        await s.press("Z")
+        await s.until("READY vllm :", lambda: "Z Go back" not in s.text)
+        assert s.state.run_id != first
+
+    shown(scenario)

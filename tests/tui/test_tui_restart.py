@@ -3,7 +3,6 @@ that failed a key goes back to what ran."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 import pytest
@@ -50,8 +49,7 @@ def test_a_port_in_use_is_named_and_a_key_takes_a_free_one() -> None:
             text = await s.until("is in use by process", "f port=")
             assert "enter start" not in text
             await s.press("f")
-            await s.until("enter start")
-            await asyncio.sleep(0)
+            await s.until("enter start", lambda: "is in use" not in s.text)
             await s.press("enter")
             await s.until("READY vllm :")
 

@@ -6,18 +6,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from workbench.engines import registry
 from workbench.engines.gpu_table import GpuType, all_types, find, rows_of
 from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of, four_digits
+from workbench.model.plan import PARALLEL_SIZES
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
 
-_NORMAL = 0.15  # of the same setup: a smaller difference is normal
-_SIZE = re.compile(r"\d+(?:\.\d+)?b")
+_NORMAL_PCT = 15.0  # of the same setup: a smaller difference is normal
 _SUFFIXES = {
+    "exl2",
+    "exl3",
     "instruct",
     "it",
     "hf",
@@ -32,6 +35,7 @@ _SUFFIXES = {
     "dynamic",
     "bf16",
 }
+_BITS_PER_WEIGHT = re.compile(r"\d+(?:\.\d+)?bpw")
 _FOUR_BITS = ("AWQ", "GPTQ", "INT4")
 
 
@@ -55,10 +59,17 @@ class Reference:
     gb_per_token: float | None
     kind: str  # who says so: "third party", "vendor", "claimed in a write-up", …
     source: str
+    eager: bool = False
+    parallel: tuple[int, ...] = ()  # tensor, pipeline, data; (): tensor parallel over all GPUs
 
     @property
     def type(self) -> GpuType | None:
         return next((one for one in all_types() if one.id == self.gpu), None)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of tensor, pipeline and data parallelism."""
+        return tuple(self.parallel) or (self.gpus, 1, 1)
 
     @property
     def limit_tok_s(self) -> float | None:
@@ -84,9 +95,10 @@ class Reference:
         known = self.type
         card = known.nvml_names[0].removeprefix("NVIDIA ") if known else "GPU"
         drafts = ", speculation" if self.speculative else ""
+        eager = ", eager" if self.eager else ""
         streams = "" if self.streams == 1 else f", {count_of(self.streams, 'stream')}"
         return (
-            f"{self.model} {self.quantization}, {self.engine}, {self.gpus} x "
+            f"{self.model} {self.quantization}, {self.engine}{eager}, {self.gpus} x "
             f"{card}{streams}{drafts}"
         )
 
@@ -97,59 +109,76 @@ def references() -> tuple[Reference, ...]:
     return tuple(Reference(**row) for row in rows_of("references", "references"))
 
 
-def nearest(
-    model: str,
-    quantization: str | None,
-    gpu_names: tuple[str, ...],
-    streams: int,
-    speculative: bool,
-) -> tuple[Reference, bool] | None:
-    """Return the published speed whose setup is most similar to the given model, GPUs and load, and
-    whether both setups agree in everything that the arguments describe. Only speeds measured on the
-    same GPU type are considered, and speeds of the same model on an unknown GPU. None if there are
-    none."""
-    known = find(gpu_names[0]) if gpu_names else None
-    wanted, bits = _words(model), _quantization(quantization or model)
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a published speed must have in common with a result: model, engine, quantization, GPUs,
+    the sizes of tensor, pipeline and data parallelism, speculation and eager mode. `streams` is the
+    number of requests at the same time, in which both may differ."""
 
-    def closeness(one: Reference) -> tuple[int, ...]:
-        words = _words(one.model)
-        same_bits = _quantization(one.quantization) == bits
-        return (
-            3 if words == wanted else 2 if _class(words) == _class(wanted) else 0,
-            int(same_bits and one.speculative == speculative),
-            int(one.gpus == len(gpu_names)),
-            int(one.streams == streams),
-            -abs(one.streams - streams),
-        )
+    model: str
+    engine: str  # the engine's title
+    quantization: str | None
+    gpu_names: tuple[str, ...]
+    parallel: tuple[int, ...] | None  # None: not known
+    streams: int
+    speculative: bool
+    eager: bool
 
+
+def nearest(setup: Setup) -> tuple[Reference, bool] | None:
+    """Return the published speed of this setup whose number of streams is nearest, and whether that
+    number is the same. None if nobody has published a speed of this setup. A source that does not
+    name its GPU counts for every GPU."""
+    names = setup.gpu_names
+    known = find(names[0]) if names else None
+    wanted, bits = _words(setup.model), _quantization(setup.quantization or setup.model)
     near = [
-        (closeness(one), one)
+        one
         for one in references()
-        if (known and one.gpu == known.id) or (one.gpu is None and closeness(one)[0] == 3)
+        if _words(one.model) == wanted
+        and one.engine == setup.engine
+        and _quantization(one.quantization) == bits
+        and one.gpu in (None, known.id if known else None)
+        and one.gpus == len(names)
+        and setup.parallel in (None, one.sizes)
+        and (one.speculative, one.eager) == (setup.speculative, setup.eager)
     ]
-    if not near:
+    if not near or not names or not wanted:
         return None
-    best, found = max(near, key=lambda pair: pair[0])
-    if best[0] == 0:  # another model tells only how close to the limit others come
-        near = [pair for pair in near if pair[1].share and not pair[1].speculative]
-        if not near:
-            return None
-        best, found = max(near, key=lambda pair: pair[0])
-    return found, best[:4] == (3, 1, 1, 1)
+    found = min(near, key=lambda one: abs(one.streams - setup.streams))
+    return found, found.streams == setup.streams
+
+
+def _setup_of(result: BenchResult) -> Setup:
+    conditions = result.conditions
+    flags = conditions.flags
+    engine = registry.find(conditions.engine) if conditions.engine else None
+    eager = engine is not None and bool(engine.eager_flag and flags.get(engine.eager_flag) is True)
+    sizes = tuple(_size(flags.get(name)) for name in PARALLEL_SIZES)
+    return Setup(
+        model=conditions.model,
+        engine=engine.title if engine is not None else "",
+        quantization=conditions.quantization or None,
+        gpu_names=tuple(str(gpu.get("name") or "") for gpu in conditions.gpus),
+        parallel=None if engine is None or engine.uses_all_gpus else sizes,
+        streams=result.spec.concurrency,
+        speculative="speculation" in conditions.ceiling_basis,
+        eager=eager,
+    )
+
+
+def _size(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
 
 
 def nearest_text(result: BenchResult) -> str | None:
-    """Return a sentence with the published speed that is nearest to a result and how the result
-    compares with this speed. None if there is no such speed."""
-    conditions, summary, spec = result.conditions, result.summary, result.spec
-    names = tuple(str(gpu.get("name") or "") for gpu in conditions.gpus)
-    speculative = "speculation" in conditions.ceiling_basis
-    found = nearest(
-        conditions.model, conditions.quantization or None, names, spec.concurrency, speculative
-    )
+    """Return a sentence with the published speed of the result's setup and how the result compares
+    with this speed. None if there is no such speed."""
+    found = nearest(_setup_of(result))
     if found is None:
         return None
     one, same = found
+    summary, spec = result.summary, result.spec
     several = one.tok_s is None or (spec.concurrency > 1 and one.total_tok_s is not None)
     low, high = (one.total_tok_s or 0.0,) * 2 if several or one.tok_s is None else one.tok_s
     speed = four_digits(low) if low == high else f"{four_digits(low)} to {four_digits(high)}"
@@ -160,33 +189,29 @@ def nearest_text(result: BenchResult) -> str | None:
     measured = summary.output_tok_s if several else summary.per_stream_tok_s
     if same and measured is not None and high:
         return f"{text}; {_verdict(measured, low, high)}"
-    return text + (f"; that is {one.share:.0%} of its limit" if one.share else "")
+    return text + (f"; that is {100 * one.share:.0f} % of its limit" if one.share else "")
 
 
 def _verdict(measured: float, low: float, high: float) -> str:
     """Return how the speed `measured` compares with the published range from `low` to `high`, such
-    as "52.1 is 9 % slower". All speeds are in tok/s."""
+    as "this result, 52.1, is 9 % slower". All speeds are in tok/s."""
     nearer = low if measured < low else high if measured > high else measured
-    change = measured / nearer - 1
-    if abs(change) <= _NORMAL:
-        return f"{four_digits(measured)} is normal"
-    return f"{four_digits(measured)} is {abs(change):.0%} {'faster' if change > 0 else 'slower'}"
+    change_pct = 100 * (measured / nearer - 1)
+    result = f"this result, {four_digits(measured)}, is"
+    if abs(change_pct) <= _NORMAL_PCT:
+        return f"{result} within {_NORMAL_PCT:.0f} % of that"
+    return f"{result} {abs(change_pct):.0f} % {'faster' if change_pct > 0 else 'slower'}"
 
 
 def _words(model: str) -> frozenset[str]:
     """Return the words of a model's name in lower case, without the organization, quantization and
     file format."""
     name = model.rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
-    return frozenset(word for word in re.split(r"[-_ ]", name) if word and word not in _SUFFIXES)
-
-
-def _class(words: frozenset[str]) -> tuple[str, ...]:
-    """Return the model sizes and model families among the words of a name, such as ("70b",
-    "llama"). Names with the same result count as similar models. If no word is a size, return all
-    words."""
-    sizes = sorted(word for word in words if _SIZE.fullmatch(word))
-    families = sorted({m[0] for word in words if (m := re.match(r"[a-z]{3,}", word))})
-    return (*sizes, *families) if sizes else tuple(sorted(words))
+    return frozenset(
+        word
+        for word in re.split(r"[-_ ]", name)
+        if word and word not in _SUFFIXES and not _BITS_PER_WEIGHT.fullmatch(word)
+    )
 
 
 def _quantization(text: str) -> str:

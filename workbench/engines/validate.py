@@ -39,6 +39,8 @@ from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.server_run import run_and_time
 
+_E4M3 = "fp8_e4m3"  # what "fp8" means for the cache of vLLM; each engine accepts this word
+
 
 def validate(
     plan: LaunchPlan,
@@ -74,7 +76,9 @@ def validate(
     return by_severity(once.values())
 
 
-def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
+def check_value(
+    spec: FlagSpec, value: FlagValue, certain: bool = True, fp8_cache: str = _E4M3
+) -> Finding | None:
     """Return the finding about one value of a flag, or None if the value is valid. `certain` is
     True if the catalog describes the installed release."""
     if problem := type_problem(spec, value):
@@ -86,14 +90,13 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
             Level.ERROR, code, f"{spec.name} {problem}", spec.name, _value_fix(spec), changes=unset
         )
     if (wrong := choice_problem(spec, value)) is not None:
-        near = get_close_matches(wrong, spec.choices, n=1)
+        near = _near_choices(spec, wrong)
         fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.choices)}"
         # no version of vLLM or SGLang accepts it
         if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
-            certain, near, fix = (
-                True,
-                [],
-                ("set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"),
+            certain, near = True, []
+            fix = (
+                f"set quantization to fp8 for weights, kv-cache-dtype to {fp8_cache} for the cache"
             )
         only_case = wrong.lower() in (c.lower() for c in spec.choices)
         level = Level.ERROR if certain and not only_case else Level.WARN
@@ -127,6 +130,24 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
             fix,
         )
     return None
+
+
+def _near_choices(spec: FlagSpec, wrong: str) -> list[str]:
+    """Return the choice that the user means with the word `wrong`, or [] if none is near. The word
+    of one number format is never taken for another."""
+    if wrong.lower() == "fp8" and _E4M3 in spec.choices:
+        return [_E4M3]
+    if "dtype" in spec.name or spec.name == "quantization":
+        same = wrong.lower().replace("-", "_")
+        return [choice for choice in spec.choices if choice.lower() == same][:1]
+    return get_close_matches(wrong, spec.choices, n=1)
+
+
+def _fp8_cache(here: Situation) -> str:
+    """Return the engine's word for a KV cache with 8 bits per value."""
+    spec = here.catalog.flags.get("kv-cache-dtype")
+    words = (*spec.choices, *spec.words) if spec is not None else ()
+    return "fp8" if "fp8" in words else _E4M3
 
 
 def _of_plan(here: Situation) -> Iterator[Finding]:
@@ -203,7 +224,8 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
     value = (
         not setting.value if match.negated and isinstance(setting.value, bool) else setting.value
     )
-    if finding := check_value(spec, value, certain=_is_catalog_of_release(here)):
+    certain, fp8_cache = _is_catalog_of_release(here), _fp8_cache(here)
+    if finding := check_value(spec, value, certain, fp8_cache):
         yield finding
     if spec.deprecated:
         text = f"{spec.name} is deprecated in {here.engine.title} {here.catalog.version}"

@@ -104,7 +104,7 @@ class Arms:
             for session in self._sessions:
                 # the guard reverts the settings of an experiment that is killed
                 session.gpu.guard.attend()
-            await self._check_settings(revert=experiment.settings_on)
+            await self.check_settings(revert=experiment.settings_on)
 
     async def _check_starts(self) -> None:
         """Raise ServerError, while the servers that run still do, if the server of a side could not
@@ -147,14 +147,15 @@ class Arms:
         plan = session.servers.supervisor.record(status.run_id).plan
         return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
 
-    async def _check_settings(self, *, revert: bool) -> None:
-        """Raise SettingsError if GPU settings are altered. With `revert`, try to revert them first."""
+    async def check_settings(self, *, revert: bool = False) -> None:
+        """Raise SettingsError if a GPU setting that the arms change is altered already. With
+        `revert`, try to revert it first. Any other altered setting is equal in all runs."""
         for arm, side in self._sides.items():
             await side.session.gpu.alterations.read()
-            on = await _altered(side)
+            on = await self._altered(side)
             if on and revert:
                 await self._revert(arm)
-                on = await _altered(side)
+                on = await self._altered(side)
             if on:
                 which = ", ".join(
                     f"{place_of(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on
@@ -373,7 +374,7 @@ class Arms:
         side = self._sides[arm]
         gpus, every = await side.gpus()
         for gpu in [None] if every else gpus:
-            report = await side.session.gpu.revert(gpu)
+            report = await side.session.gpu.revert(gpu, settings=self._changed)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
@@ -383,10 +384,20 @@ class Arms:
                 )
         self._settings_arm = None
 
+    @property
+    def _changed(self) -> frozenset[str]:
+        """The keys of the GPU settings that the arms change."""
+        arms = (design.arm_of(self._spec, name) for name in self._sides)
+        return frozenset(key for arm in arms for key in arm.gpu)
 
-async def _altered(side: Side) -> list[Alteration]:
-    gpus, every = await side.gpus()
-    return [a for a in side.session.state.alterations if every or a.gpu_index in gpus]
+    async def _altered(self, side: Side) -> list[Alteration]:
+        """Return the altered settings of the side's GPUs that the arms change."""
+        gpus, every = await side.gpus()
+        return [
+            alteration
+            for alteration in side.session.state.alterations
+            if alteration.setting in self._changed and (every or alteration.gpu_index in gpus)
+        ]
 
 
 def _start_failed(status: ServerStatus) -> StartFailed:

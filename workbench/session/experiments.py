@@ -213,6 +213,8 @@ class Experiments:
                 advice=advice,
             )
             async with self._locked(sides, "an experiment"):
+                if design.changes_gpus(spec):  # a refused experiment is not stored
+                    await Arms(spec, sides, restarts=restarts).check_settings()
                 experiment = await asyncio.to_thread(self.db.add, new)
                 if opened is not None:
                     await opened(experiment.id)

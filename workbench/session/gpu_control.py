@@ -146,6 +146,7 @@ class GpuControl:
         dry_run: bool = False,
         password: str | None = None,
         foreign: str | None = None,
+        settings: Collection[str] | None = None,
     ) -> SettingsReport:
         """Restore the previous settings of a GPU (None: of all). `foreign` says what to do with a
         value that someone else has set since: "keep" that value, set "ours" again, or restore the
@@ -155,7 +156,12 @@ class GpuControl:
         with self._core.busy("reverting GPU settings"):
             rights = await self.rights.with_password(password)
             report = await revert.revert(
-                self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign
+                self._core.host,
+                gpu,
+                dry_run=dry_run,
+                rights=rights,
+                foreign=foreign,
+                settings=settings,
             )
         if not dry_run:
             await self._after(report)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.engines import gpu_table
-from workbench.engines.references import nearest, nearest_text, references
+from workbench.engines.references import Setup, nearest, nearest_text, references
 from workbench.engines.result_limits import judgements
 from workbench.engines.roofline import Load, ceiling
 from workbench.engines.speculation import drafted_tokens, tokens_per_step
@@ -202,7 +202,8 @@ def result(
     model: str, card: str, count: int, tok_s: float, streams: int = 1, **conditions: Any
 ) -> BenchResult:
     gpus = tuple({"index": i, "name": card} for i in range(count))
-    made = Conditions("h", "vllm", "1", model, gpus=gpus, **conditions)
+    engine = conditions.pop("engine", "vllm")
+    made = Conditions("h", engine, "1", model, gpus=gpus, **conditions)
     unknown = {
         f.name: None
         for f in fields(BenchSummary)
@@ -214,31 +215,45 @@ def result(
     return BenchResult(1, 0.0, BenchSpec("http://h", "m", concurrency=streams), made, summary)
 
 
+TP2, TP4 = ({"tensor-parallel-size": n} for n in (2, 4))
+DP4 = {"data-parallel-size": 4}
+MISTRAL_MODEL = "/srv/Mistral-Large-Instruct-2411"
+LLAMA_MODEL, QWEN_VL_MODEL = "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
+EAGER = {"enforce-eager": True}
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [
         (
-            result("/srv/Mistral-Large-Instruct-2411-AWQ", PRO, 1, 22.7),
-            ["22.72", "22.7 is normal", "SGLang"],
+            result(f"{MISTRAL_MODEL}-AWQ", PRO, 1, 22.7, engine="sglang"),
+            ["22.72", "this result, 22.7, is within 15 % of that", "SGLang"],
         ),
         (
-            result("meta-llama/Llama-3.3-70B-Instruct", GB10, 2, 3.17),
-            ["3.17 tok/s per stream", "is normal"],
+            result(
+                f"{MISTRAL_MODEL}-exl3-4.0bpw", PRO, 1, 23.9, engine="tabbyapi", quantization="EXL3"
+            ),
+            ["24 tok/s per stream", "TabbyAPI"],
         ),
+        (result(LLAMA_MODEL, GB10, 2, 3.17, flags=TP2), ["3.17 tok/s per stream", "within 15 %"]),
         (
-            result("Qwen/Qwen3-VL-2B-Instruct", A100, 4, 412.0, 8),
-            ["412.2 tok/s together", "412 is normal", "eager"],
+            result(QWEN_VL_MODEL, A100, 4, 412.0, 8, flags=TP4 | EAGER),
+            ["412.2 tok/s together", "this result, 412, is within 15 % of that", "eager"],
         ),
         (
             result("nvidia/Llama-3.3-70B-Instruct-FP4", GB10, 1, 4.1, quantization="NVFP4"),
-            ["4 to 4.2", "is normal"],
+            ["4 to 4.2", "within 15 %"],
         ),
-        (result("meta-llama/Llama-3.3-70B-Instruct", GB10, 2, 1.5), ["1.5 is 53% slower"]),
-        (result("Qwen/Qwen3-VL-32B-Instruct-FP8", GB10, 1, 7.0), ["eugr", "7 is normal"]),
-        (result("org/Another-40B", GB10, 1, 5.0), ["% of its limit"]),
+        (result(LLAMA_MODEL, GB10, 2, 1.5, flags=TP2), ["this result, 1.5, is 53 % slower"]),
+        (result("Qwen/Qwen3-VL-32B-Instruct-FP8", GB10, 1, 7.0), ["eugr", "within 15 %"]),
+        (
+            result("openai/gpt-oss-120b", GB10, 1, 26.0, quantization="MXFP4", flags=EAGER),
+            ["26 tok/s", "eager", "within 15 %"],
+        ),
+        (result(LLAMA_MODEL, GB10, 2, 20.0, 8, flags=TP2), ["3.17", "81 % of its limit"]),
     ],
 )
-def test_the_nearest_reference_says_whether_a_speed_is_normal(
+def test_the_reference_of_a_setup_says_whether_a_speed_is_normal(
     made: BenchResult, words: list[str]
 ) -> None:
     text = nearest_text(made) or ""
@@ -246,15 +261,28 @@ def test_the_nearest_reference_says_whether_a_speed_is_normal(
     assert ("reference", text) in judgements(made)
 
 
-def test_there_is_no_reference_for_an_unknown_gpu() -> None:
-    assert (
-        nearest_text(result("m", "NVIDIA X", 1, 1.0)) is None
-        and nearest_text(result("m", "", 0, 1.0)) is None
-    )
+@pytest.mark.parametrize(
+    "made",
+    [
+        result("org/Another-40B", GB10, 1, 5.0),
+        result("Qwen/Qwen3-8B", GB10, 1, 15.0),
+        result(f"{MISTRAL_MODEL}-AWQ", PRO, 1, 22.7, engine="tabbyapi"),
+        result(QWEN_VL_MODEL, A100, 4, 2308.0, 8, flags=DP4),
+        result(QWEN_VL_MODEL, A100, 4, 884.0, 8, flags=DP4 | EAGER),
+        result(QWEN_VL_MODEL, A100, 4, 650.0, 8, flags=TP4),
+        result(LLAMA_MODEL, GB10, 2, 6.0, flags={"pipeline-parallel-size": 2}),
+        result("org/Llama-3.3-70B-Instruct-FP8", GB10, 2, 6.0, flags=TP2),
+        result("m", "NVIDIA X", 1, 1.0),
+        result("m", "", 0, 1.0),
+    ],
+)
+def test_there_is_no_reference_of_another_setup(made: BenchResult) -> None:
+    assert nearest_text(made) is None
 
 
 @given(
     model=st.text(max_size=20) | st.sampled_from([one.model for one in references()]),
+    engine=st.sampled_from(["vLLM", "SGLang", "TabbyAPI", "llama.cpp", ""]),
     quantization=st.none() | st.text(max_size=6),
     names=st.lists(
         st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()] + [""]), max_size=3
@@ -262,10 +290,11 @@ def test_there_is_no_reference_for_an_unknown_gpu() -> None:
     streams=st.integers(1, 100),
 )
 def test_any_setup_has_a_reference_of_its_gpu_or_none(
-    model: str, quantization: str | None, names: list[str], streams: int
+    model: str, engine: str, quantization: str | None, names: list[str], streams: int
 ) -> None:
-    found = nearest(model, quantization, tuple(names), streams, False)
+    found = nearest(Setup(model, engine, quantization, tuple(names), None, streams, False, False))
     if found:
         one, same = found
         assert one.gpu is None or names[0] in (one.type.nvml_names if one.type else ())
-        assert not same or (one.gpus == len(names) and one.streams == streams)
+        assert (one.engine, one.gpus) == (engine, len(names))
+        assert same is (one.streams == streams)

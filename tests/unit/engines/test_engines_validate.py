@@ -329,3 +329,22 @@ def test_validation_includes_the_memory_estimate() -> None:
     assert only(check(cards=gpus(1), model_facts=big), "memory.too-large").level == Level.WARN
     small = ModelFacts("m", weight_bytes=4e9, kv_bytes_per_token=114688)
     assert only(check(cards=gpus(1), model_facts=small), "memory.estimate").level == Level.INFO
+
+
+def test_fp8_for_the_cache_becomes_the_word_of_the_engine() -> None:
+    found = only(check("sglang", {"kv-cache-dtype": "fp8"}), "flag.choice")
+    assert (found.fix, [c.value for c in found.changes]) == (
+        "did you mean fp8_e4m3?",
+        ["fp8_e4m3"],
+    )
+    assert "flag.choice" not in {f.code for f in check("vllm", {"kv-cache-dtype": "fp8"})}
+    for engine, word in (("sglang", "fp8_e4m3"), ("vllm", "fp8")):
+        dtype = only(check(engine, {"dtype": "float8"}), "flag.choice")
+        assert f"kv-cache-dtype to {word} for the cache" in (dtype.fix or "")
+        assert "flag.choice" not in {f.code for f in check(engine, {"kv-cache-dtype": word})}
+
+
+def test_no_number_format_is_taken_for_another() -> None:
+    found = only(check("sglang", {"kv-cache-dtype": "mxfp4"}), "flag.choice")
+    assert "did you mean" not in (found.fix or "")
+    assert [change.value for change in found.changes] == [None]

@@ -4,12 +4,14 @@ gone on with."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from support.serving import free_port
 
 from workbench.model.errors import BenchError, InputError, ServerError, SettingsError
 from workbench.model.experiment import Arm, Experiment
+from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
@@ -17,6 +19,18 @@ from workbench.session.state import SessionState
 
 SHAPE = {"requests": 4, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 2}
 ARMS = Arm(), Arm(envs=("TRIED=1",))
+
+
+async def _on_a_session(scenario: Callable[[Session], Awaitable[None]]) -> None:
+    session = Session.of_host(None, "rtx-pro-6000")
+    try:
+        await session.link.connect()
+        await asyncio.wait_for(scenario(session), 110)
+    finally:
+        await session.experiments.stop()
+        for status in await session.servers.supervisor.runs():
+            await session.servers.supervisor.stop(status.run_id, grace_s=1)
+        await session.close()
 
 
 @pytest.mark.slow
@@ -81,18 +95,7 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         with pytest.raises(InputError, match="is finished"):
             await session.experiments.resume(done.id)
 
-    async def go() -> None:
-        session = Session.of_host(None, "rtx-pro-6000")
-        try:
-            await session.link.connect()
-            await asyncio.wait_for(scenario(session), 110)
-        finally:
-            await session.experiments.stop()
-            for status in await session.servers.supervisor.runs():
-                await session.servers.supervisor.stop(status.run_id, grace_s=1)
-            await session.close()
-
-    asyncio.run(go())
+    asyncio.run(_on_a_session(scenario))
 
 
 @pytest.mark.slow
@@ -109,8 +112,31 @@ def test_an_experiment_under_altered_settings_is_refused_and_names_them_as_the_s
             lower = Arm(gpu=GpuSettings(power_limit_w=400.0))
             with pytest.raises(SettingsError, match=r"altered are still on \(GPU0 power limit\)"):
                 await session.experiments.run(Arm(), lower, pairs=1, bench=SHAPE)
+            assert await session.experiments.list() == () and session.state.experiment is None
         finally:
             await session.gpu.revert()
             await session.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_setting_that_is_equal_in_both_arms_stays_on_and_does_not_block(
+    clean_environment: None,
+) -> None:
+    """Persistence mode, which `doctor` advises, is on before, during and after the experiment."""
+
+    async def scenario(session: Session) -> None:
+        await session.plans.load_preset("vllm-any")
+        session.plans.set_flag("port", str(free_port()))
+        session.plans.set_env("WORKBENCH_SIM_START_S", "0.2")
+        session.plans.set_env("WORKBENCH_SIM_SPEEDUP", "50")
+        assert (await session.gpu.apply(GpuSettings(persistence=True), 0)).ok
+        arms = [Arm(gpu=GpuSettings(power_limit_w=watts)) for watts in (500.0, 400.0)]
+        ended = await session.experiments.run(*arms, pairs=1, bench=SHAPE)
+        assert ended.state == SeriesState.DONE, ended.error
+        await session.gpu.alterations.read()
+        assert [a.setting for a in session.state.alterations] == ["persistence"]
+        await session.gpu.revert()
+
+    asyncio.run(_on_a_session(scenario))

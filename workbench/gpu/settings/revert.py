@@ -43,8 +43,10 @@ async def revert(
     dry_run: bool = False,
     rights: Rights | None = None,
     foreign: Foreign | None = None,
+    settings: Collection[str] | None = None,
 ) -> SettingsReport:
-    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None. Return
+    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None. With
+    `settings`, the keys of settings, revert only these. Return
     the report, which is empty if the journal has no entries. A setting that could not be reverted
     stays in the journal, and its outcome has the command to run by hand.
 
@@ -54,14 +56,16 @@ async def revert(
     """
     path = await journals.path_on(host)
     if dry_run:
-        return SettingsReport(tuple(await _planned(host, gpu, rights, foreign)), path, dry_run)
+        return SettingsReport(
+            tuple(await _planned(host, gpu, rights, foreign, settings)), path, dry_run
+        )
     async with journals.locked(host) as held:
         if not held.journal.entries:
             return SettingsReport((), path)
         await _wait_for_rivals(held)
         now = await read_values(host, {e.setting for e in held.journal.entries})
         state = held.journal.without_gone(now.energy_j)
-        ways = _decisions(_chosen(state.entries, gpu, now), state, now, foreign)
+        ways = _decisions(_chosen(state.entries, gpu, now, settings), state, now, foreign)
         of_others = {r.entry.key for r in state.records() if r.owner == ALIVE}
         to_set = [
             replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE
@@ -136,7 +140,11 @@ def _untouched_command(
 
 
 async def _planned(
-    host: Host, gpu: int | str | None, rights: Rights | None, foreign: Foreign | None
+    host: Host,
+    gpu: int | str | None,
+    rights: Rights | None,
+    foreign: Foreign | None,
+    settings: Collection[str] | None,
 ) -> list[SettingOutcome]:
     state = await journals.read(host)
     if not state.entries:
@@ -146,7 +154,7 @@ async def _planned(
         rights or await rights_on(host),
     )
     state, found = state.without_gone(now.energy_j), []
-    for entry, way in _decisions(_chosen(state.entries, gpu, now), state, now, foreign):
+    for entry, way in _decisions(_chosen(state.entries, gpu, now, settings), state, now, foreign):
         if way.do != claims.RESTORE:
             found.append(outcomes.of_leaving(_untouched_command(entry, way, now), entry, way))
             continue
@@ -196,8 +204,13 @@ def _commands(
 
 
 def _chosen(
-    entries: Sequence[JournalEntry], gpu: int | str | None, now: CurrentValues
+    entries: Sequence[JournalEntry],
+    gpu: int | str | None,
+    now: CurrentValues,
+    settings: Collection[str] | None,
 ) -> list[JournalEntry]:
+    if settings is not None:
+        entries = [entry for entry in entries if entry.setting in settings]
     if gpu is None:
         return list(entries)
     if str(gpu) == HOST:

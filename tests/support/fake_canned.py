@@ -43,7 +43,7 @@ def canned_comparison(simulated: bool = True) -> Comparison:
 
 
 def canned_result(number: int, **fields: Any) -> BenchResult:
-    d = Distribution(230.0, 212.0, 540.0, 890.0, 120.0, 910.0, 64)
+    d = Distribution(230.0, 212.0, 540.0, 890.0, 120.0, 910.0, 64, 700.0)
     engine = EngineDuring(72, 9216, 9216, 7.8, 8, 0.4, 3, 41.0, 0.0, 0, samples=14)
     summary = BenchSummary(
         64,
@@ -194,7 +194,7 @@ def canned_sweep(done: int = 7, *, state: str | None = None) -> Sweep:
                 sm_mhz=sm,
                 temperature_c=48.0 + 4 * place,
                 ttft_p50_ms=230.0 - 3 * place,
-                ttft_p99_ms=900.0,
+                ttft_p90_ms=900.0,
                 itl_mean_ms=24.0 - place,
                 in_force=forced,
                 result_ids=(60 + place,),

@@ -83,7 +83,7 @@ def test_the_first_comparison_is_in_sight_on_a_small_terminal() -> None:
 def test_results_are_sorted_by_a_click_on_a_columns_head() -> None:
     rows = [
         BenchRow(id=n, unix_s=0.0, label=f"run {n}", model="m", engine="vllm", concurrency=8, output_tok_s=speed,
-                 ttft_p50_ms=80.0 + n, ttft_p99_ms=90.0, itl_mean_ms=5.0, power_w=100.0, tok_per_joule=1.0,
+                 ttft_p50_ms=80.0 + n, ttft_p90_ms=90.0, itl_mean_ms=5.0, power_w=100.0, tok_per_joule=1.0,
                  requests_ok=8, requests_failed=0, simulated=True)
         for n, speed in ((1, 400.0), (2, 900.0), (3, None), (4, 500.0))
     ]  # fmt: skip

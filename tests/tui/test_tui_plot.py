@@ -16,7 +16,7 @@ def row(number: int, tok_s: float | None, *refused: str) -> BenchRow:
         concurrency=4,
         output_tok_s=tok_s,
         ttft_p50_ms=None,
-        ttft_p99_ms=None,
+        ttft_p90_ms=None,
         itl_mean_ms=None,
         power_w=None,
         tok_per_joule=None,

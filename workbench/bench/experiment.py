@@ -43,7 +43,14 @@ from workbench.bench.metric_changes import (
     variance,
 )
 from workbench.bench.student_t import detectable_shift, t_quantile
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
+from workbench.model.bench import (
+    P99_VALUES,
+    BenchResult,
+    BenchSpec,
+    BenchSummary,
+    MetricChange,
+    half_width,
+)
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.experiment import (
@@ -149,6 +156,8 @@ def measurable(metric: str, shape: BenchSpec) -> None:
         why = "answers that are not streamed (--no-stream) have no first token and no gaps"
     elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and shape.rate is None:
         why = "only requests with a --rate have a schedule"
+    elif metric.endswith(".p99") and name != "itl_ms" and shape.requests < P99_VALUES:
+        why = f"p99 needs {P99_VALUES:,} requests in each run, and the workload has {shape.requests:,}"
     elif (
         metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S
     ):
@@ -286,14 +295,15 @@ def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
 
 
 def unmeasured(summary: BenchSummary, metric: str) -> str | None:
-    """Return why a run has no value of `metric`, or None if it has one. Repeating the run would not
-    help, because the reason lies in the workload or the server."""
+    """Return why a run has no value of `metric`, or None if it has one."""
     if metric_called(metric).of(summary):
         return None
-    return (
-        f"{metric} was not measured: "
-        f"{summary.absent.get(metric.partition('.')[0], 'the result has no value')}"
-    )
+    name, _, part = metric.partition(".")
+    found = getattr(summary, name)
+    if part == "p99" and found is not None:
+        return f"{metric} was not measured: {found.count} values, and p99 needs {P99_VALUES:,}"
+    why = summary.absent.get(name, "the result has no value")
+    return f"{metric} was not measured: {why}"
 
 
 def unfit(summary: BenchSummary, metric: str) -> str | None:

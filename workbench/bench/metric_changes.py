@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 
 from workbench.bench import twins
 from workbench.bench.student_t import t_cdf, t_quantile
-from workbench.model.bench import BenchResult, BenchSummary, MetricChange
+from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
 from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
 
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
 HINT, SINGLE_PAIR, NOT_MEASURED = "hint only", "single pair", "not measured"
 LEVEL = 0.95
-_P99_NEEDS = 1000  # samples in a run, below which p99 is a handful of values: p90 is shown instead
 _COMPARED = {
     name: metric for name, metric in METRICS.items() if metric.higher_is_better is not None
 }
@@ -83,7 +82,7 @@ def shown_metrics(
         counts = [d.count for r in runs if (d := getattr(r.summary, latency)) is not None]
         if METRICS[latency].optional and not counts:
             continue
-        tail = "p99" if counts and min(counts) >= _P99_NEEDS else "p90"
+        tail = "p99" if counts and min(counts) >= P99_VALUES else "p90"
         names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]
     names += ["per_stream_tok_s", "request_s", "power_w"]
     return tuple(

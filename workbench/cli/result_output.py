@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.bench import P99_VALUES
 from workbench.model.metrics import LATENCY, METRICS, metrics_of
 
 if TYPE_CHECKING:
@@ -131,10 +132,9 @@ def _percentiles(found: Distribution | None) -> str:
     if found is None:
         return ""
     p95 = "" if found.p95 is None else f"  p95 {found.p95:.1f}"
-    return (
-        f"mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}{p95}  p99 "
-        f"{found.p99:.1f} ms"
-    )
+    p99 = "" if found.p99 is None else f"  p99 {found.p99:.1f}"
+    few = "" if p99 else f"  (p99 n/a: {found.count:,} values, {P99_VALUES:,} are needed)"
+    return f"mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}{p95}{p99} ms{few}"
 
 
 def _energy(summary: BenchSummary) -> Iterator[str]:

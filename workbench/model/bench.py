@@ -22,6 +22,8 @@ ENDPOINTS = ("chat", "completions", "embeddings")
 # streams that were idle, requests that started late, and times that are not exact.
 BUSY_CLIENT_PCT = 95.0
 
+P99_VALUES = 1_000  # ten of these are above the p99
+
 CLIENTS = ("", "here", "host")
 
 
@@ -104,16 +106,24 @@ class EngineDuring:
 class Distribution:
     """Statistics of one metric over `count` values. The unit is milliseconds unless the field that
     contains the distribution names another unit. Percentiles are interpolated linearly, as numpy
-    does by default."""
+    does by default.
+
+    `p99` is None if there are fewer than P99_VALUES values: it would be decided by a handful of
+    them. This holds for all distributions, also for those of other tools and earlier versions.
+    """
 
     mean: float
     p50: float
     p90: float
-    p99: float
+    p99: float | None
     min: float
     max: float
     count: int
     p95: float | None = None  # not in results of earlier versions
+
+    def __post_init__(self) -> None:
+        if self.count < P99_VALUES:
+            object.__setattr__(self, "p99", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +220,9 @@ class BenchSummary:
         "p50")`; None if it is unknown. `name` is a field with a Distribution, `part` a field of
         Distribution such as "mean" or "p99"."""
         whole = getattr(self, name)
+        few = name != "itl_ms" and self.requests_ok < P99_VALUES  # gaps are more than requests
+        if whole is None and part == "p99" and few:
+            return None
         value: float | None = (
             self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
         )

@@ -37,7 +37,7 @@ class SweepPoint:
     sm_mhz: float | None = None
     temperature_c: float | None = None
     ttft_p50_ms: float | None = None
-    ttft_p99_ms: float | None = None
+    ttft_p90_ms: float | None = None
     itl_mean_ms: float | None = None
     limit_pct: float | None = None  # tok/s in percent of what the hardware allows for this load
     in_force: str | None = None  # whether the load proved a GPU setting to be in force

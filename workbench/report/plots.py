@@ -17,9 +17,9 @@ from workbench.report.format_values import change, number
 _BINS = 60
 _CURVE_POINTS = 400
 _SWEEP_PLOTS = (  # unit of the y axis, ((field of SweepPoint, label, colour), …)
-    ("tok/s", (("tok_s", "throughput", svg.BLUE),)),
+    ("tok/s", (("tok_s", "output", svg.BLUE),)),
     ("tok/J", (("tok_per_joule", "tokens per joule", svg.BLUE),)),
-    ("ms", (("ttft_p50_ms", "TTFT p50", svg.BLUE), ("ttft_p99_ms", "TTFT p99", svg.ORANGE))),
+    ("ms", (("ttft_p50_ms", "TTFT p50", svg.BLUE), ("ttft_p90_ms", "TTFT p90", svg.ORANGE))),
     ("ms", (("itl_mean_ms", "ITL mean", svg.BLUE),)),
 )
 Sample = Mapping[str, Any]

@@ -8,7 +8,14 @@ from dataclasses import fields
 from typing import Any
 
 from workbench.engines.result_limits import judgements
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDuring, GpuDuring
+from workbench.model.bench import (
+    P99_VALUES,
+    BenchResult,
+    BenchSpec,
+    BenchSummary,
+    EngineDuring,
+    GpuDuring,
+)
 from workbench.model.bench_cli_options import options
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
@@ -55,7 +62,10 @@ DEFINITIONS = (
     "ITL: the gap between two chunks with content. TPOT: (last - first chunk) / (tokens - tokens "
     "in the first chunk),"
     " one value per request.",
-    "Tokens are the server's own usage. Percentiles interpolate linearly.",
+    "Output (output_tok_s in data): output tokens of all streams per second, in the steady window. "
+    "Per stream: 1000 / mean TPOT, the rate of one stream while it decodes, without its TTFT.",
+    "Tokens are the server's own usage. Percentiles interpolate linearly. "
+    f"p99 needs {P99_VALUES:,} values, and is n/a with fewer.",
 )
 _SPEC_FIELDS_NOT_LISTED = {
     "url",
@@ -91,7 +101,7 @@ _GPU_READINGS = {  # field of GpuDuring -> title, unit
 _OVERVIEW = (  # metric, column head
     ("output_tok_s", "tok/s"),
     ("ttft_ms.p50", "TTFT p50 ms"),
-    ("ttft_ms.p99", "TTFT p99 ms"),
+    ("ttft_ms.p90", "TTFT p90 ms"),
     ("itl_ms.mean", "ITL mean ms"),
     ("power_w", "W"),
     ("tok_per_joule", "tok/J"),
@@ -174,11 +184,11 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
     # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
-        median, tail = summary.latency(name, "p50"), summary.latency(name, "p99")
+        median = summary.latency(name, "p50")
+        part = "p90" if summary.latency(name, "p99") is None else "p99"
+        tail = f"{part} {number(summary.latency(name, part), 'ms')}"
         if median is not None:
-            items.append(
-                (f"{METRICS[name].title} p50", number(median, "ms"), f"p99 {number(tail, 'ms')}")
-            )
+            items.append((f"{METRICS[name].title} p50", number(median, "ms"), tail))
     if summary.tok_per_joule is not None:
         items.append(
             (

@@ -22,7 +22,7 @@ _POINT_COLUMNS = (  # field of SweepPoint, column head
     ("sm_mhz", "SM MHz"),
     ("temperature_c", "°C"),
     ("ttft_p50_ms", "TTFT p50 ms"),
-    ("ttft_p99_ms", "TTFT p99 ms"),
+    ("ttft_p90_ms", "TTFT p90 ms"),
     ("itl_mean_ms", "ITL mean ms"),
 )
 

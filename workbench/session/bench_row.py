@@ -33,7 +33,7 @@ class BenchRow:
     concurrency: int
     output_tok_s: float | None
     ttft_p50_ms: float | None
-    ttft_p99_ms: float | None
+    ttft_p90_ms: float | None
     itl_mean_ms: float | None
     power_w: float | None
     tok_per_joule: float | None

@@ -216,7 +216,7 @@ def _values(summary: BenchSummary) -> dict[str, float | None]:
         "sm_mhz": gpu.sm_mhz if gpu else None,
         "temperature_c": gpu.temperature_c if gpu else None,
         "ttft_p50_ms": summary.ttft_ms.p50 if summary.ttft_ms else None,
-        "ttft_p99_ms": summary.ttft_ms.p99 if summary.ttft_ms else None,
+        "ttft_p90_ms": summary.ttft_ms.p90 if summary.ttft_ms else None,
         "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
     }
 

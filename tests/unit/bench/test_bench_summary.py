@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize, tpot_ms
-from workbench.model.bench import BenchSpec, BenchSummary
+from workbench.model.bench import BenchSpec, BenchSummary, Distribution
 from workbench.model.distribution import distribution, quantile
 from workbench.model.json_records import from_json, to_json
 
@@ -66,9 +66,17 @@ def test_quantiles_known_values() -> None:
 def test_a_distribution_is_in_order(values: list[float]) -> None:
     d = distribution(values)
     assert d is not None and d.count == len(values)
-    assert d.p95 is not None and d.min <= d.p50 <= d.p90 <= d.p95 <= d.p99 <= d.max
+    assert d.p95 is not None and d.min <= d.p50 <= d.p90 <= d.p95 <= d.max
     assert d.min - 1e-3 <= d.mean <= d.max + 1e-3
     assert distribution([]) is None
+
+
+def test_a_handful_of_values_has_no_p99() -> None:
+    few, enough = (distribution(float(n) for n in range(count)) for count in (999, 1000))
+    assert few is not None and few.p99 is None and few.p95 is not None
+    assert enough is not None and enough.p99 == pytest.approx(989.01)
+    stored = {**to_json(enough), "count": 64}
+    assert from_json(Distribution, stored).p99 is None, "also in results of earlier versions"
 
 
 def test_the_metrics_of_a_run() -> None:

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from workbench.engines.result_limits import judgements
-from workbench.model.bench import BenchResult, BenchSummary, Distribution
+from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, Distribution
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_argv, mask_env
-from workbench.tui.cells import Row, beside, pad, paragraph
+from workbench.tui.cells import Row, beside, cut, pad, paragraph
 from workbench.tui.formats import NA, figure, setting_name, settings_texts, value_text, whole
 
 LABEL = 12
@@ -110,8 +110,10 @@ def _figures(s: BenchSummary, width: int) -> list[Row]:
 
 
 def _latencies(s: BenchSummary, width: int) -> list[Row]:
-    cells = 10 if width >= 62 else 8
-    heads = ("mean", "p50", "p90", "p99", "max")
+    cells = 10 if width >= 74 else 8
+    heads: tuple[str, ...] = ("mean", "p50", "p90", "p95", "p99", "max")
+    if width < LABEL + 8 * len(heads):
+        heads = tuple(h for h in heads if h != "p95")
     rows: list[Row] = [((pad("ms", LABEL) + "".join(pad(h, cells, True) for h in heads), "head"),)]
     named = (
         ("TTFT", "ttft_ms"),
@@ -120,6 +122,7 @@ def _latencies(s: BenchSummary, width: int) -> list[Row]:
         ("end to end", "e2e_ms"),
         ("in queue", "queue_ms"),
     )
+    few = False
     for label, name in named:
         d: Distribution | None = getattr(s, name)
         known = s.partial.get(name, {})
@@ -128,13 +131,16 @@ def _latencies(s: BenchSummary, width: int) -> list[Row]:
         if d is None and not known:
             rows.append(((pad(label, LABEL), "dim"), (pad(NA, cells, True), "dim")))
             continue
-        values = [getattr(d, h) if d is not None else known.get(h) for h in heads]
+        values = [s.latency(name, h) for h in heads]
+        few |= values[heads.index("p99")] is None
         rows.append(
             (
                 (pad(label, LABEL), "dim"),
                 ("".join(pad(figure(v, 1), cells, True) for v in values), "text"),
             )
         )
+    if few:
+        rows.append(((cut(f"{'':{LABEL}}p99 needs {P99_VALUES:,} values", width), "dim"),))
     if s.tokens_per_chunk is not None and abs(s.tokens_per_chunk - 1) > 0.005:
         rows += paragraph(
             f"{s.tokens_per_chunk:.2f} tokens in a chunk: ITL is between chunks", width, "dim"

@@ -210,7 +210,7 @@ class Results(Pane, PickList):
     def head_rows(self, width: int) -> list[Row]:
         rows = self._error(width)
         if self.items:
-            heads = ("tok/s", "TTFT50/99 ms" if width >= 64 else "TTFT ms", "ITL ms", "W", "tok/J")
+            heads = ("tok/s", "TTFT50/90 ms" if width >= 64 else "TTFT ms", "ITL ms", "W", "tok/J")
             rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
         return rows
 
@@ -251,7 +251,7 @@ class Results(Pane, PickList):
             )
             role = "bad" if not mark else role
         # 10 cells for both
-        ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p99_ms, 0)}".replace(",", "")
+        ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p90_ms, 0)}".replace(",", "")
         values = (
             figure(item.output_tok_s),
             ttft,

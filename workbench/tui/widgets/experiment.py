@@ -52,6 +52,7 @@ SHOWN = (
     "output_tok_s",
     "tok_per_joule",
     "ttft_ms.p50",
+    "ttft_ms.p90",
     "ttft_ms.p99",
     "itl_ms.mean",
     "tpot_ms.mean",

@@ -97,14 +97,14 @@ def _columns(s: Sweep, width: int) -> list[Column]:
         ("temperature_c", "C", 5, of("temperature_c", 0)),
         ("ttft_p50_ms", "TTFT50 ms", 10, of("ttft_p50_ms", 0)),
         ("itl_mean_ms", "ITL ms", 7, of("itl_mean_ms", 1)),
-        ("ttft_p99_ms", "TTFT99 ms", 10, of("ttft_p99_ms", 0)),
+        ("ttft_p90_ms", "TTFT90 ms", 10, of("ttft_p90_ms", 0)),
     ]
     latency_first = s.kind == "concurrency"
     if latency_first:
         order = (
             "tok_s",
             "ttft_p50_ms",
-            "ttft_p99_ms",
+            "ttft_p90_ms",
             "itl_mean_ms",
             "limit_pct",
             "tok_per_joule",

@@ -94,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, "")
         if "no-token" in self.modes:
             return self.reply(500, {"error": {"message": "EngineCore encountered an issue"}})
-        return self.reply(200, {"choices": [{"text": "x"}], "usage": {"completion_tokens": 1}})
+        return self.reply(200, answer(body.decode()))
 
     def reply(self, status, body):
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
@@ -105,6 +105,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+
+def answer(asked):
+    """Return a reply with a text that differs from prompt to prompt, as a model's does."""
+    word = asked.partition("code word is ")[2].partition(".")[0]
+    text = f"The code word is {word}. This is the answer of a fake engine."
+    return {
+        "choices": [{"text": text, "message": {"content": text}, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": len(text.split())},
+    }
 
 
 def option(name, default):

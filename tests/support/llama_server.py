@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("-c", "--ctx-size", type=int, default=0)
     arguments.add_argument("-np", "--parallel", type=int, default=4)
     arguments.add_argument("-ngl", "--gpu-layers", "--n-gpu-layers", type=int, default=0)
-    arguments.add_argument("-t", "--threads", type=int, default=2)
+    arguments.add_argument(
+        "-t", "--threads", type=int, default=1
+    )  # more of them spin on a busy machine
     arguments.add_argument("-b", "--batch-size", type=int, default=2048)
     arguments.add_argument("-ub", "--ubatch-size", type=int, default=512)
     arguments.add_argument("--metrics", action="store_true")

@@ -1,24 +1,52 @@
-"""A tiny Llama with random weights as a GGUF file, written with the `gguf` package: 5 MB, well
-under a second.
+"""A tiny Llama as a GGUF file, written with the `gguf` package: 6 MB, well under a second.
+
+Its weights are not trained but set, so that it says what a healthy model would say: it answers
+"The code word is maple." if the prompt has that code word, and goes on with English words, which
+depend on the digits of the prompt. With `sense=False`, its weights are random, and so is its text.
 
 usage: tiny_gguf.py FILE      or write(path) from a test. The same file every time.
+
+How it speaks: the embedding of a word points in a direction of its own, and the output weights of
+each word are the directions of the words that it follows. The first head of the first layer looks
+only at code words, the second only at digits, and both copy what they find, which selects the next
+word where several may follow.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
 import gguf
 import numpy as np
 
-WIDTH, FEED_FORWARD, LAYERS, HEADS, KV_HEADS, HEAD_WIDTH = 256, 512, 2, 4, 2, 64
+WIDTH, FEED_FORWARD, LAYERS, HEADS, KV_HEADS, HEAD_WIDTH = 512, 512, 2, 4, 2, 64
+BOS = 0
 SPECIAL = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|system|>"]
-MERGES = ["Ġ t", "h e", "Ġt he", "i n", "e r", "Ġ a", "o n", "r e", "a n", "Ġ s"]
 CHAT = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+OPENING = ["The", "code", "word", "is"]
+CODE_WORDS = (  # noqa: SIM905  those of the probe of a server's text
+    "maple copper lantern harbor velvet falcon pepper saddle marble tunnel ribbon walnut anchor "
+    "candle meadow basket"
+).split()
+WORDS = (  # noqa: SIM905  in a circle; each is followed by the next one, or the one after it
+    "water runs down from high ground and carries small stones along so over many years a narrow "
+    "bed grows wide while both banks slowly move apart until trees can stand between them where "
+    "birds build nests each spring before rain comes back again with clouds that wind has brought "
+    "across open fields at night"
+).split()
+
+# Parts of the residual stream.
+CONSTANT, IS_CODE, IS_DIGIT, IS_OTHER = 0, 1, 2, 3
+NAME = slice(4, 256)  # the direction of a word
+FOUND = slice(256, 320)  # what a head copies: the direction of a code word or a digit
+CODE_SEEN, DIGITS_SEEN = slice(320, 384), slice(384, 448)  # where the two heads write it
+# Head dimensions of the lowest frequencies, which the rotary embedding hardly turns.
+CODE_DIMENSION, DIGIT_DIMENSION = 62, 60
 
 
 def byte_characters() -> list[str]:
@@ -29,14 +57,28 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def write(path: Path) -> Path:
+def words_and_merges() -> tuple[list[str], list[str]]:
+    """Return the tokens of the words, of which each begins with a space, and the merges that make
+    them, character by character."""
+    tokens: dict[str, None] = {}
+    merges: dict[str, None] = {}
+    for word in dict.fromkeys([*OPENING, *CODE_WORDS, *WORDS]):
+        so_far = "Ġ"
+        for character in word:
+            merges[f"{so_far} {character}"] = None
+            so_far += character
+            tokens[so_far] = None
+    return list(tokens), list(merges)
+
+
+def write(path: Path, *, sense: bool = True) -> Path:
     """Write the model to `path` and return it."""
-    tokens = SPECIAL + byte_characters() + ["".join(merge.split()) for merge in MERGES]
-    kinds = [gguf.TokenType.CONTROL] * len(SPECIAL) + [gguf.TokenType.NORMAL] * (
-        len(tokens) - len(SPECIAL)
-    )
+    words, merges = words_and_merges()
+    tokens = [*SPECIAL, *byte_characters(), *words]
+    kinds = [gguf.TokenType.CONTROL] * len(SPECIAL)
+    kinds += [gguf.TokenType.NORMAL] * (len(tokens) - len(SPECIAL))
     out = gguf.GGUFWriter(path, "llama")
-    out.add_name("tiny-random")
+    out.add_name("tiny" if sense else "tiny-random")
     out.add_context_length(4096)
     out.add_embedding_length(WIDTH)
     out.add_block_count(LAYERS)
@@ -54,12 +96,13 @@ def write(path: Path) -> Path:
     out.add_tokenizer_pre("gpt-2")
     out.add_token_list(tokens)
     out.add_token_types(kinds)
-    out.add_token_merges(MERGES)
-    out.add_bos_token_id(0)
+    out.add_token_merges(merges)
+    out.add_bos_token_id(BOS)
     out.add_eos_token_id(1)
     out.add_add_bos_token(True)
     out.add_chat_template(CHAT)
-    _add_weights(out, len(tokens))
+    for name, weights in (_weights(tokens) if sense else _random_weights(len(tokens))).items():
+        out.add_tensor(name, weights.astype(np.float32))
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
@@ -67,29 +110,93 @@ def write(path: Path) -> Path:
     return path
 
 
-def _add_weights(out: gguf.GGUFWriter, vocabulary: int) -> None:
-    random = np.random.default_rng(0)
-
-    def weights(name: str, *shape: int) -> None:
-        out.add_tensor(name, (random.standard_normal(shape) * 0.02).astype(np.float32))
-
-    def norm(name: str) -> None:
-        out.add_tensor(name, np.ones(WIDTH, np.float32))
-
-    weights("token_embd.weight", vocabulary, WIDTH)
+def _shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocabulary, WIDTH)}
     for layer in range(LAYERS):
         block = f"blk.{layer}"
-        norm(f"{block}.attn_norm.weight")
-        norm(f"{block}.ffn_norm.weight")
-        weights(f"{block}.attn_q.weight", HEADS * HEAD_WIDTH, WIDTH)
-        weights(f"{block}.attn_k.weight", KV_HEADS * HEAD_WIDTH, WIDTH)
-        weights(f"{block}.attn_v.weight", KV_HEADS * HEAD_WIDTH, WIDTH)
-        weights(f"{block}.attn_output.weight", WIDTH, HEADS * HEAD_WIDTH)
-        weights(f"{block}.ffn_gate.weight", FEED_FORWARD, WIDTH)
-        weights(f"{block}.ffn_up.weight", FEED_FORWARD, WIDTH)
-        weights(f"{block}.ffn_down.weight", WIDTH, FEED_FORWARD)
-    norm("output_norm.weight")
-    weights("output.weight", vocabulary, WIDTH)
+        shapes |= {
+            f"{block}.attn_norm.weight": (WIDTH,),
+            f"{block}.ffn_norm.weight": (WIDTH,),
+            f"{block}.attn_q.weight": (HEADS * HEAD_WIDTH, WIDTH),
+            f"{block}.attn_k.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
+            f"{block}.attn_v.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
+            f"{block}.attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH),
+            f"{block}.ffn_gate.weight": (FEED_FORWARD, WIDTH),
+            f"{block}.ffn_up.weight": (FEED_FORWARD, WIDTH),
+            f"{block}.ffn_down.weight": (WIDTH, FEED_FORWARD),
+        }
+    return shapes | {"output_norm.weight": (WIDTH,), "output.weight": (vocabulary, WIDTH)}
+
+
+def _random_weights(vocabulary: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {
+        name: np.ones(shape) if "norm" in name else random.standard_normal(shape) * 0.02
+        for name, shape in _shapes(vocabulary).items()
+    }
+
+
+def _directions(random: np.random.Generator, count: int, width: int) -> np.ndarray:
+    """Return `count` random directions, as rows of length 1."""
+    rows = random.standard_normal((count, width))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def _weights(tokens: list[str]) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    place = {token: number for number, token in enumerate(tokens)}
+    opening = [place[f"Ġ{word}"] for word in OPENING]
+    codes = [place[f"Ġ{word}"] for word in CODE_WORDS]
+    words = [place[f"Ġ{word}"] for word in WORDS]
+    digits = [place[digit] for digit in "0123456789"]
+    end = place["."]
+    speaking = [*opening, *codes, *words, end]
+    weights = {
+        name: np.ones(shape) if "norm" in name else np.zeros(shape)
+        for name, shape in _shapes(len(tokens)).items()
+    }
+
+    embedding = weights["token_embd.weight"]
+    embedding[:, CONSTANT] = 1
+    embedding[:, IS_OTHER] = 1
+    embedding[speaking, IS_OTHER] = 0
+    embedding[speaking, NAME] = _directions(random, len(speaking), NAME.stop - NAME.start)
+    for flag, found in ((IS_CODE, codes), (IS_DIGIT, digits)):
+        embedding[found, flag] = 1
+        directions = _directions(random, len(found), HEAD_WIDTH)
+        # What all of them have in common would hide in what they differ.
+        embedding[found, FOUND] = directions - directions.mean(axis=0)
+        embedding[BOS, flag] = 0.5  # a head that finds nothing looks here, and copies nothing
+
+    query, key = weights["blk.0.attn_q.weight"], weights["blk.0.attn_k.weight"]
+    for head, dimension, flag in ((0, CODE_DIMENSION, IS_CODE), (1, DIGIT_DIMENSION, IS_DIGIT)):
+        query[head * HEAD_WIDTH + dimension, CONSTANT] = 1
+        key[dimension, flag] = 1.5
+    weights["blk.0.attn_v.weight"][:HEAD_WIDTH, FOUND] = np.eye(HEAD_WIDTH)
+    written = weights["blk.0.attn_output.weight"]
+    written[CODE_SEEN, :HEAD_WIDTH] = 0.1 * np.eye(HEAD_WIDTH)
+    written[DIGITS_SEEN, HEAD_WIDTH : 2 * HEAD_WIDTH] = 0.1 * np.eye(HEAD_WIDTH)
+
+    output = weights["output.weight"]
+
+    def follows(before: int, after: int) -> None:
+        output[after, NAME] += 4 * embedding[before, NAME]
+
+    output[opening[0], IS_OTHER] = 4
+    for before, after in itertools.pairwise(opening):
+        follows(before, after)
+    for code in codes:
+        follows(opening[-1], code)
+        follows(code, end)
+        output[code, CODE_SEEN] = 1.2 * embedding[code, FOUND]
+    for number, word in enumerate(words):
+        follows(end, word)
+        for step in (1, 2):  # so the way around the circle differs from prompt to prompt
+            follows(word, words[(number + step) % len(words)])
+    chosen = [*codes, *words]
+    output[chosen, DIGITS_SEEN] = 1.2 * _directions(random, len(chosen), HEAD_WIDTH)
+    output[words, CODE_SEEN] = 0.8 * _directions(random, len(words), HEAD_WIDTH)
+    return weights
 
 
 if __name__ == "__main__":

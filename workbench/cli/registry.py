@@ -35,6 +35,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "stop": ("servers",),
     "adopt": ("servers",),
     "restart": ("servers",),
+    "probe": ("servers",),
     "jobs": ("jobs",),
     "endpoint": ("endpoint",),
     "runs": ("runs",),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.server.external_servers import FoundServer
     from workbench.session.session import Session
 
+UNTRUSTED = 3  # exit code: the server is READY?, because its text is no answer
 _ALL = 10**9
 _SAID_AT_START = (
     "variable.remembered",
@@ -98,8 +99,11 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int
         return 1
     if arguments.wait and not arguments.json:
         after = f" in {status.ready_after_s:.1f} s" if status.ready_after_s else ""
-        note(f"{status.state}{after} at {status.url}")
-    return 0
+        note(f"{status.word}{after} at {status.url}")
+        for finding in status.findings:
+            if finding.code.startswith("text."):
+                note(f"  {finding_text(finding)}")
+    return UNTRUSTED if status.text_problem else 0
 
 
 @command(
@@ -172,7 +176,7 @@ def _say_run(status: ServerStatus) -> None:
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
     say(
-        f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  "
+        f"{status.run_id}  {status.word:<12} {status.engine:<9} {status.model}  {age}  "
         f"{detail}{simulated}"
     )
     if runs_as := launcher_text(status, time.time()):
@@ -329,10 +333,29 @@ async def _agree_to_restart(
     await warn_if_measured(session)
 
 
+@command(
+    "probe",
+    "ask a READY server for text again, and say whether its text is an answer",
+    _RUN,
+    examples=("workbench probe RUN",),
+)
+async def probe(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as session:
+        status = await find_run(session, arguments.run)
+        await warn_if_measured(session)
+        text = await session.servers.probe(status.run_id)
+        status = session.servers.supervisor.status(status.run_id)
+    document = {"run_id": status.run_id, "state": status.word, "text": asdict(text)}
+    doubts = [f"  {doubt}" for doubt in (*text.notes, text.unjudged) if doubt]
+    lines = [f"{status.run_id} is {status.word}: {text.summary}", *doubts]
+    emit_or_say(arguments.json, document, lines)
+    return UNTRUSTED if text.problem else 0
+
+
 def status_json(status: ServerStatus) -> dict[str, Any]:
     return {
         **asdict(status),
-        "state": str(status.state),
+        "state": status.word,
         "findings": [f.as_json() for f in status.findings],
     }
 
@@ -384,5 +407,7 @@ async def ready_run(session: Session, run: str | None) -> str | None:
     status = await find_run(session, run)
     if status.state is ServerState.STARTING:
         note(f"{status.run_id}: waiting for READY")
-    await session.servers.wait_ready(status.run_id)
+    status = await session.servers.wait_ready(status.run_id)
+    if status.text is not None and status.text_problem:
+        note(f"{status.run_id} is {status.word.upper()}: {status.text.summary}")
     return await session.servers.ready_run(status.run_id)

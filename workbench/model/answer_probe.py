@@ -202,12 +202,14 @@ def _name(value: Any) -> str | None:
 class Probed:
     """An ask and its answer. `recounted` is the number of tokens that the text of the answer has,
     by a tokenizer or by the usage of a prompt with this text; None if it was not counted. `after`
-    says whether the ask was sent after the load of a benchmark."""
+    says whether the ask was sent after the load of a benchmark, and `invalid_utf8` whether the
+    reply had bytes that are not UTF-8."""
 
     ask: Ask
     answer: Answer
     recounted: int | None = None
     after: bool = False
+    invalid_utf8: bool = False
 
     @property
     def remembered(self) -> bool:
@@ -225,6 +227,8 @@ class Probed:
         """What is wrong with this answer; "" if nothing is."""
         if self.answer.empty:
             return "has no text"
+        if self.invalid_utf8:
+            return "has bytes that are not UTF-8"
         return features(self.answer.all_text).defect
 
 
@@ -342,7 +346,10 @@ def _mixed_up(probed: Sequence[Probed]) -> list[Finding]:
 
 
 def _not_followed(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
-    short = [one for one in probed if one.ask.place is not Place.LONG]
+    # A model that was still reasoning may repeat the code word later.
+    short = [
+        one for one in probed if one.ask.place is not Place.LONG and not one.answer.reasoning_only
+    ]
     if nonsense_expected or len(short) < _LEAST_ANSWERS or any(one.remembered for one in short):
         return []
     text = (

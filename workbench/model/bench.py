@@ -291,6 +291,9 @@ class Conditions:
     run_as: str | None = None
     # fields of the spec in an imported file; the other fields are meaningless
     known_workload: tuple[str, ...] = ()
+    server_text: str = (
+        ""  # why the text of the READY server was no answer; "": it was one, or unknown
+    )
     nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 
 

@@ -47,6 +47,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("preset", lambda c: c.preset_id or ""),
     Condition("run as", lambda c: "" if c.run_as == PROCESS else c.run_as or ""),
     Condition("image", lambda c: c.image or ""),
+    Condition("server text", lambda c: c.server_text),
     Condition("run", lambda c: c.run_id or ""),
 )
 

@@ -15,7 +15,7 @@ from workbench.model.run_options import PROCESS
 
 class ServerState(StrEnum):
     STARTING = "starting"  # the process is alive and does not answer yet
-    READY = "ready"  # the process is alive, health and models answer, and one token was returned
+    READY = "ready"  # the process is alive, health and models answer, and a request was answered
     STOPPING = "stopping"
     STOPPED = "stopped"  # ended on request
     FAILED = "failed"  # ended by itself before it was ready, or was not ready in time
@@ -34,6 +34,37 @@ class ServerState(StrEnum):
         """Whether the state means that the server is starting, serving or stopping. False for the
         state UNKNOWN."""
         return not self.ended and self is not ServerState.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ServedText:
+    """What a server answered when it was probed for text, as ready.json contains it.
+
+    `problem` says why the text is no answer; "" if it is one, or if that is unknown. `notes` are
+    doubts that are no proof. `unjudged` says which part of the probe has no answer and why. The
+    probe of an embedding server judges its vectors.
+    """
+
+    endpoint: str  # "chat", "completions" or "embeddings"
+    answers: int  # that came and were judged
+    excerpt: str = ""  # of the answer that shows the problem, otherwise of the first one
+    problem: str = ""
+    code: str = ""  # of the finding about the problem
+    notes: tuple[str, ...] = ()
+    unjudged: str = ""
+    unix_s: float = 0.0  # of the host's clock
+
+    @property
+    def kind(self) -> str:
+        """The kind of the problem in few words, such as "degenerate output"; "" without one."""
+        return self.problem.partition(":")[0]
+
+    @property
+    def summary(self) -> str:
+        """The outcome in one line, with the excerpt."""
+        fine = "its vectors are sound" if self.endpoint == "embeddings" else "its text is an answer"
+        said = f"; it answered {self.excerpt}" if self.excerpt else ""
+        return f"{self.problem or self.unjudged or fine}{said}"
 
 
 def run_and_time(run_id: str) -> str:
@@ -93,6 +124,21 @@ class ServerStatus:
     outlived: int = 0
     ranks: tuple[RankStatus, ...] = ()  # of a server that spans several hosts
     replaces: str | None = None  # the run that was stopped for this one
+    # None: the server was never probed, because it is not READY, or an older Workbench saw its start
+    text: ServedText | None = None
+
+    @property
+    def word(self) -> str:
+        """The state as it is shown. It is "ready?" for a READY server whose text is no answer: such
+        a server can be used and measured, but not trusted."""
+        return f"{self.state}?" if self.text_problem else str(self.state)
+
+    @property
+    def text_problem(self) -> str:
+        """Why the text of this READY server is no answer; "" if it is one, or if that is unknown."""
+        if self.state is not ServerState.READY or self.text is None:
+            return ""
+        return self.text.problem
 
     @property
     def may_live(self) -> bool:

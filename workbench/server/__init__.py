@@ -12,12 +12,14 @@ its log, read its counters, stop it, and adopt servers that already run.
   watched_rank            the start of a rank with a watch process (rank_watch), which ends it if another rank ended
   cluster_state           the status of a server of several ranks; cluster_log is the log of such a server
   memory_guard            a process that stops a server before its host runs out of memory
-  ready_proof             records the first token, which proves that a server is ready
+  ready_proof             records the first answers of a server, which prove that it is ready
   run_start               writes the files of a run and starts its process
   run_directory           the files of a run on its host
   old_runs                the mark of runs that have ended, and their removal
   preflight               checks before a start
-  readiness               whether a server answers requests for its health, its models and one token
+  readiness               whether a server answers requests for its health, its models and a few prompts
+  text_probe              asks a server the prompts of the probe, and judges its text or its vectors
+  small_requests          HTTP requests that never raise, whatever the server answers
   log_lines               the log as clean lines in bounded memory
   log_reading             the log of a watched run, read from its host
   log_patterns            log lines whose cause and fix Workbench knows

@@ -1,24 +1,25 @@
-"""Checks whether a server is ready, by three requests in this order: its health, the names of its
-models, and one token.
+"""Checks whether a server is ready: its health, the names of its models, and the answers to a few
+prompts, in this order.
 
-Only the token proves that the server is ready. Engines report health and list models before they
-have compiled their kernels, and vLLM's /health does not notice a worker that hangs.
+Only an answer proves that the server is ready. Engines report health and list models before they
+have compiled their kernels, and vLLM's /health does not notice a worker that hangs. Only the text
+of the answers shows whether the model works (text_probe.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.untrusted_text import clean, clean_json
+from workbench.server import text_probe
+from workbench.server.small_requests import CONNECT_S, ask_server, short
 
 if TYPE_CHECKING:
     import httpx
 
     from workbench.engines.base import Engine
+    from workbench.model.server_run import ServedText
 
-CONNECT_S = 5.0
 _KEY_REQUIRED = (401, 403)
 ASKED_BY = {"asked_by": "workbench"}  # engines ignore a query that they do not know
 ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process, also under load
@@ -26,20 +27,21 @@ ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a readiness check. `health` and `token` say whether these two requests
-    succeeded, and `model` is the name of a model that the server listed, or None. `reason`
-    describes the first request that failed, or is None if all succeeded."""
+    """The outcome of a readiness check. `health` says whether that request succeeded, and `model`
+    is the name of a model that the server listed, or None. `text` is what the server answered to
+    prompts, None if it answered none. `reason` describes the first request that failed, or is None
+    if all succeeded."""
 
     health: bool = False
     model: str | None = None
-    token: bool = False
+    text: ServedText | None = None
     reason: str | None = None
     # the server answered 401 or 403: it is alive and requires an API key that is unknown
     needs_key: bool = False
 
     @property
     def ready(self) -> bool:
-        return self.health and self.model is not None and self.token
+        return self.health and self.model is not None and self.text is not None
 
 
 def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
@@ -60,35 +62,37 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     )
 
 
-async def answers(http: httpx.AsyncClient, path: str, timeout_s: float | None = None) -> str | None:
+async def answers(http: httpx.AsyncClient, path: str, timeout_s: float = ANSWER_S) -> str | None:
     """Request `path`, the path of an engine's health or another page that tells whether it is
     alive. Return None if the server answers with status 200 or requires an API key, otherwise the
     reason."""
-    status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
-    if status in (200, *_KEY_REQUIRED):
+    reply = await ask_server(http, "GET", path, None, timeout_s)
+    if reply.status in (200, *_KEY_REQUIRED):
         return None
-    problem = body if status is None else f"answers {status} {_short(body)}".strip()
-    return f"{path}: {problem}"
+    if reply.status is None:
+        return f"{path}: {reply.problem}"
+    return f"{path}: answers {reply.status} {short(reply.content)}".rstrip()
 
 
-async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
-    """Request the server's health, its list of models and one token, in this order, until a request
-    fails. Return the outcome. `token_timeout_s` is the time limit for the token. Never raises,
-    whatever the server answers."""
+async def check(http: httpx.AsyncClient, engine: Engine, *, first_timeout_s: float) -> Answer:
+    """Request the server's health, its list of models and answers to a few prompts, in this order,
+    until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
+    answer. Never raises, whatever the server answers."""
     if (reason := await answers(http, engine.health_path)) is not None:
         return Answer(reason=reason)
-    status, body = await _ask(http, "GET", engine.models_path)
-    if status in _KEY_REQUIRED:
+    listed = await ask_server(http, "GET", engine.models_path, None, ANSWER_S)
+    if listed.status in _KEY_REQUIRED:
         return Answer(
             health=True,
             needs_key=True,
-            reason=f"{engine.models_path} requires an API key ({status})",
+            reason=f"{engine.models_path} requires an API key ({listed.status})",
         )
-    model = _model_name(body) if status == 200 else None
+    model = _model_name(listed.content) if listed.status == 200 else None
     if model is None:
-        return Answer(health=True, reason=f"{engine.models_path} names no model ({status or body})")
-    reason = await _token(http, model, token_timeout_s)
-    return Answer(health=True, model=model, token=reason is None, reason=reason)
+        why = listed.status or listed.problem
+        return Answer(health=True, reason=f"{engine.models_path} names no model ({why})")
+    probed = await text_probe.probe(http, model, first_timeout_s=first_timeout_s)
+    return Answer(health=True, model=model, text=probed.text, reason=probed.reason)
 
 
 async def models(
@@ -96,61 +100,13 @@ async def models(
 ) -> tuple[int | None, list[str]]:
     """Request the model list at `path`. Return (HTTP status, names of the models). The status is
     None if there was no HTTP answer."""
-    status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
-    data = body.get("data") if status == 200 and isinstance(body, dict) else None
+    reply = await ask_server(http, "GET", path, None, timeout_s)
+    body = reply.content if reply.status == 200 else None
+    data = body.get("data") if isinstance(body, dict) else None
     rows = data if isinstance(data, list) else []
-    return status, [
+    return reply.status, [
         row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)
     ]
-
-
-async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
-    """Request one token from the server, or an embedding if the model generates no text. Return
-    None if the server returned it, otherwise the reason. A plain completion is tried before a chat
-    completion, because it needs no chat template."""
-    asked: tuple[tuple[str, Mapping[str, Any]], ...] = (
-        ("/v1/completions", {"prompt": "Hello"}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
-        ("/v1/embeddings", {"input": "Hello"}),
-    )
-    reasons = []
-    for path, prompt in asked:
-        options = {} if "input" in prompt else {"max_tokens": 1, "temperature": 0, "stream": False}
-        body = {"model": model, **prompt, **options}
-        status, answer = await _ask(http, "POST", path, body, timeout_s)
-        if status == 200 and _has_token(answer):
-            return None
-        detail = f"{status}: {_short(answer)}" if status else answer
-        reasons.append(f"{path} returned no token ({detail})")
-        # the other endpoint helps only if this one is not supported
-        if status not in (400, 404, 405, 422, 501):
-            break
-    return "; ".join(reasons)
-
-
-async def _ask(
-    http: httpx.AsyncClient,
-    method: str,
-    path: str,
-    body: Mapping[str, Any] | None = None,
-    timeout_s: float | None = None,
-) -> tuple[int | None, Any]:
-    """Make one request. Return (HTTP status, decoded JSON or text), or (None, reason) if there was
-    no HTTP answer."""
-    import httpx
-
-    timeout_s = timeout_s or ANSWER_S
-    try:
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
-        response = await http.request(method, path, json=body, timeout=timeout)
-    except httpx.TimeoutException:
-        return None, f"the server did not answer within {timeout_s:.0f} s"
-    except httpx.HTTPError as error:
-        return None, clean(str(error)) or type(error).__name__
-    try:
-        return response.status_code, clean_json(response.content)
-    except ValueError:
-        return response.status_code, _short(response.text)
 
 
 def _model_name(body: Any) -> str | None:
@@ -158,38 +114,3 @@ def _model_name(body: Any) -> str | None:
     first = data[0] if isinstance(data, list) and data else None
     name = first.get("id") if isinstance(first, dict) else None
     return name if isinstance(name, str) and name else None
-
-
-def _has_token(body: Any) -> bool:
-    """Return whether `body`, the answer to a request for one token, contains a token or an
-    embedding. If the server reports a token count, only that count matters, because the text of a
-    token may be empty (half a character, an end mark)."""
-    if not isinstance(body, dict):
-        return False
-    data = body.get("data")
-    if isinstance(data, list) and data:
-        return isinstance(data[0], dict) and bool(data[0].get("embedding"))
-    if not body.get("choices"):
-        return False
-    usage = body.get("usage")
-    if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-        return bool(usage["completion_tokens"] >= 1)
-    choice = body["choices"][0]
-    text = (
-        choice.get("text") or (choice.get("message") or {}).get("content")
-        if isinstance(choice, dict)
-        else None
-    )
-    return bool(text)
-
-
-def _short(body: Any) -> str:
-    if isinstance(body, dict):
-        error = body.get("error")
-        body = (
-            error.get("message", error)
-            if isinstance(error, dict)
-            else error or body.get("detail") or body
-        )
-    text = " ".join(clean(str(body)).split())
-    return text if len(text) <= 200 else text[:200] + " …"

@@ -1,5 +1,5 @@
-"""Requests the first token of a server, which proves that it is ready, and records it in the run
-directory, so that later Workbench processes need not request a token."""
+"""Asks a server for text, which proves that it is ready, and records the answers in the run directory,
+so that later Workbench processes need not ask again."""
 
 from __future__ import annotations
 
@@ -7,28 +7,59 @@ import contextlib
 from dataclasses import replace
 
 from workbench.hosts.base import FileError, Host
+from workbench.model.errors import ServerError
+from workbench.model.server_run import ServedText
 from workbench.server import readiness, running_server_secrets
-from workbench.server.run_directory import encode_ready
+from workbench.server.run_directory import ReadyFacts, encode_ready
 from workbench.server.watched_run import WatchedRun
 
-TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
+FIRST_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 
 
 async def prove(host: Host, run: WatchedRun) -> bool:
-    """Request a token from the server of a run. If it is the first token since the server's start,
-    record readiness in `run` and in ready.json, and return True. Otherwise return False. Raises
-    HostError if the host cannot be reached."""
-    assert run.engine is not None
-    answer = await readiness.check(await run.http(), run.engine, token_timeout_s=TOKEN_TIMEOUT_S)
-    run.unanswered = answer.reason
-    if answer.needs_key and run.api_key is None:
+    """Ask the server of a run for text. If it answers for the first time since its start, record
+    readiness in `run` and in ready.json, and return True. Otherwise return False. Raises HostError
+    if the host cannot be reached."""
+    answer = await _ask(run)
+    if answer.needs_key and run.api_key is None and run.engine is not None:
         run.api_key = await running_server_secrets.key_from_file(
             host, run.engine, run.record.command.workdir
         )
     if not answer.ready or answer.model is None or run.facts.ready is not None:
         return False
-    ready = run.ready_now(answer.model)
-    with contextlib.suppress(FileError):  # disk full: the next Workbench requests a token again
+    await _record(host, run, replace(run.ready_now(answer.model), text=_dated(run, answer.text)))
+    return True
+
+
+async def probe_again(host: Host, run: WatchedRun) -> ServedText:
+    """Ask the READY server of a run for text once more, and record the answers in place of the
+    former ones. Raises ServerError if the server does not answer, and HostError if the host cannot
+    be reached."""
+    ready, answer = run.facts.ready, await _ask(run)
+    text = _dated(run, answer.text)
+    if ready is None or text is None:
+        raise ServerError(
+            f"run {run.record.run_id} did not answer: {answer.reason or 'it is not READY'}",
+            host=host.name,
+            next_step=f"`workbench logs {run.record.run_id}` shows its log",
+        )
+    await _record(host, run, replace(ready, text=text))
+    return text
+
+
+async def _ask(run: WatchedRun) -> readiness.Answer:
+    assert run.engine is not None
+    http = await run.http()
+    answer = await readiness.check(http, run.engine, first_timeout_s=FIRST_TIMEOUT_S)
+    run.unanswered = answer.reason
+    return answer
+
+
+def _dated(run: WatchedRun, text: ServedText | None) -> ServedText | None:
+    return replace(text, unix_s=round(run.now_unix_s, 3)) if text is not None else None
+
+
+async def _record(host: Host, run: WatchedRun, ready: ReadyFacts) -> None:
+    with contextlib.suppress(FileError):  # disk full: the next Workbench asks again
         await host.write_file(f"{run.run_dir}/ready.json", encode_ready(ready))
     run.facts = replace(run.facts, ready=ready)
-    return True

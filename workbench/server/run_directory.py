@@ -3,7 +3,8 @@ version of Workbench can read.
 
 <state_dir>/runs/20261121-031502-vllm-3f2a/
     plan.json    the plan, the command with its secrets masked, versions; written before the start
-    ready.json   written when the server returned its first token: {unix_s, model, ready_after_s, port, pid}
+    ready.json   written when the server has answered the prompts of the probe, and after each later probe:
+                 {unix_s, model, ready_after_s, port, pid, text}
     stop.json    written before the first signal to a living server: {unix_s}
     shm          shared memory files that the server's processes had open: "inode path" per line
     launched     written by the launcher's keeper, the process that follows the server: job id, state, end
@@ -23,6 +24,7 @@ from workbench.model.errors import ServerError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.run_options import PROCESS
+from workbench.model.server_run import ServedText
 from workbench.model.untrusted_text import clean_data, clean_json
 from workbench.server.launchers.launcher import Launched
 
@@ -63,8 +65,8 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFacts:
-    """The content of ready.json: when, with which model and on which port the server first returned
-    a token. If this file exists, a later Workbench need not request a token to prove readiness."""
+    """The content of ready.json: when, with which model and on which port the server first answered a
+    prompt, and what its text was. If this file exists, a later Workbench need not ask again."""
 
     unix_s: float
     model: str
@@ -74,6 +76,7 @@ class ReadyFacts:
     pid: int | None = None
     # by the launcher until then, for a server on another node, whose pid is not reported
     restarts: int | None = None
+    text: ServedText | None = None  # None: written by a version that did not look at the text
 
 
 @dataclass(frozen=True, slots=True)

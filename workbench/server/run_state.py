@@ -35,7 +35,7 @@ def status_of(
     is the start-up phase from the server's log.
 
     A server that is not ready in time is FAILED, but its process is left running, and the reason
-    says so: the server may only need more time, and becomes READY when it returns a token.
+    says so: the server may only need more time, and becomes READY when it answers a prompt.
     """
     record = facts.record
     state, reason = _state(facts, now_unix_s, silent_s)
@@ -66,6 +66,7 @@ def status_of(
         engine_version=record.engine_version,
         simulated=record.simulated,
         alive=facts.alive,
+        text=ready.text if ready else None,
         others=record.adopts is not None,
         replaces=record.replaces,
         **_of_launcher(facts),
@@ -164,6 +165,25 @@ def ending_of(facts: RunFacts) -> Finding | None:
     return finding_of(facts.launched.ended) if facts.launched is not None and not stopped else None
 
 
+def _of_text(facts: RunFacts) -> list[Finding]:
+    """Return the findings about the text of a living server that was ready."""
+    text = facts.ready.text if facts.ready and facts.alive else None
+    if text is None:
+        return []
+    again = f"workbench probe {facts.record.run_id}"
+    found = [Finding(Level.WARN, "text.doubt", note, fix=again) for note in text.notes]
+    if text.unjudged:
+        found.append(Finding(Level.INFO, "text.unjudged", text.unjudged, fix=again))
+    if text.problem:
+        fix = (
+            "do not trust its speed before its text is right: check the quantization, the type of "
+            "the KV cache, the attention backend and the chat template, then start it again; "
+            f"`{again}` asks again"
+        )
+        found.insert(0, Finding(Level.ERROR, text.code, text.summary, fix=fix))
+    return found
+
+
 def _findings(facts: RunFacts) -> tuple[Finding, ...]:
     found = []
     if facts.record.problem:
@@ -185,6 +205,7 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
         )
     if not facts.alive and (ending := ending_of(facts)) is not None:
         found.append(ending)
+    found += _of_text(facts)
     if (cluster := facts.record.cluster) is not None:
         hosts = ", ".join(dict.fromkeys(rank.host for rank in cluster.ranks))
         text = (

@@ -28,7 +28,13 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan
-from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
+from workbench.model.server_run import (
+    EngineMetrics,
+    LogBatch,
+    ServedText,
+    ServerState,
+    ServerStatus,
+)
 from workbench.server import (
     launched_runs,
     log_lines,
@@ -219,7 +225,7 @@ class Supervisor:
 
     async def restart(self, run_id: str, *, dry_run: bool = False) -> str:
         """Restart the server of a run through its launcher, and return the command line for it. The
-        run becomes STARTING, and READY once the server returns a token. With `dry_run`, only return
+        run becomes STARTING, and READY once the server answers a prompt. With `dry_run`, only return
         the command line. Raises ServerError if the run has ended, or its launcher cannot restart a
         server."""
         run = await self._find(run_id)
@@ -227,6 +233,20 @@ class Supervisor:
         await self._read_status(run)
         self._publish(run)
         return shown
+
+    async def probe(self, run_id: str) -> ServedText:
+        """Ask the server of a run for text again, record what it answers, and return that. Raises
+        ServerError if the run is not READY, or if its server does not answer."""
+        run = await self._find(run_id)
+        if run.engine is None or run.status.state is not ServerState.READY:
+            raise ServerError(
+                f"run {run_id} is {run.status.state}, not READY, so it cannot be asked for text",
+                host=self.host.name,
+                next_step="`workbench servers` lists the runs",
+            )
+        text = await ready_proof.probe_again(self.host, run)
+        self._publish(run)
+        return text
 
     # ---- list and adopt
 
@@ -604,7 +624,8 @@ class Supervisor:
 
     def _check_when_due(self, run: WatchedRun) -> None:
         """Start a health or readiness check of the run's server if the last check is long enough
-        ago and none is running. A readiness check may take minutes, because it requests a token."""
+        ago and none is running. A readiness check may take minutes, because it waits for the first
+        answer."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
         if run.facts.server_began_unix_s is None or not run.record.answers:
             return  # the launcher has not started it, or it is a rank without a port

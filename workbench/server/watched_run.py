@@ -189,8 +189,8 @@ class WatchedRun:
         self.keys_known = True
 
     def ready_now(self, model: str) -> ReadyFacts:
-        """Return the content of ready.json for a server that has just returned its first token,
-        with times by the host's clock. `model` is the model name that the server reports."""
+        """Return the content of ready.json for a server that has just answered its first
+        prompts, with times by the host's clock. `model` is the model name that the server reports."""
         facts, own = self.facts, self.record.plan.run_as == PROCESS
         began_unix_s = (
             facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s

@@ -84,7 +84,7 @@ def server_text(status: ServerStatus) -> str:
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
     return (
-        f"{status.run_id}  {status.state:<12} {status.engine}  {status.model}  {detail}{simulated}"
+        f"{status.run_id}  {status.word:<12} {status.engine}  {status.model}  {detail}{simulated}"
     )
 
 

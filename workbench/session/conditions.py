@@ -176,6 +176,7 @@ def conditions_of(
         model_facts=plan.model_facts if plan else None,
         image=status.image if status else None,
         run_as=status.run_as if status else None,
+        server_text=status.text.summary if status and status.text and status.text_problem else "",
     )
 
 

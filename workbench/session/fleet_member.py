@@ -137,8 +137,8 @@ class FleetMember:
                 s.engine,
                 s.served_model or s.model,
                 s.port,
-                s.state,
-                s.reason or s.phase or "",
+                s.word,
+                s.reason or s.phase or s.text_problem,
             )
             for s in shown
         ]

@@ -26,7 +26,7 @@ Trail = tuple[float | None, ...]  # one value per second, the newest last
 @dataclass(frozen=True, slots=True)
 class FleetServer:
     """A server of a host, with the newest values of its engine's metrics. `state` is that of its
-    run, or FOUND for a server that Workbench did not start. `problem` says why the metrics cannot
+    run, or FOUND for a server that Workbench did not start, as it is shown. `problem` says why the metrics cannot
     be read, None if they can."""
 
     name: str  # run id, or the URL of a server that Workbench did not start
@@ -41,7 +41,12 @@ class FleetServer:
     @property
     def answers(self) -> bool:
         """Whether the server can answer requests: its run is READY, or Workbench did not start it."""
-        return self.state in (ServerState.READY, FOUND)
+        return self.state in (ServerState.READY, FOUND) or self.doubted
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the server answers, and its text is no answer."""
+        return self.state == f"{ServerState.READY}?"
 
     @property
     def tok_s(self) -> float | None:

@@ -23,6 +23,7 @@ from workbench.server.supervisor import PreparedServer, Supervisor
 if TYPE_CHECKING:
     from workbench.model.in_force import InForceReport
     from workbench.model.plan import LaunchPlan, PlanDifference
+    from workbench.model.server_run import ServedText
     from workbench.server.external_servers import ExternalServers, FoundServer
     from workbench.server.log_lines import LogRing
     from workbench.session.free_memory import TooLittle
@@ -116,7 +117,8 @@ class Servers:
         ):
             if before.ready_unix_s is None:
                 after = f" in {now.ready_after_s:.1f} s" if now.ready_after_s else ""
-                self._core.record(f"# {now.run_id} is READY{after}")
+                self._core.record(f"# {now.run_id} is {now.word.upper()}{after}")
+                self._tell_of_text(now)
             self._core.spawn(self._compare_with_preset(now))
             for hear in self.on_ready:
                 hear(now)
@@ -140,12 +142,23 @@ class Servers:
             for hear in self.on_ended:
                 hear(now)
 
+    def _tell_of_text(self, now: ServerStatus) -> None:
+        """Tell the user why the text of a server that has just become READY is no answer."""
+        if now.text is not None and now.text_problem:
+            self._core.record(f"# {now.run_id}: {now.text.summary}")
+            self._core.notify(
+                Level.ERROR,
+                f"{now.engine} :{now.port} is READY?: {now.text.summary}",
+                "i in the Log pane says what to check; a asks the server again",
+            )
+
     def _tell_of_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
         """Notify the user of the first new error or warning that the log of a live server shows.
         `before` and `now` are two successive statuses of the server."""
         known = {finding.code for finding in before.findings}
+        of_log = (f for f in now.findings if not f.code.startswith("text."))
         serious = (
-            f for f in now.findings if f.level in (Level.ERROR, Level.WARN) and f.code not in known
+            f for f in of_log if f.level in (Level.ERROR, Level.WARN) and f.code not in known
         )
         if new := next(serious, None):
             self._core.notify(Level.WARN, f"log of {now.engine} :{now.port}: {new.text}", new.fix)
@@ -620,6 +633,17 @@ class Servers:
         self._show()
         return status
 
+    async def probe(self, run_id: str | None = None) -> ServedText:
+        """Ask the READY server of a run for text again, by default that of the selected run. Return
+        what it answers. Raises ServerError if there is no such server, or if it does not answer."""
+        run_id = run_id or self._selected_run()
+        self.check_free()
+        with self._core.busy("asking for text"):
+            text = await self.supervisor.probe(run_id)
+        self._core.record(f"workbench probe {run_id}", text.summary)
+        self._show()
+        return text
+
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
         """Wait until a run is READY or has ended. Return its status. Raises ServerError after
         `timeout_s` seconds; None waits without limit."""
@@ -629,7 +653,7 @@ class Servers:
             status = self.supervisor.status(run_id)
             raise ServerError(
                 f"run {run_id} was not READY within {timeout_s:.0f} s "
-                f"({status.phase or status.state})",
+                f"({status.phase or status.word})",
                 host=self._core.host.name,
                 next_step=f"the server is still starting: watch it with `workbench logs {run_id} "
                 "--follow`, "

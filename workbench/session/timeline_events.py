@@ -198,9 +198,9 @@ def _starts(status: ServerStatus) -> str:
 
 
 def _ready(status: ServerStatus) -> str:
-    return f"{status.engine} READY" + (
-        f" after {status.ready_after_s:.1f} s" if status.ready_after_s else ""
-    )
+    doubt = "?" if status.text is not None and status.text.problem else ""
+    after = f" after {status.ready_after_s:.1f} s" if status.ready_after_s else ""
+    return f"{status.engine} READY{doubt}{after}"
 
 
 def _ended(status: ServerStatus) -> str:

@@ -1,4 +1,4 @@
-"""Tests of readiness: health, the model's name and one real token, in this order, against a real
+"""Tests of readiness: health, the model's name and real answers, in this order, against a real
 HTTP server."""
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pytest
 from support.scripted_server import ScriptedServer
 
 from workbench import engines
-from workbench.server import readiness
+from workbench.server import readiness, text_probe
 from workbench.server.readiness import Answer
 
 MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
-TOKEN = {"choices": [{"text": ""}], "usage": {"completion_tokens": 1}}
-CHAT_TOKEN = {"choices": [{"message": {"content": "x"}}]}
+TEXT = {"choices": [{"text": "The code word is maple."}], "usage": {"completion_tokens": 6}}
+CHAT_TEXT = {"choices": [{"message": {"content": "The code word is maple."}}]}
 GOOD: dict[str, tuple[int, Any]] = {
     "/health": (200, ""),
     "/v1/models": (200, MODELS),
-    "/v1/completions": (200, TOKEN),
-    "/v1/chat/completions": (200, CHAT_TOKEN),
+    "/v1/completions": (200, TEXT),
+    "/v1/chat/completions": (200, CHAT_TEXT),
 }
 
 
@@ -67,11 +67,11 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
 
-    def ask(self, api_key: str | None = None, token_timeout_s: float = 5.0) -> Answer:
+    def ask(self, api_key: str | None = None, first_timeout_s: float = 5.0) -> Answer:
         async def go() -> Answer:
             async with readiness.client(self.url, api_key) as http:
                 return await readiness.check(
-                    http, engines.get("vllm"), token_timeout_s=token_timeout_s
+                    http, engines.get("vllm"), first_timeout_s=first_timeout_s
                 )
 
         return asyncio.run(go())
@@ -86,13 +86,14 @@ def server() -> Iterator[Server]:
     server.http.server_close()
 
 
-def test_ready_is_health_and_model_and_one_token(server: Server) -> None:
+def test_ready_is_health_and_model_and_answers(server: Server) -> None:
     answer = server.ask()
     assert answer.ready
     assert (answer.model, answer.reason) == ("tiny", None)
-    assert [path for path, _, _ in server.asked] == ["/health", "/v1/models", "/v1/completions"]
-    body = server.asked[-1][1]
-    assert (body["model"], body["max_tokens"]) == ("tiny", 1)
+    first = ["/health", "/v1/models", "/v1/chat/completions"]
+    assert [path for path, _, _ in server.asked][:3] == first
+    body = server.asked[2][1]
+    assert (body["model"], body["max_tokens"]) == ("tiny", text_probe.TOKENS)
 
 
 def test_each_request_says_in_the_access_log_that_workbench_asks(server: Server) -> None:
@@ -128,16 +129,10 @@ def test_no_engine_is_made_to_generate_while_it_is_watched() -> None:
         ("/v1/models", (200, {"data": []}), "/v1/models names no model"),
         ("/v1/models", (200, "not json"), "/v1/models names no model"),
         (
-            "/v1/completions",
-            (500, {"error": {"message": "EngineDead"}}),
-            "returned no token (500: EngineDead)",
+            "/v1/chat/completions",
+            (503, {"error": {"message": "Loading model"}}),
+            "/v1/chat/completions returned no answer (503: Loading model)",
         ),
-        (
-            "/v1/completions",
-            (200, {"choices": [{"text": ""}], "usage": {"completion_tokens": 0}}),
-            "returned no token",
-        ),
-        ("/v1/completions", (200, {"choices": []}), "returned no token"),
     ],
 )
 def test_the_first_unanswered_question_is_named(
@@ -151,19 +146,39 @@ def test_the_first_unanswered_question_is_named(
     assert server.asked[-1][0] == path
 
 
-def test_an_engine_without_plain_completions_gets_a_chat_request(server: Server) -> None:
-    server.replies["/v1/completions"] = (404, {"detail": "Not Found"})
-    assert server.ask().ready
-    server.replies["/v1/chat/completions"] = (400, {"error": {"message": "no chat template"}})
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ((500, {"error": {"message": "EngineDead"}}), "(500: EngineDead)"),
+        ((200, {"choices": []}), "(200: {'choices': []})"),
+        ((200, "no JSON"), "(200: no JSON)"),
+    ],
+)
+def test_a_server_without_an_answer_is_not_ready(
+    server: Server, reply: tuple[int, Any], reason: str
+) -> None:
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        server.replies[path] = reply
     answer = server.ask()
-    assert not answer.ready
-    assert "no chat template" in (answer.reason or "")
+    assert not answer.ready and answer.reason is not None
+    assert f"/v1/chat/completions returned no answer {reason}" in answer.reason
+    assert f"/v1/completions returned no answer {reason}" in answer.reason
 
 
-def test_a_token_that_never_comes_is_not_ready(server: Server) -> None:
-    server.replies["/v1/completions"] = (0, "")
-    answer = server.ask(token_timeout_s=0.3)
-    assert (answer.health, answer.model, answer.token) == (True, "tiny", False)
+@pytest.mark.parametrize("status", [400, 404, 500])
+def test_an_engine_without_a_chat_template_gets_a_plain_request(
+    server: Server, status: int
+) -> None:
+    server.replies["/v1/chat/completions"] = (status, {"error": {"message": "no chat template"}})
+    answer = server.ask()
+    assert answer.ready and answer.text is not None
+    assert answer.text.endpoint == "completions"
+
+
+def test_an_answer_that_never_comes_is_not_ready(server: Server) -> None:
+    server.replies["/v1/chat/completions"] = (0, "")
+    answer = server.ask(first_timeout_s=0.3)
+    assert (answer.health, answer.model, answer.text) == (True, "tiny", None)
     assert "did not answer within" in (answer.reason or "")
 
 
@@ -179,7 +194,7 @@ def test_a_server_that_requires_a_key_gets_it(server: Server) -> None:
 def test_a_port_without_listener_is_not_ready() -> None:
     async def go() -> Answer:
         async with readiness.client("http://127.0.0.1:9") as http:
-            return await readiness.check(http, engines.get("vllm"), token_timeout_s=1)
+            return await readiness.check(http, engines.get("vllm"), first_timeout_s=1)
 
     answer = asyncio.run(go())
     assert answer.health is False

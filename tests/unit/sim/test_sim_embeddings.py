@@ -48,11 +48,15 @@ def test_an_embedding_server_becomes_ready_and_is_measured_in_requests_and_promp
 
     async def ask() -> tuple[readiness.Answer, BenchOutcome]:
         async with httpx.AsyncClient(base_url=url) as http:
-            answer = await readiness.check(http, engines.get("vllm"), token_timeout_s=5)
+            answer = await readiness.check(http, engines.get("vllm"), first_timeout_s=5)
         return answer, await run(replace(SPEC, url=url))
 
     answer, outcome = asyncio.run(ask())
-    assert answer.token and answer.model == GRANITE and answer.reason is None
+    assert answer.model == GRANITE and answer.reason is None
+    assert answer.text is not None and (answer.text.endpoint, answer.text.problem) == (
+        "embeddings",
+        "",
+    )
     summary = outcome.summary
     assert (summary.requests_ok, summary.requests_failed) == (40, 0)
     assert summary.prompt_tok_s and summary.request_s

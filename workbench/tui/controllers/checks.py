@@ -163,7 +163,7 @@ class CheckController(Controller):
         else:
             runs = {status.run_id: status for status in servers}
             items = [
-                (s.run_id, f"{s.run_id}  {s.state}  {s.engine}  {s.model}", "text") for s in servers
+                (s.run_id, f"{s.run_id}  {s.word}  {s.engine}  {s.model}", "text") for s in servers
             ]
 
             def chosen(run_id: str | None) -> None:
@@ -176,7 +176,7 @@ class CheckController(Controller):
         name = self.name
 
         def text(width: int) -> list[Row]:
-            about = f"{server.run_id}: {server.engine} {server.model}, {server.state}, on {name}"
+            about = f"{server.run_id}: {server.engine} {server.model}, {server.word}, on {name}"
             ranks = ", ".join(f"{rank.label} on {rank.host}" for rank in server.ranks)
             return [*paragraph(about, width), *paragraph(ranks, width, "dim")]
 

@@ -31,7 +31,7 @@ from workbench.tui.panes.log import LogPane
 if TYPE_CHECKING:
     from workbench.model.in_force import InForceReport
     from workbench.model.job import Job
-    from workbench.model.server_run import ServerStatus
+    from workbench.model.server_run import ServedText, ServerStatus
     from workbench.server.external_servers import FoundServer
     from workbench.session.endpoint import Endpoint
     from workbench.session.state import PlanView
@@ -339,7 +339,7 @@ class ServerController(Controller):
             return
         by_hand = {f"pid {o.pid}": o for o in others}
         items = [
-            (s.run_id, f"{s.run_id}  {s.state:<13} {s.engine:<9} {s.model}{_run_by(s)}", "text")
+            (s.run_id, f"{s.run_id}  {s.word:<13} {s.engine:<9} {s.model}{_run_by(s)}", "text")
             for s in reversed(state.servers)
         ]
         for name, o in by_hand.items():
@@ -520,12 +520,31 @@ class ServerController(Controller):
                 next_step="press m in the Log pane to list these lines",
             )
 
+    def _of_text(self) -> list[Finding]:
+        """Return the findings about the text of the selected server."""
+        server = self.state.server
+        return [f for f in server.findings if f.code.startswith("text.")] if server else []
+
+    def ask_for_text(self) -> None:
+        """Ask the selected server for text again, and say whether its text is an answer."""
+        server = self.state.server
+        if server is None or server.state is not ServerState.READY:
+            self.say("no server that is READY is selected", next_step="press o to choose one")
+            return
+
+        def answered(text: ServedText) -> None:
+            level = Level.ERROR if text.problem else Level.INFO
+            self.say(f"{server.engine} :{server.port}: {text.summary}", level)
+
+        self.say(f"asking {server.engine} :{server.port} for text …")
+        self.attempt(self.session.servers.probe(server.run_id), answered)
+
     def show_log_findings(self) -> None:
         """Open the page of those log lines of the server whose cause Workbench knows. Each line has
         its number, its cause and its fix."""
 
         def rows(width: int) -> list[Row]:
-            found = self.session.servers.log_findings()
+            found = [*self._of_text(), *self.session.servers.log_findings()]
             return log_finding_rows(found, width) or paragraph(
                 "No line of this log is known.", width, "dim"
             )

@@ -171,6 +171,8 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
 
 
 def _server_sign(server: FleetServer) -> tuple[str, str]:
+    if server.doubted:
+        return "?", "warn"
     if server.answers:
         return G.on, "good"
     return ("~", "warn") if server.state in ("starting", "stopping") else ("x", "bad")

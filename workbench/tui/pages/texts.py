@@ -166,7 +166,8 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
                 "    ",
             )
         about += paragraph(f"  {finding.source}", room, "dim", "  ") if finding.source else []
-        place = f"line {finding.line}" if finding.line else "log"
+        elsewhere = "text" if finding.code.startswith("text.") else "log"
+        place = f"line {finding.line}" if finding.line else elsewhere
         rows += [
             *beside(
                 pad(place, 10), "dim", [*paragraph(finding.evidence or "", room, "text"), *about]

@@ -67,6 +67,12 @@ class LogPane(Pane):
             "stop the server of this run, and remove the unit that its start has installed",
             lambda c: c.servers.uninstall(),
         ),
+        Key(
+            "a",
+            "ask",
+            "ask the server for text again, and say whether its text is an answer",
+            lambda c: c.servers.ask_for_text(),
+        ),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
         Key(
             "E",

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import ReplayView, SessionState
-from workbench.tui.cells import Painted, Row, cut_middle, fit, joined, row_width
+from workbench.tui.cells import Painted, Row, cut, cut_middle, fit, joined, row_width
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import clock, countdown, elapsed, preset_name
 from workbench.tui.glyphs import G
 
 LEAST_HOST_CELLS = 14
 BETWEEN = (f" {G.rule} ", "faint")  # two parts of the row
+_REASON_CELLS = 32  # of the reason why a READY server is READY?
 STALE_AFTER_S = 3.5  # three readings of 1 s are missing
 
 SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
@@ -30,6 +31,11 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 }
 
 
+def _word_of(server: ServerStatus) -> tuple[str, str, str]:
+    """Return the sign, the word and the role of a server's state."""
+    return ("?", "READY?", "warnb") if server.text_problem else SERVER_WORDS[server.state]
+
+
 def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
     """Return the text about the server as a row, such as "● READY vllm :8000 12m41s", or "● READY
     :8000" with `least`. For None, the row says that there is no server.
@@ -39,7 +45,7 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
     """
     if server is None:
         return ((f"{G.off} no server", "dim"),)
-    glyph, word, role = SERVER_WORDS[server.state]
+    glyph, word, role = _word_of(server)
     if least and server.state is ServerState.READY:
         return ((f"{glyph} {word}", role), (f" :{server.port}" if server.port else "", "text"))
     runs: list[tuple[str, str]] = [(f"{glyph} {word}", role), (f" {server.engine}", "text")]
@@ -57,6 +63,8 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
         since = server.ready_unix_s if server.state is ServerState.READY else server.started_unix_s
         if since:
             runs.append((f" {elapsed(now_s - since)}", "text"))
+    if server.text is not None and server.text_problem:
+        runs.append((f" {cut(server.text.kind, _REASON_CELLS)}", "warn"))
     if server.run_as != PROCESS and not least:
         runs.append((f" {server.run_as}", "dim"))
         runs += (

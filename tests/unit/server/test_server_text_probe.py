@@ -1,0 +1,116 @@
+"""Tests of the probe of a server's text, against real HTTP servers with each kind of text."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from support.text_engine import TextEngine
+
+from workbench import engines
+from workbench.server import readiness, text_probe
+from workbench.server.readiness import Answer
+
+SOUND = {
+    "good": ("chat", "The code word is maple."),
+    "base": ("completions", "The code word is"),
+    "reasoning": ("chat", ""),
+    "reasoning-only": ("chat", "(reasoning)"),
+    "thinking": ("chat", ""),  # it shows no text within the tokens of a first answer
+    "vectors": ("embeddings", "768 numbers"),
+    "cut": ("chat", "The code word is maple."),  # the probe at READY has short prompts only
+    "long": ("chat", "The code word is maple."),
+}
+PROBLEMS = {
+    "bang": ("text.degenerate", '"!!!!!!'),
+    "token": ("text.degenerate", "the the the"),
+    "loop": ("text.degenerate", "and then we and then we"),
+    "glyphs": ("text.degenerate", ""),
+    "replacement": ("text.degenerate", "\N{REPLACEMENT CHARACTER}"),
+    "bad-utf8": ("text.degenerate", ""),
+    "empty": ("text.empty", "(no text)"),
+    "usage-only": ("text.empty", "(no text)"),
+    "equal": ("text.degenerate", ""),
+    "mixed-up": ("text.mixed-up", ""),
+    "batch": ("text.degenerate", '"!!!!!!'),
+    "batch-fails": ("text.failed-together", ""),
+    "nan-vectors": ("text.vector", "nan"),
+    "zero-vectors": ("text.vector", "[0, 0, 0"),
+    "equal-vectors": ("text.vector", ""),
+}
+
+
+def _ask(url: str, first_timeout_s: float = 10.0) -> Answer:
+    async def go() -> Answer:
+        async with readiness.client(url) as http:
+            engine = engines.get("vllm")
+            return await readiness.check(http, engine, first_timeout_s=first_timeout_s)
+
+    return asyncio.run(go())
+
+
+def test_another_model_is_a_doubt_and_no_problem() -> None:
+    text = _asked("other-model").text
+    assert text is not None
+    assert (text.problem, text.notes) == (
+        "",
+        ("another model answered: fallback-8b instead of tiny",),
+    )
+
+
+def test_one_odd_answer_may_be_chance_and_is_asked_again() -> None:
+    with TextEngine("good") as engine:
+        _ask(engine.url)
+        assert engine.requests == 1 + text_probe.TOGETHER
+    with TextEngine("bang") as engine:
+        _ask(engine.url)
+        assert engine.requests == 2 + text_probe.TOGETHER
+
+
+def test_a_server_that_is_busy_with_other_requests_is_not_called_bad() -> None:
+    text = _asked("busy").text
+    assert text is not None
+    assert (text.problem, text.answers) == ("", 1)
+    assert "8 of 8 requests that were sent at once were refused" in text.unjudged
+
+
+def test_a_slow_server_costs_a_limited_time_and_is_not_called_bad(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(text_probe, "REST_S", 0.2)
+    with TextEngine("good") as engine:
+        engine.slow = 20  # an answer takes 1 s
+        started = time.monotonic()
+        text = _ask(engine.url).text
+        took_s = time.monotonic() - started
+    assert text is not None
+    assert (text.problem, text.answers) == ("", 1)
+    assert "8 of 8 requests that were sent at once were refused or had no answer" in text.unjudged
+    assert took_s < 5
+
+
+def _asked(kind: str) -> Answer:
+    with TextEngine(kind) as engine:
+        return _ask(engine.url)
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_sound_text_is_no_problem(kind: str) -> None:
+    answer = _asked(kind)
+    assert answer.ready and answer.text is not None
+    endpoint, excerpt = SOUND[kind]
+    assert (answer.text.problem, answer.text.notes, answer.text.unjudged) == ("", (), "")
+    assert answer.text.endpoint == endpoint
+    assert excerpt in answer.text.excerpt
+    assert answer.text.answers == 1 + text_probe.TOGETHER
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_garbage_is_a_problem_and_the_server_can_be_used(kind: str) -> None:
+    answer = _asked(kind)
+    assert answer.ready and answer.text is not None
+    code, excerpt = PROBLEMS[kind]
+    assert answer.text.code == code, answer.text
+    assert answer.text.problem
+    assert excerpt in answer.text.excerpt

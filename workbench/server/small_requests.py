@@ -1,0 +1,69 @@
+"""Small HTTP requests to a server, which never raise, whatever the server answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.untrusted_text import clean, clean_data
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply to one request. `status` is None if there was no HTTP answer, and `problem` says
+    why. `body` is the decoded JSON, not cleaned, and None if the reply is no JSON; `text` is the
+    reply as it came. `invalid_utf8` says that its bytes are not UTF-8."""
+
+    status: int | None
+    body: Any = None
+    text: str = ""
+    invalid_utf8: bool = False
+    problem: str = ""
+
+    @property
+    def content(self) -> Any:
+        """The cleaned JSON, or the text of a reply that is no JSON."""
+        return short(self.text) if self.body is None else clean_data(self.body)
+
+
+async def ask_server(
+    http: httpx.AsyncClient,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None,
+    timeout_s: float,
+) -> Reply:
+    """Make one request, and return the reply or the reason why there is none."""
+    import httpx
+
+    try:
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
+        response = await http.request(method, path, json=body, timeout=timeout)
+    except httpx.TimeoutException:
+        return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s")
+    except httpx.HTTPError as error:
+        return Reply(None, problem=clean(str(error)) or type(error).__name__)
+    data = response.content
+    text = data.decode("utf-8", "replace")
+    invalid_utf8 = text.encode() != data
+    try:
+        return Reply(response.status_code, json.loads(text), text, invalid_utf8)
+    except (ValueError, RecursionError):
+        return Reply(response.status_code, None, text, invalid_utf8)
+
+
+def short(content: Any) -> str:
+    """Return the message in an error reply as one line, cut to 200 characters."""
+    if isinstance(content, dict):
+        content = content.get("error") or content.get("detail") or content
+    if isinstance(content, dict):
+        content = content.get("message", content)
+    text = " ".join(clean(str(content)).split())
+    return text if len(text) <= 200 else text[:200] + " …"

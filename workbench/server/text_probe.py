@@ -1,0 +1,263 @@
+"""Asks a server the prompts of the probe, once after its start, and judges what comes back.
+
+A server that returns tokens may return garbage: health, status 200 and usage say nothing about the
+text. So the text is the proof: one prompt alone, then eight at once, because some kernels break
+only in a batch. An embedding server is probed for vectors.
+
+The first answer may take minutes, because the first forward pass compiles kernels. All that follows
+has a time limit together. An answer that does not come in that time is not judged: a slow server,
+or one that is busy with the requests of other people, is not a broken one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.model import answer_probe
+from workbench.model.answer_probe import Ask, Place, Probed
+from workbench.model.answer_text import excerpt
+from workbench.model.findings import Finding, Level
+from workbench.model.server_run import ServedText
+from workbench.server.small_requests import Reply, ask_server, short
+
+if TYPE_CHECKING:
+    import httpx
+
+TOGETHER = 8
+TOKENS = 16  # of an answer: enough to see a loop, and quick on a slow host
+REASONING_TOKENS = 256  # if an engine shows no text before the reasoning has ended
+REST_S = 20.0  # for all requests after the first answer
+
+CHAT, COMPLETIONS, EMBEDDINGS = "chat", "completions", "embeddings"
+PATHS = {
+    CHAT: "/v1/chat/completions",
+    COMPLETIONS: "/v1/completions",
+    EMBEDDINGS: "/v1/embeddings",
+}
+_BUSY = (429, 503)  # too many requests, overloaded
+VECTOR = "text.vector"
+FAILED_TOGETHER = "text.failed-together"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The outcome of a probe. `text` is None if the server answered no request, and `reason` then
+    says why not."""
+
+    text: ServedText | None = None
+    reason: str | None = None
+
+
+async def probe(http: httpx.AsyncClient, model: str, *, first_timeout_s: float) -> Probe:
+    """Ask the server for text, or for vectors if it generates none, and judge the answers.
+    `first_timeout_s` is the time limit of the first answer. Never raises, whatever the server
+    answers. A chat completion is tried first, then a plain completion, which needs no chat
+    template, then an embedding."""
+    reasons = []
+    for endpoint in PATHS:
+        asker = _Asker(http, model, endpoint)
+        reply, first = await asker.first(first_timeout_s)
+        if first is not None:
+            await asker.rest(first)
+            return Probe(asker.judged())
+        reasons.append(f"{PATHS[endpoint]} returned no answer ({_why(reply)})")
+        if reply.status is None or reply.status in _BUSY:
+            break  # another endpoint of the same server would not answer either
+    return Probe(reason="; ".join(reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """The vector that an embedding server returned for one prompt."""
+
+    ask: Ask
+    numbers: tuple[float, ...]
+
+    @property
+    def defect(self) -> str:
+        """What is wrong with the vector, as the end of a sentence; "" if nothing is."""
+        if not self.numbers:
+            return "has no numbers"
+        if not all(map(math.isfinite, self.numbers)):
+            return "contains numbers that are not finite"
+        return "" if any(self.numbers) else "contains only zeros"
+
+    @property
+    def excerpt(self) -> str:
+        shown = ", ".join(f"{number:.4g}" for number in self.numbers[:3])
+        return f"[{shown}, …] ({len(self.numbers)} numbers)"
+
+
+Answered = Probed | Vector
+
+
+class _Asker:
+    """Sends the requests of one probe to one endpoint, and keeps the answers."""
+
+    def __init__(self, http: httpx.AsyncClient, model: str, endpoint: str) -> None:
+        self._http, self._model, self._endpoint = http, model, endpoint
+        self._tokens = TOKENS
+        alone, again, *others = answer_probe.short_asks(2 + TOGETHER)
+        self._alone, self._again = alone, again
+        self._together = [replace(ask, place=Place.TOGETHER) for ask in others]
+        self._answers: list[Answered] = []
+        self._failed: list[Reply] = []
+
+    async def first(self, timeout_s: float) -> tuple[Reply, Answered | None]:
+        """Send the prompt that is sent alone. Return the reply, and the answer in it; None if it
+        contains none."""
+        return await self._send(self._alone, timeout_s)
+
+    async def rest(self, first: Answered) -> None:
+        """Send the other prompts, and keep all answers that come in time. `first` is the answer to
+        the first prompt."""
+        alone = []
+        if _cut_before_its_text(first):
+            self._tokens = REASONING_TOKENS
+            alone = [self._alone]
+        else:
+            self._answers.append(first)
+            if first.defect:  # one odd answer may be chance
+                alone = [self._again]
+        try:
+            async with asyncio.timeout(REST_S):
+                for ask in alone:
+                    await self._keep(ask)
+                await asyncio.gather(*map(self._keep, self._together))
+        except TimeoutError:
+            pass  # the answers that did not come are not judged
+
+    async def _keep(self, ask: Ask) -> None:
+        reply, answered = await self._send(ask, REST_S)
+        if answered is not None:
+            self._answers.append(answered)
+        elif reply.status is not None and reply.status not in _BUSY:
+            self._failed.append(reply)
+
+    async def _send(self, ask: Ask, timeout_s: float) -> tuple[Reply, Answered | None]:
+        path = PATHS[self._endpoint]
+        reply = await ask_server(self._http, "POST", path, self._body(ask), timeout_s)
+        if reply.status != 200:
+            return reply, None
+        if self._endpoint == EMBEDDINGS:
+            numbers = _vector_in(reply.body)
+            return reply, None if numbers is None else Vector(ask, numbers)
+        answer = answer_probe.read_answer(reply.body, ask.prompt)
+        if answer is None:
+            return reply, None
+        return reply, Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
+
+    def _body(self, ask: Ask) -> dict[str, Any]:
+        if self._endpoint == EMBEDDINGS:
+            return {"model": self._model, "input": ask.prompt}
+        body = answer_probe.request_body(ask, self._model, self._endpoint)
+        return {**body, "max_tokens": self._tokens}
+
+    def judged(self) -> ServedText:
+        """Return what the answers say about the server."""
+        found = [*self._of_failures(), *self._findings()]
+        problem = next((one for one in found if one.level is Level.ERROR), None)
+        notes = (one.text for one in found if one.level is not Level.ERROR)
+        return ServedText(
+            self._endpoint,
+            len(self._answers),
+            excerpt=(problem.evidence if problem else None) or self._excerpt(),
+            problem=problem.text if problem else "",
+            code=problem.code if problem else "",
+            notes=tuple(notes),
+            unjudged=self._unjudged(),
+        )
+
+    def _findings(self) -> Sequence[Finding]:
+        probed = [one for one in self._answers if isinstance(one, Probed)]
+        vectors = [one for one in self._answers if isinstance(one, Vector)]
+        if vectors:
+            return _of_vectors(vectors)
+        return answer_probe.judge(probed, model=self._model, together=TOGETHER)
+
+    def _of_failures(self) -> Iterator[Finding]:
+        if self._failed:
+            why = _why(self._failed[0])
+            text = (
+                f"failures under load: {len(self._failed)} of {TOGETHER} requests that were sent at "
+                f"once failed, although one alone was answered ({why})"
+            )
+            yield Finding(Level.ERROR, FAILED_TOGETHER, text)
+
+    def _excerpt(self) -> str:
+        first = self._answers[0] if self._answers else None
+        if first is None:
+            return ""
+        return first.excerpt if isinstance(first, Vector) else excerpt(first.answer)
+
+    def _unjudged(self) -> str:
+        if not self._answers:
+            return f"the model gave no text within {REASONING_TOKENS} tokens and {REST_S:.0f} s"
+        came = sum(one.ask.place is Place.TOGETHER for one in self._answers)
+        missing = TOGETHER - came - len(self._failed)
+        if missing <= 0:
+            return ""
+        return (
+            f"{missing} of {TOGETHER} requests that were sent at once were refused or had no answer "
+            f"within {REST_S:.0f} s, so the text under load is not judged in full"
+        )
+
+
+def _cut_before_its_text(answered: Answered) -> bool:
+    """Return whether an answer may be empty only because it was too short: some engines show no
+    text before the reasoning has ended."""
+    if isinstance(answered, Vector):
+        return False
+    answer = answered.answer
+    return answer.empty and answer.finish_reason == "length"
+
+
+def _of_vectors(vectors: Sequence[Vector]) -> list[Finding]:
+    broken = [one for one in vectors if one.defect]
+    if broken:
+        first = broken[0]
+        text = f"broken vectors: {len(broken)} of {len(vectors)}; one {first.defect}"
+        return [Finding(Level.ERROR, VECTOR, text, evidence=first.excerpt)]
+    if len(vectors) > 1 and len({one.numbers for one in vectors}) == 1:
+        text = f"equal vectors: {len(vectors)} different texts have the same one"
+        return [Finding(Level.ERROR, VECTOR, text, evidence=vectors[0].excerpt)]
+    return []
+
+
+def _vector_in(body: Any) -> tuple[float, ...] | None:
+    """Return the vector in the reply of /v1/embeddings, which is a list of numbers or base64. None
+    if the reply contains none. A member that is no number becomes NaN."""
+    data = body.get("data") if isinstance(body, dict) else None
+    entry = data[0] if isinstance(data, list) and data else None
+    vector = entry.get("embedding") if isinstance(entry, dict) else None
+    if isinstance(vector, str):
+        try:
+            packed = base64.b64decode(vector, validate=True)
+            return tuple(one for (one,) in struct.iter_unpack("<f", packed))
+        except (binascii.Error, struct.error):
+            return None
+    if not isinstance(vector, list):
+        return None
+    return tuple(_number(one) for one in vector)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _why(reply: Reply) -> str:
+    if reply.status is None:
+        return reply.problem
+    return f"{reply.status}: {short(reply.content)}"

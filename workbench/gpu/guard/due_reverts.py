@@ -118,6 +118,12 @@ def back_of(due: Due) -> Any:
     return back if back and (due.trial or back["state"] == "kept") else None
 
 
+def _did(ok: bool, way: str) -> str:
+    if way not in SET:
+        return "left alone"
+    return "reverted" if ok else "could not revert"
+
+
 def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
     """Return the journal as it is after the reverts in `results`. Each reverted entry is removed,
     or replaced by the earlier entry that takes effect again (see `back_of`). The journal's log gets
@@ -132,7 +138,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 "who": "guard",
                 "ok": ok,
                 "message": message,
-                "what": f"guard {'reverted' if way in SET else 'left alone'}: " + due.why,
+                "what": f"guard {_did(ok, way)}: {due.why}",
                 "gpu_uuid": key[0],
                 "setting": key[1],
                 "now": setting_commands.value_to_restore(target(due))

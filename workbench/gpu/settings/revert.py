@@ -77,17 +77,18 @@ async def revert(
             found = reverted.get(entry.key) or [
                 outcomes.of_leaving(_untouched_command(entry, way, now), entry, way)
             ]
-            state = noted(
-                state, "revert" if way.do == claims.RESTORE else f"revert: {way.do}", found
-            )
+            restores = way.do == claims.RESTORE
             set_again = (
-                foreign == "ours"
-                and way.do == claims.RESTORE
-                and equal(entry.setting, way.value, entry.now)
+                foreign == "ours" and restores and equal(entry.setting, way.value, entry.now)
             )
-            if all(o.ok for o in found):
+            done_well = all(o.ok for o in found)
+            if set_again and done_well:
+                found = [replace(o, message=SET_AGAIN) for o in found]
+            what = "revert" if restores else f"revert: {way.do}"
+            what = "set again" if set_again else what
+            state = noted(state, what, found)
+            if done_well:
                 if set_again:
-                    found = [replace(o, message=SET_AGAIN) for o in found]
                     state = state.put(replace(entry, set_unix_s=now.telemetry.unix_s))
                 else:
                     state = state.drop(entry.key)

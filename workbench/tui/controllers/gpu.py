@@ -178,7 +178,8 @@ class GpuController(Controller):
                 lambda report: self.show_report("GPU settings", report),
             )
 
-        default_no = any(c.right for c in commands) or state.host.measured_by is not None
+        asks = any(c.right or c.foreign for c in commands)
+        default_no = asks or state.host.measured_by is not None
         self._ask("These commands change the GPUs", text, "run them", agreed, default_no=default_no)
 
     # revert

@@ -39,7 +39,16 @@ def gpus(count: int, util: float = 50.0, watts: float = 300.0, **fields: Any) ->
     return Telemetry(1.0, 1.0, DriverInfo(driver_version="610.43"), HostSample(), infos, samples)
 
 
+def of_machine(machine: str, telemetry: Telemetry) -> Telemetry:
+    """Return `telemetry` with the UUIDs of the GPUs of one machine."""
+    infos = [replace(info, uuid=f"{info.uuid}-{machine}") for info in telemetry.infos]
+    samples = [replace(gpu, uuid=f"{gpu.uuid}-{machine}") for gpu in telemetry.gpus]
+    return replace(telemetry, infos=tuple(infos), gpus=tuple(samples))
+
+
 def box(name: str, telemetry: Telemetry | None = None, **fields: Any) -> FleetHost:
+    machine = fields.pop("machine", name)
+    telemetry = of_machine(machine, telemetry) if telemetry else None
     given = {
         "link": "connected",
         "age_s": 0.4 if telemetry else None,
@@ -128,6 +137,20 @@ def test_totals_are_of_live_hosts_and_say_what_is_not_known() -> None:
     assert (sums.power_w, sums.power_unknown, sums.tok_s) == (8 * 590.0 + 8 * 95.0, 0, 1234.0)
     quiet = replace(FLEET.hosts[0], servers=(replace(SERVER, values={}),))
     assert (totals([quiet]).tok_s, totals([quiet]).tok_unknown) == (0.0, 1)
+
+
+def test_totals_count_the_gpus_and_servers_of_one_machine_once() -> None:
+    """A machine has two names, and its container shows the same GPUs."""
+    found = FleetServer("http://127.0.0.1:8001", "vllm", "m", 8001, "found")
+    pve = box("pve", gpus(2, watts=10.0), machine="m", servers=(SERVER, found))
+    again = box("pve2", gpus(2, watts=10.0), machine="m", servers=(SERVER, found))
+    container = box("llm", gpus(1, watts=10.0), machine="m")
+    other = box("other", gpus(2, watts=10.0), servers=(found,))
+    sums = totals([pve, again, container, other])
+    assert (sums.gpus, sums.power_w, sums.busy, sums.servers) == (4, 40.0, 4, 3)
+    assert sums.tok_s == 1234.0
+    simulated = [replace(host, simulated=True) for host in (pve, again)]
+    assert totals(simulated).gpus == 4
 
 
 def names(app: FleetApp) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.gpu import DriverStatus
 from workbench.model.server_run import ServerState
@@ -194,22 +194,52 @@ class FleetState:
 
 
 def totals(hosts: Sequence[FleetHost]) -> FleetTotals:
-    """Return the sums over these hosts: numbers of GPUs and servers, power, and token rate."""
+    """Return the sums over these hosts: numbers of GPUs and servers, power, and token rate. A GPU
+    or a server that several hosts show counts once: a machine may have two names, and a container
+    shows the GPUs of its machine."""
     live = [host for host in hosts if host.live]
-    gpus = [gpu for host in live for gpu in host.gpus]
-    ready = [server for host in live for server in host.servers if server.answers]
+    gpus = _once((_gpu_key(host, gpu), gpu) for host in live for gpu in host.gpus)
+    servers = _once((_server_key(host, server), server) for host in live for server in host.servers)
+    ready = [server for server in servers if server.answers]
     return FleetTotals(
         hosts=len(hosts),
         live=len(live),
         gpus=len(gpus),
-        busy=sum(host.busy for host in live),
+        busy=sum((gpu.gpu_util_pct or 0.0) > BUSY_PCT for gpu in gpus),
         power_w=math.fsum(gpu.power_w for gpu in gpus if gpu.power_w is not None),
         power_unknown=sum(gpu.power_w is None for gpu in gpus),
-        tok_s=math.fsum(host.tok_s or 0.0 for host in live),
+        tok_s=math.fsum(server.tok_s for server in servers if server.tok_s is not None),
         tok_unknown=sum(server.tok_s is None for server in ready)
         + sum(not host.servers_read for host in live),
         servers=len(ready),
     )
+
+
+T = TypeVar("T")
+
+
+def _once(rows: Iterable[tuple[Hashable, T]]) -> list[T]:
+    """Return the first value of each key."""
+    found: dict[Hashable, T] = {}
+    for key, value in rows:
+        found.setdefault(key, value)
+    return list(found.values())
+
+
+def _gpu_key(host: FleetHost, gpu: GpuSample) -> Hashable:
+    """Return what tells a GPU from all others. Simulated hosts are different machines, although
+    their GPUs have the same UUIDs."""
+    if gpu.uuid and not host.simulated:
+        return gpu.uuid
+    return host.name, gpu.index
+
+
+def _server_key(host: FleetHost, server: FleetServer) -> Hashable:
+    """Return what tells a server from all others. The URL of a server that Workbench did not start
+    has the host's own loopback address, so the GPUs say which machine it is."""
+    if server.state != FOUND:
+        return server.name
+    return frozenset(_gpu_key(host, gpu) for gpu in host.gpus) or host.name, server.name
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,7 @@ from workbench.store.toml_schema import text as any_text
 LOCAL = "local"
 SECTIONS = ("hosts", "clusters")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,252}")
+_CLOSE = 0.8  # similarity from which a name is taken for a misspelled one, by difflib
 _MOST_STEPS = 16  # from a host to the machine that its `ssh` means at last
 _NODE = re.compile(r"[^\s]{1,300}")
 
@@ -200,7 +202,9 @@ class Checked:
 
 def checked(document: Mapping[str, Any]) -> Checked:
     """Return the hosts and clusters of a document, with the problems of their entries."""
-    problems = [Problem((name,), None) for name in document if name not in SECTIONS]
+    problems = [
+        Problem((name,), _meant(name, SECTIONS)) for name in document if name not in SECTIONS
+    ]
     unusable: set[tuple[str, str]] = set()
 
     def entries(section: str, made: Any, fields: dict[str, Kind]) -> dict[str, Any]:
@@ -236,6 +240,12 @@ def checked(document: Mapping[str, Any]) -> Checked:
     return Checked(HostsFile(hosts, clusters), told, frozenset(unusable))
 
 
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the text about an unknown name that looks like a known one; None if none does."""
+    close = get_close_matches(name, known, 1, _CLOSE)
+    return f"hosts.toml has no such name here: write {close[0]}" if close else None
+
+
 def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -> None:
     """Add to `problems` the problems of a host or cluster that no check of a single field finds,
     such as an invalid name."""
@@ -251,7 +261,8 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
         wrong((section, name), "nodes is missing", problems)
     for field_name, inner in value.items():
         if section == "hosts" and isinstance(inner, dict) and field_name not in _FIELDS:
-            text = f'a name that contains dots needs quotes: [hosts."{name}.{field_name}"]'
+            quoted = f'a name that contains dots needs quotes: [hosts."{name}.{field_name}"]'
+            text = _meant(field_name, _FIELDS) or quoted
             wrong((section, name, field_name), text, problems)
     if (
         section == "hosts"

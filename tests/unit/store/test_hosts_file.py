@@ -149,10 +149,10 @@ def test_a_wrong_node_makes_its_own_cluster_unusable(
 
 
 def test_a_cluster_without_nodes_and_an_unknown_field_are_reported(store: HostsStore) -> None:
-    write(store, '[clusters.c]\nlabel = "x"\n[hosts.a]\nssh = "a"\ncolour = "red"\n[host.b]\n')
+    write(store, '[clusters.c]\nlabel = "x"\n[hosts.a]\nssh = "a"\ncolour = "red"\n[users.b]\n')
     texts = {finding.text: finding.level for finding in store.findings}
     assert texts == {
-        "host: Workbench has no such field and ignores it": Level.WARN,
+        "users: Workbench has no such field and ignores it": Level.WARN,
         "hosts.a.colour: Workbench has no such field and ignores it": Level.WARN,
         "clusters.c: nodes is missing; the entry is not used": Level.ERROR,
     }
@@ -354,3 +354,15 @@ def test_hostile_names_are_refused_and_shown_as_plain_short_text(
         assert cluster.label.isprintable() and all(
             node.host.isprintable() for node in cluster.nodes
         )
+
+
+def test_a_misspelled_name_is_answered_with_the_right_one(store: HostsStore) -> None:
+    write(store, '[host.a]\nssh = "x"\n[hosts.b]\nengine = { vllm = "/x" }\n')
+    texts = [finding.text for finding in store.findings]
+    assert any("host: hosts.toml has no such name here: write hosts" in text for text in texts)
+    assert any("hosts.b.engine" in text and "write engines" in text for text in texts)
+
+
+def test_a_name_with_dots_is_answered_with_quotes(store: HostsStore) -> None:
+    write(store, '[hosts.lab.gpu]\nssh = "x"\n')
+    assert 'needs quotes: [hosts."lab.gpu"]' in store.findings[0].text

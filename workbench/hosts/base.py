@@ -135,8 +135,14 @@ def not_found(argv: Sequence[str], host: str, command: str | None = None) -> Com
 def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
     """Return the error for a command that was killed after `timeout_s` seconds."""
     return CommandTimeout(
-        f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv)
+        f"did not end within {timeout_s:g} s and was killed", host=host, command=short_command(argv)
     )
+
+
+def short_command(argv: Sequence[str]) -> str:
+    """Return a command for a message. Workbench's own scripts, which are words of several lines,
+    are left out."""
+    return " ".join("..." if "\n" in word else shlex.quote(word) for word in argv)
 
 
 def too_much(argv: Sequence[str], host: str) -> OutputTooLarge:
@@ -144,7 +150,7 @@ def too_much(argv: Sequence[str], host: str) -> OutputTooLarge:
     return OutputTooLarge(
         f"printed more than {OUTPUT_MAX_BYTES >> 20} MiB and was killed",
         host=host,
-        command=shlex.join(argv),
+        command=short_command(argv),
         next_step=f"check which program {argv[0]} is on that host: it prints without end",
     )
 

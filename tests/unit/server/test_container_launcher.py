@@ -19,8 +19,10 @@ from support.fake_host import Call, FakeHost
 from workbench.engines import registry
 from workbench.engines.containers import image_of, version_in_tag
 from workbench.engines.preset_trust import untrusted
+from workbench.hosts.base import short_command
+from workbench.hosts.local import LocalHost
 from workbench.hosts.shell_scripts import order
-from workbench.model.errors import InputError, ServerError, WorkbenchError
+from workbench.model.errors import HostError, InputError, ServerError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
@@ -540,3 +542,21 @@ def test_the_image_says_which_version_of_its_own_project_it_has() -> None:
     assert version_in_tag(image_of(chosen, vllm), vllm) == "0.32.0"
     assert version_in_tag(image_of(preset, vllm), vllm) is None
     assert version_in_tag("my/vllm:1.2.3", vllm) is None
+
+
+def test_a_program_that_hangs_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("workbench.server.launchers.containers._CHECK_S", 0.5)
+    plan = LaunchPlan("vllm", "org/model")
+    with pytest.raises(HostError) as caught:
+        asyncio.run(launcher("podman").check(LocalHost(), launch(plan, "podman", ["image=a/b:1"])))
+    assert caught.value.message == "local: podman did not answer within 0.5 s"
+    assert caught.value.command == "podman ps" and caught.value.next_step
+
+
+def test_a_script_of_workbench_is_left_out_of_a_message() -> None:
+    assert short_command(["sh", "-c", "a\nb", "sh", "an image"]) == "sh -c ... sh 'an image'"

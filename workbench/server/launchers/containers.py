@@ -26,7 +26,7 @@ from workbench.engines.containers import (
     words_in_image,
 )
 from workbench.engines.model_facts import is_path
-from workbench.hosts.base import Host
+from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
@@ -42,6 +42,7 @@ from workbench.server.launchers import container_scripts as scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 
 LABEL = "workbench.run"
+_CHECK_S = 30.0  # for the image and the program; a daemon that hangs never answers
 _LIVING = frozenset(
     {"created", "configured", "initialized", "running", "paused", "restarting", "stopping"}
 )
@@ -113,7 +114,15 @@ class Containers:
             gpus,
             "" if host.simulated else model,
         )
-        done = await host.run(sh(scripts.CHECK, *words), check=True)
+        try:
+            done = await host.run(sh(scripts.CHECK, *words), check=True, timeout_s=_CHECK_S)
+        except CommandTimeout:
+            raise HostError(
+                f"{self.name} did not answer within {_CHECK_S:g} s",
+                host=host.name,
+                command=f"{self.name} ps",
+                next_step=f"restart {self.name} on the host, or start the server with --as process",
+            ) from None
         facts: dict[str, str] = {}
         for line in clean(done.stdout, lines=True).splitlines():
             key, _, value = line.partition(" ")

@@ -223,7 +223,9 @@ def test_only_what_is_used_of_a_library_is_sent() -> None:
 
 
 def test_the_agent_is_small_on_the_wire() -> None:
-    assert len(remote_programs.AGENT.frame(False)) < 24_000
+    """A host gets it once for each version: 1.4 s at 20 KB/s. MIG and the gate for numbers took the
+    last 3 KB."""
+    assert len(remote_programs.AGENT.frame(False)) < 28_000
 
 
 def test_on_this_machine_no_source_is_packed() -> None:

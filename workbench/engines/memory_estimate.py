@@ -74,7 +74,10 @@ def fit(
     `free_bytes`, the memory that is free on each GPU now.
     """
     engine = registry.get(plan.engine)
-    gpus = visible_gpus(plan, gpus)
+    shown = visible_gpus(plan, gpus)
+    if gpus and not shown:
+        return "CUDA_VISIBLE_DEVICES names no MIG instance of this host"
+    gpus = shown
     here = Situation(plan, engine.catalog(plan.engine_version), engine, gpus)
     facts = plan.model_facts
     if facts is None or facts.weight_bytes is None:

@@ -55,6 +55,10 @@ def validate(
     engine, shown = registry.get(plan.engine), visible_gpus(plan, gpus)
     here = Situation(plan, catalog, engine, shown, installed_version, allotment)
     found: list[Finding] = [*_of_plan(here)]
+    if gpus and not shown:
+        text = "CUDA_VISIBLE_DEVICES names a MIG instance that this host does not have"
+        fix = "`workbench gpu status` lists the instances"
+        found.append(Finding(Level.ERROR, "gpus.no-instance", text, "CUDA_VISIBLE_DEVICES", fix))
     ranks = [node for node in plan.nodes if not node.role]  # Ray has options of its own
     settings = (
         *plan.flags,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from workbench.engines import registry
 from workbench.engines.plan_context import visible_gpus
+from workbench.engines.validate import validate
 from workbench.gpu.settings import plan, rights
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
@@ -66,6 +68,16 @@ def test_cuda_shows_an_instance_in_place_of_the_gpu(reading: Telemetry) -> None:
     assert shown.name == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert visible_gpus(plan_with("MIG-of-another-host"), reading.infos) == ()
     assert gpus_of(plan_with(third.uuid), reading.infos) == (0,)
+
+
+def test_an_instance_that_the_host_lacks_is_an_error(reading: Telemetry) -> None:
+    plan_elsewhere = plan_with("MIG-of-another-host")
+    catalog = registry.get("vllm").catalog(None)
+    codes = {finding.code for finding in validate(plan_elsewhere, catalog, gpus=reading.infos)}
+    assert "gpus.no-instance" in codes
+    here = plan_with(reading.infos[0].instances[0].uuid)
+    codes = {finding.code for finding in validate(here, catalog, gpus=reading.infos)}
+    assert "gpus.no-instance" not in codes
 
 
 def test_a_setting_of_the_gpu_names_whom_it_concerns(

@@ -116,7 +116,13 @@ def in_order(users: TwoUsers, steps: tuple[Step, ...]) -> None:
         assert held["now"] == ",".join(map(str, users.lock_mhz))
     steps[-1](users)
     assert (users.power_w, users.lock_mhz) == (ORIGINAL_W, None)
-    assert users.a.entries == users.b.entries == []
+    for user in (users.a, users.b):  # what was left to the other one is settled
+        user.ok("status")
+        if user.left:  # of a lock only a revert knows
+            assert all("clocks" in entry["setting"] for entry in user.left)
+            user.ok("revert")
+    assert users.a.journal == users.b.journal == []
+    assert (users.power_w, users.lock_mhz) == (ORIGINAL_W, None)
     # a guard writes its journal first
     eventually(lambda: claimed(users) == [], "an empty register")
 
@@ -187,6 +193,51 @@ def test_of_two_accounts_the_owner_of_a_file_is_who_made_the_claim(accounts: Two
     assert f"set by {b.name}" in report["outcomes"][0]["message"] and accounts.power_w == B_W
     b.ok("revert")
     assert accounts.power_w == ORIGINAL_W
+
+
+def forged(users: TwoUsers, watts: float) -> Path:
+    """A file of b in the register that claims a's setting, and that nothing of b's has made."""
+    (real,) = users.register.iterdir()
+    said = json.loads(real.read_text())
+    (entry,) = said["entries"]
+    later = entry["set_unix_s"] + 0.001
+    entry = {**entry, "now": watts, "since_unix_s": later, "set_unix_s": later}
+    file = users.register / "workbench-gpu.forged.json"
+    file.write_text(json.dumps({**said, "journal": "f" * 16, "entries": [entry], "changes": []}))
+    file.chmod(0o644)
+    shutil.chown(file, users.b.name)
+    return file
+
+
+@pytest.mark.slow
+def test_a_setting_that_is_left_to_somebody_is_reverted_once_the_claim_is_gone(
+    accounts: TwoUsers,
+) -> None:
+    a, b = accounts.a, accounts.b
+    a.ok(*power("a"))
+    file = forged(accounts, A_W)
+    (outcome,) = a.ok("revert")["outcomes"]
+    assert f"set by {b.name}" in outcome["message"] and "stays in the journal" in outcome["message"]
+    assert accounts.power_w == A_W and [e["state"] for e in a.left] == [f"left to {b.name}"]
+    (altered,) = a.ok("status")["altered"]
+    assert altered["extra"]["state"] == f"left to {b.name}"
+    file.unlink()
+    (altered,) = a.ok("status")["altered"]
+    assert altered["now"] == A_W, "still offered"
+    a.ok("revert")
+    assert accounts.power_w == ORIGINAL_W and a.journal == []
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_left_to_somebody_is_not_forgotten(accounts: TwoUsers) -> None:
+    a, b = accounts.a, accounts.b
+    a.ok(*power("a"), "--trial", "4")
+    file = forged(accounts, A_W)
+    eventually(lambda: a.left, "the end of the trial", 30)
+    assert accounts.power_w == A_W and a.left[0]["state"] == f"left to {b.name}"
+    file.unlink()
+    a.ok("revert")
+    assert accounts.power_w == ORIGINAL_W and a.journal == []
 
 
 # ---- the same preset for both

@@ -75,6 +75,16 @@ class User:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
+        """The settings that this user's Workbench has changed, without those that a revert has left
+        to somebody else."""
+        return [entry for entry in self.journal if not entry["state"].startswith("left to ")]
+
+    @property
+    def left(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.journal if entry not in self.entries]
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
         with suppress(FileNotFoundError):
             return list(json.loads((self.gpu / "journal.json").read_text())["entries"])
         return []

@@ -18,6 +18,7 @@ from workbench.cli.registry import command
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, GpuState, clocks_text
+from workbench.model.setting_commands import left_to
 from workbench.model.settings import HOST, label_of, place_of, stored_text
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ async def status(arguments: argparse.Namespace) -> int:
         # shows whether the driver was reloaded since a change
         session.core.update(telemetry=telemetry)
         guard, journal_problem = None, None
+        doubts: tuple[str, ...] = ()
         try:
             guard = await session.gpu.guard.read()  # and the journal
+            doubts = tuple(await session.gpu.doubts())
         except HostError as error:  # the GPUs can be shown without the journal
             journal_problem = error
         state = session.state
@@ -54,6 +57,7 @@ async def status(arguments: argparse.Namespace) -> int:
         "altered": [a.as_json() for a in state.alterations],
         "drift": [d.as_json() for d in drift],
         "others": [a.as_json() for a in state.others],
+        "others_doubted": doubts,
         "others_problem": state.host.others_problem,
         "guard": asdict(guard) if guard else None,
         "journal_problem": journal_problem.message if journal_problem else None,
@@ -66,6 +70,7 @@ async def status(arguments: argparse.Namespace) -> int:
     else:
         say_lines(_status_lines(document, telemetry.driver.message))
         say_lines(other_changes_lines(state))
+        say_lines(f"  {text}" for text in doubts)
         say_lines(guard_lines(guard, last_action=True))
     if journal_problem is not None:
         note(f"cannot read which settings Workbench has changed: {journal_problem}")
@@ -109,7 +114,9 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
                 f"{name} ({reason})" for name, reason in gpu["absent"].items()
             )
     for one in document["altered"]:
-        kept = ", kept in force" if one["extra"].get("state") == "kept" else ""
+        state = one["extra"].get("state", "")
+        kept = ", kept in force" if state == "kept" else ""
+        kept = f", {state}" if left_to({"state": state}) else kept
         change = change_text(one["setting"], one["before"], one["now"])
         yield (
             f"altered: {place_of(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench "

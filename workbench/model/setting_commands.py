@@ -30,6 +30,7 @@ RELOADED = "the driver was reloaded"
 HOST = "host"  # in place of a UUID, as in model/settings.py
 DEFAULT = "default"
 UNKNOWN = "unknown"
+LEFT_TO = "left to "  # beginning of the state of an entry, before the name of a user
 WATTS_EQUAL = 0.5  # drivers round a power limit
 MOST_W = 10_000
 DIGIT = "[0-9]"
@@ -482,6 +483,13 @@ def why_lost(
 
 
 # ---- entries of a journal
+
+
+def left_to(entry: Mapping[str, Any]) -> str:
+    """Return the user to whom a revert has left the setting of a journal entry, because that user
+    claims to have set its value since. "" if it is not left to anybody."""
+    state = str(entry.get("state"))
+    return state[len(LEFT_TO) :] if state.startswith(LEFT_TO) else ""
 
 
 def unfit(entry: Any) -> str | None:

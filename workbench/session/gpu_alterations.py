@@ -15,6 +15,8 @@ from workbench.gpu.settings.alterations import (
     alteration_of,
     drifts,
     forget_lost,
+    forget_settled,
+    is_unclaimed,
     locks_on,
 )
 from workbench.gpu.settings.cut_changes import cut_off, settle
@@ -22,10 +24,12 @@ from workbench.gpu.settings.proof_files import kept_findings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.settings import label_of
+from workbench.model.setting_commands import equal
+from workbench.model.settings import label_of, setting_of
 
 if TYPE_CHECKING:
-    from workbench.gpu.settings.journal import Journal, Record
+    from workbench.gpu.settings.claims import SettingClaim
+    from workbench.gpu.settings.journal import Journal, JournalEntry, Record
     from workbench.gpu.settings.register_client import LockChange
     from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
@@ -66,6 +70,9 @@ class GpuAlterations:
         if cut_off(records) and not self._is_changing:
             await self._settle()
             state, records = await self._journal()
+        if any(is_unclaimed(r.entry, state.others) and self._is_back(r.entry) for r in records):
+            await forget_settled(self._core.host)
+            state, records = await self._journal()
         self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.why_lost is None)
         changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
@@ -82,7 +89,7 @@ class GpuAlterations:
             drift=tuple(
                 d for d in self._core.state.drift if d.setting in {a.setting for a in found}
             ),
-            offers=offers(records),
+            offers=offers([r for r in records if _is_offered(r, state.others)]),
             gpu_findings=findings,
         )
         self._core.update_host(others_problem=state.register.problem)
@@ -101,6 +108,12 @@ class GpuAlterations:
                 self._core.notify(Level.WARN, f"{self._core.host.name}: {one.text}")
                 self._core.record("# a change of GPU settings was cut off", one.text)
             self.never_sent = False
+
+    def _is_back(self, entry: JournalEntry) -> bool:
+        """Return whether the last reading shows the previous value of `entry`."""
+        telemetry = self._core.state.telemetry
+        live = setting_of(entry.setting).read(telemetry, entry.gpu_uuid) if telemetry else None
+        return equal(entry.setting, live, entry.before)
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
@@ -188,6 +201,12 @@ def gpu_name(gpu_index: int) -> str:
     """Return "GPU" with the index of a GPU, such as "GPU0". A negative index stands for a setting
     of the host and gives "host"."""
     return "host" if gpu_index < 0 else f"GPU{gpu_index}"
+
+
+def _is_offered(record: Record, others: Sequence[SettingClaim]) -> bool:
+    """Return whether a revert of the setting can be offered now. What is left to another user is
+    not, as long as that user claims it."""
+    return not record.entry.left_to or is_unclaimed(record.entry, others)
 
 
 def offers(records: Sequence[Record]) -> tuple[str, ...]:

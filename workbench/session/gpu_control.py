@@ -167,6 +167,19 @@ class GpuControl:
             await self._after(report)
         return report
 
+    async def doubts(self) -> Sequence[str]:
+        """Return a text about each claim on an altered setting whose user cannot have set the
+        value. Sudo is asked only if there are such claims."""
+        from workbench.gpu.settings import journal, revert
+
+        ours = {(a.gpu_uuid, a.setting) for a in self._core.state.alterations}
+        if not any((a.gpu_uuid, a.setting) in ours for a in self._core.state.others):
+            return ()
+        state = await journal.read(self._core.host)
+        rights = await self.rights.with_password(None)
+        _, found = await revert.without_doubted(self._core.host, state, rights)
+        return tuple(found.values())
+
     async def _after(self, report: SettingsReport) -> None:
         for outcome in (*report.outcomes, *report.rolled_back):
             self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)

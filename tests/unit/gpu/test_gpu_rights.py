@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,11 +21,13 @@ from support.procs import Watched
 
 from tests.support.fake_sudo import Sudo
 from workbench.gpu.settings import apply, current_values
+from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.rights import (
     SECURE_PATH,
     Rights,
     granted,
+    may_set,
     rights_on,
     sudo_refusal,
     with_password,
@@ -86,6 +89,18 @@ def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
 
 def rights(host: Facts) -> Rights:
     return asyncio.run(rights_on(host))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("sudo") is None, reason="asks sudo as root")
+@pytest.mark.parametrize(
+    ("name", "may"), [("root", True), ("nobody", False), ("uid 4711", False), ("-l", False)]
+)
+def test_a_claim_counts_only_if_its_user_could_have_made_it(name: str, may: bool) -> None:
+    """Real sudo, asked about real accounts."""
+    uid = {"root": 0, "nobody": 65534}.get(name, 4711)
+    one = SettingClaim(name, "GPU-a", 0, "power_limit_w", 300.0, 240.0, 1.0, uid=uid)
+    rights = Rights("/usr/bin/true")  # sudo names a program that is not there
+    assert asyncio.run(may_set(LocalHost(), rights, one)) is may
 
 
 def test_root_runs_it_plainly() -> None:

@@ -43,6 +43,7 @@ class Result(NamedTuple):
     ok: bool
     message: str
     way: str = claims.RESTORE
+    by: str = ""  # the user to whom the setting is left
 
 
 def key_of(entry: Entry) -> tuple[str, str]:
@@ -129,7 +130,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
     or replaced by the earlier entry that takes effect again (see `back_of`). The journal's log gets
     a line for each result, with `boot_id`, the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
-    for due, ok, message, way in results:
+    for due, ok, message, way, by in results:
         key, back = due.key, back_of(due) if way in SET else None
         log.append(
             {
@@ -154,9 +155,9 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 kept.append(entry)
             elif back:
                 kept.append({**entry, **back})
-            elif (
-                way == claims.ASK
-            ):  # the entry stays for the user to decide; the guard no longer watches it
+            elif way == claims.LEAVE:  # until that user's claim is gone
+                kept.append({**entry, "watch": {}, "state": setting_commands.LEFT_TO + by})
+            elif way == claims.ASK:  # until the user has decided; the guard no longer watches it
                 kept.append({**entry, "watch": {}})
         entries = kept
     return {**journal, "entries": entries, "log": log}

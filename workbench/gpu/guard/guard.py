@@ -408,7 +408,7 @@ class Guard:
             live = programs.current_value(uuid, setting)
             way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
             if way.do != claims.RESTORE:
-                return Result(due, True, way.why, way.do)
+                return Result(due, True, way.why, way.do, way.by)
             of_cores = setting in setting_commands.OF_CORES
             cores = {cpu: states for cpu, _, states in programs.cores(setting)} if of_cores else {}
             for step in setting_commands.steps(
@@ -436,7 +436,7 @@ class Guard:
         """Write the results of the reverts to the journal, to the guard's log and to its state
         file. An entry whose setting could not be reverted stays in the journal."""
         done = [r.due for r in results if r.ok]
-        for due, ok, message, _ in results:
+        for due, ok, message, *_ in results:
             self.files.log(f"{named(due.entry)}: {'' if ok else 'FAILED: '}{message}")
         if done:
             self.did, self.did_unix_s = summed_up(results), round(time.time(), 3)

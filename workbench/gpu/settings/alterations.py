@@ -11,10 +11,11 @@ from typing import Any
 from workbench.gpu.settings import claims
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.journal import Record
+from workbench.gpu.settings.current_values import read_values
+from workbench.gpu.settings.journal import JournalEntry, Record
 from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
-from workbench.model.setting_commands import is_lock
+from workbench.model.setting_commands import equal, is_lock
 from workbench.model.setting_records import Alteration, Drift
 from workbench.model.settings import label_of, place_of, setting_of
 
@@ -47,6 +48,30 @@ async def forget_lost(host: Host, gone: Sequence[Record]) -> None:
             kept = kept.without_lost(record)
         if kept.entries != held.journal.entries:
             await held.save(kept)
+
+
+async def forget_settled(host: Host) -> None:
+    """Remove from the journal the entries that a revert has left to another user and that are
+    settled: that user claims the setting no longer, and it has its previous value."""
+    async with journals.locked(host) as held:
+        left = [entry for entry in held.journal.entries if is_unclaimed(entry, held.journal.others)]
+        now = await read_values(host, {entry.setting for entry in left})
+        state = held.journal
+        for entry in left:
+            if equal(entry.setting, now.value(*entry.key), entry.before):
+                what = f"settled: as it was before, {entry.state}"
+                state = state.drop(entry.key).note(
+                    what, gpu_uuid=entry.gpu_uuid, setting=entry.setting
+                )
+        if state is not held.journal:
+            await held.save(state)
+
+
+def is_unclaimed(entry: JournalEntry, others: Sequence[SettingClaim]) -> bool:
+    """Return whether a revert has left the setting of `entry` to a user who claims it no longer."""
+    return bool(entry.left_to) and not any(
+        (claim.by, claim.key) == (entry.left_to, entry.key) for claim in others
+    )
 
 
 def alteration(record: Record) -> Alteration:

@@ -79,6 +79,7 @@ class RevertDecision(NamedTuple):
     do: str
     value: Any
     why: str = ""
+    by: str = ""  # the user to whom the setting is left, as LEFT_TO names it
 
 
 def from_register(
@@ -238,7 +239,9 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):
-        return RevertDecision(LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}")
+        return RevertDecision(
+            LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}", by.by
+        )
     # Only this journal knows the value before ours.
     ours = shown(setting, entry["before"])
     return RevertDecision(

@@ -164,6 +164,11 @@ class JournalEntry:
         return self.gpu_uuid, self.setting
 
     @property
+    def left_to(self) -> str:
+        """The user to whom a revert has left the setting; "" if it is not left to anybody."""
+        return setting_commands.left_to({"state": self.state})
+
+    @property
     def where(self) -> str:
         return place_of(self.gpu_uuid, self.gpu_index)
 

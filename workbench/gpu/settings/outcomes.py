@@ -126,6 +126,10 @@ def of_leaving(
     it, with the reason."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until you decide which value stays") if asks else way.why
+    if way.by:
+        message = joined(
+            message, f"the entry stays in the journal until that claim of {way.by} ends"
+        )
     known = entry.before_known
     return SettingOutcome(
         one,

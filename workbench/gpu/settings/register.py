@@ -244,6 +244,8 @@ def publish(
 ) -> None:
     """Replace the published entries of the journal named `journal` by `entries`, and record which
     settings were set or reverted. Raises OSError if the file cannot be written."""
+    # What is left to another user is no claim: that user's revert must not set this value again.
+    entries = [entry for entry in entries if not setting_commands.left_to(entry)]
     mine = os.geteuid()
     ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
     loaded = {

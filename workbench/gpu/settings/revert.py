@@ -21,11 +21,11 @@ from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.owners import ALIVE
 from workbench.gpu.settings.plan import commands_for, select
-from workbench.gpu.settings.rights import Rights, rights_on
+from workbench.gpu.settings.rights import Rights, may_set, rights_on
 from workbench.hosts.base import Host
 from workbench.model import setting_commands
 from workbench.model.errors import HostError
-from workbench.model.setting_commands import equal
+from workbench.model.setting_commands import SETTINGS, equal, shown
 from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import HOST, UNKNOWN
 
@@ -64,13 +64,15 @@ async def revert(
             return SettingsReport((), path)
         await _wait_for_rivals(held)
         now = await read_values(host, {e.setting for e in held.journal.entries})
+        rights = rights or await rights_on(host)
         state = held.journal.without_gone(now.energy_j)
+        state, doubts = await without_doubted(host, state, rights)
         ways = _decisions(_chosen(state.entries, gpu, now, settings), state, now, foreign)
         of_others = {r.entry.key for r in state.records() if r.owner == ALIVE}
         to_set = [
             replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE
         ]
-        done = await restore(host, to_set, rights or await rights_on(host), now, now)
+        done = await restore(host, to_set, rights, now, now)
         reverted = {entry.key: found for entry, found in done}
         report: list[SettingOutcome] = []
         for entry, way in ways:
@@ -90,13 +92,35 @@ async def revert(
             if done_well:
                 if set_again:
                     state = state.put(replace(entry, set_unix_s=now.telemetry.unix_s))
+                elif way.by:
+                    left = setting_commands.LEFT_TO + way.by
+                    state = state.put(replace(entry, state=left, watch={}))
                 else:
                     state = state.drop(entry.key)
+            if entry.key in doubts:
+                found = [replace(o, message=joined(o.message, doubts[entry.key])) for o in found]
             if entry.key in of_others:
                 whose = f"made by {entry.who}, process {entry.owner.get('pid')}, which still runs"
                 found = [replace(o, message=joined(o.message, whose)) for o in found]
             report += found
         return SettingsReport(tuple(await save_last(held, state, report)), path)
+
+
+async def without_doubted(
+    host: Host, state: Journal, rights: Rights
+) -> tuple[Journal, dict[tuple[str, str], str]]:
+    """Return (the journal without claims whose users cannot have set the value, a text about each
+    such claim by the key of its setting)."""
+    keys = {e.key for e in state.entries}
+    asked = [c for c in state.others if c.key in keys and SETTINGS[c.setting].easily_forged]
+    may = {c: await may_set(host, rights, c) for c in asked}
+    kept = claims.credible(state.others, keys, lambda c: may[c])
+    doubts = {
+        c.key: f"{c.by} claims {shown(c.setting, c.now)}, but sudo does not let {c.by} set it"
+        for c in state.others
+        if c not in kept
+    }
+    return replace(state, others=kept), doubts
 
 
 async def _wait_for_rivals(held: LockedJournal) -> None:
@@ -154,12 +178,14 @@ async def _planned(
         await read_values(host, {e.setting for e in state.entries}),
         rights or await rights_on(host),
     )
-    state, found = state.without_gone(now.energy_j), []
+    state, doubts = await without_doubted(host, state.without_gone(now.energy_j), rights)
+    found = []
     for entry, way in _decisions(_chosen(state.entries, gpu, now, settings), state, now, foreign):
         if way.do != claims.RESTORE:
             found.append(outcomes.of_leaving(_untouched_command(entry, way, now), entry, way))
             continue
         warning = outcomes.FOREIGN if entry.before == UNKNOWN else ""
+        warning = joined(warning, doubts.get(entry.key, ""))
         for one in _commands(replace(entry, before=way.value), rights, now):
             live = now.value(*entry.key)
             known = (entry.now, "journal") if live is None else (live, "read")

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.root_owned import only_roots
 from workbench.gpu.settings.sudoers import PATH as SUDOERS
 from workbench.hosts.base import Completed, Host, HostFacts
 from workbench.hosts.shell_scripts import SUDO, sh
+from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 
 # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
@@ -71,6 +73,7 @@ _STEPS = {  # next steps that a rule cannot replace, by a word of sudo's reason
 # between commas, but not those of an expression
 _PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")
 _ON = re.compile(r"on (\d+) (\d+) ([0-9a-f]+) /")
+_ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
 _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 
@@ -161,6 +164,29 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
     raise SettingsError(
         f"{reason}; nothing was changed", host=host.name, next_step=_next_step(reason)
     )
+
+
+async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
+    """Return whether the user who claims to have changed a setting is able to set the claimed
+    value: root, the present user, or a user whom sudo lets run the command. True also if sudo does
+    not tell the present user what others may do."""
+    facts = await host.facts()
+    if facts.simulated is not None or claim.uid in (0, facts.uid):
+        return True
+    if not _ACCOUNT.fullmatch(claim.by):
+        return False  # sudo does nothing for an account that has no name
+    asking = SUDO_ASKED if rights.password is not None else SUDO
+    given = f"{rights.password}\n".encode() if rights.password is not None else None
+    value = setting_commands.value_to_restore(claim.now)
+    for step in setting_commands.steps(*claim.key, value, nvidia_smi=rights.nvidia_smi):
+        try:
+            argv = (*asking, "-l", "-U", claim.by, *step.argv)
+            done = await host.run(argv, input=given, env=ENGLISH, timeout_s=15)
+        except HostError:
+            return True
+        if done.returncode == 1 and not f"{done.out}{done.err}".strip():
+            return False  # sudo prints nothing if the answer is no
+    return True
 
 
 def sudo_refusal(said: str) -> str | None:

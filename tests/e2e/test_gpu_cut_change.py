@@ -61,7 +61,7 @@ def test_a_change_that_was_cut_off_before_its_command_is_taken_back(tmp_path: Pa
             await until(lambda: not there.altered, 30, "the entry to be taken back")
             await until(lambda: not session.state.alterations, what="the screen to show it")
             text = "GPU0 power limit 350 W was not applied: the link was lost before the command"
-            assert any(text in notice for notice in notices), notices
+            await until(lambda: any(text in notice for notice in notices), 30, "the message")
             assert not any("killed" in notice for notice in notices), notices
 
         async def go() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -116,6 +117,15 @@ def test_presets_list_show_path(cli: Cli) -> None:
     where = cli("presets", "path", "--json").document
     assert where["own"].startswith(os.environ["XDG_CONFIG_HOME"])
     assert Path(where["shipped"], f"{SPARKS}.toml").is_file()
+
+
+def test_words_filter_the_list_of_presets(cli: Cli) -> None:
+    ids = [
+        p["id"] for p in json.loads(cli("presets", "list", "Spark", "70b", "--json").out)["presets"]
+    ]
+    assert "vllm-llama-3.3-70b-2x-spark" in ids
+    assert all("70b" in one for one in ids) and "vllm-any" not in ids
+    assert cli("presets", "list", "no-such-word").out == ""
 
 
 def test_a_broken_user_preset_is_listed_with_its_error(cli: Cli) -> None:
@@ -340,6 +350,18 @@ def test_a_preset_is_shown_with_its_hardware_baseline_and_benchmark(cli: Cli) ->
         and "--headless" in sparks
         and ("(default enp1s0f1np1)") in sparks
     )
+
+
+def test_fit_knows_the_sizes_of_models_that_presets_have(cli: Cli) -> None:
+    ran = cli("--simulate", "rtx-pro-6000", "fit", "meta-llama/Llama-3.3-70B-Instruct")
+    assert ran.code == 0 and "BF16" in ran.out and "no answer" not in ran.out
+    assert "the sizes are those of the preset vllm-llama-3.3-70b" in ran.err
+
+
+def test_a_preset_with_parameters_and_quantization_has_a_memory_estimate(cli: Cli) -> None:
+    ran = cli("--simulate", "rtx-5060ti-x2", "plan", "vllm-qwen3.5-122b-int4-spark")
+    assert "does not fit: weights 59.0 GiB per GPU" in ran.err
+    assert "data-parallel-size 2 would use 2" not in ran.err
 
 
 def test_fit_answers_what_fits(cli: Cli) -> None:

@@ -47,8 +47,14 @@ async def fit(arguments: argparse.Namespace) -> int:
                 if arguments.engine
                 else registry.usual_for(arguments.model)
             )
-            preset = engine.general_preset
-            variables = {_model_variable(session.presets.get(preset).model.id): arguments.model}
+            known = session.presets.of_model(arguments.model, engine.name)
+            preset, variables = engine.general_preset, {}
+            if known is not None:
+                note(f"the sizes are those of the preset {known}")
+                preset = known
+            else:
+                name = _model_variable(session.presets.get(preset).model.id)
+                variables = {name: arguments.model}
         try:
             session.core.update(telemetry=await read_once(session.host))
         except HostError as error:

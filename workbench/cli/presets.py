@@ -4,7 +4,7 @@ an engine."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +17,22 @@ from workbench.model.errors import HostError, InputError
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
+    from workbench.store.presets import ListedPreset
 
 
 @command(
     "presets list",
-    "list all presets, shipped and your own",
-    examples=("workbench presets list", "workbench presets list --json"),
+    "list presets, shipped and your own",
+    option("words WORD", "only presets with all words in id, title, engine or hardware", nargs="*"),
+    examples=("workbench presets list", "workbench presets list spark 70b"),
 )
 def list_presets(arguments: argparse.Namespace) -> int:
     from workbench.store.presets import PresetLibrary
 
     library = PresetLibrary()
-    entries, findings = library.list(), library.findings()
+    words = [word.lower() for word in arguments.words]
+    entries = [entry for entry in library.list() if _has_words(entry, words)]
+    findings = library.findings()
     if arguments.json:
         return emit(
             {"presets": [e.as_json() for e in entries], "findings": [f.as_json() for f in findings]}
@@ -45,6 +49,12 @@ def list_presets(arguments: argparse.Namespace) -> int:
     for finding in findings:
         note(finding_line(finding))
     return 0
+
+
+def _has_words(entry: ListedPreset, words: Sequence[str]) -> bool:
+    fields = (entry.id, entry.title, entry.engine, entry.hardware, *entry.gpu_names)
+    text = " ".join(field or "" for field in fields).lower()
+    return all(word in text for word in words)
 
 
 @command(

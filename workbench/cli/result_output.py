@@ -99,8 +99,10 @@ def result_lines(result: BenchResult) -> Iterator[str]:
         yield f"  engine     {_engine(summary.engine)}"
     for line in summary.command_output:
         yield f"  | {line}"
+    settings = tuple(result.conditions.findings.values())
     for note in summary.notes:
-        yield f"  note: {note}"
+        if not any(found in note for found in settings):  # the verdict on a setting stands above
+            yield f"  note: {note}"
 
 
 def _duration(summary: BenchSummary) -> str:

@@ -44,17 +44,31 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
         return None if value is None else value * _GIGA
 
     model = preset.model
+    bits = _bits_of(model.quantization)
+    weights, source = giga(model.weight_gb), f"preset {preset.id}"
+    if weights is None and model.parameters_b and bits:
+        weights = model.parameters_b * _GIGA * bits / 8
+        source += f", at least {bits:.3g} bits for each of {model.parameters_b:g}e9 parameters"
     return ModelFacts(
         id=model_id,
         parameters=giga(model.parameters_b),
         quantization=model.quantization,
         bytes_per_token=giga(model.bytes_per_token_gb),
-        weight_bytes=giga(model.weight_gb),
+        weight_bytes=weights,
         kv_bytes_per_token=model.kv_bytes_per_token,
         layers=model.layers,
         flags={name: value for name, value in flags.items() if name in (*_AT_LOAD, "revision")},
-        source=f"preset {preset.id}",
+        source=source,
     )
+
+
+def _bits_of(quantization: str | None) -> float | None:
+    """Return the bits per weight of a quantization as a preset names it, None if it is unknown. Any
+    4-bit integer method counts as AWQ."""
+    name = name_of(quantization)
+    if name is None and "int4" in (quantization or "").lower():
+        name = "AWQ"
+    return BITS.get(name) if name else None
 
 
 def model_key(plan: LaunchPlan) -> tuple[str, ...]:

@@ -55,11 +55,11 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
     elif need < have and not here.engine.uses_all_gpus:
         text = f"the plan uses {need} of {have} visible GPUs{each}"
         replicas = here.count("data-parallel-size") * (have // need)
-        more = (
-            (f"data-parallel-size {replicas} would use {have // need * need}")
-            if have >= 2 * need
-            else None
-        )
+        estimate = fit(here.plan, here.gpus)
+        too_large = isinstance(estimate, MemoryFit) and not estimate.fits
+        more = None
+        if have >= 2 * need and not too_large:  # replicas need the memory again
+            more = f"data-parallel-size {replicas} would use {have // need * need}"
         changes = (PlanChange("data-parallel-size", replicas),) if more and here.nodes == 1 else ()
         yield Finding(Level.INFO, "gpus.idle", text, fix=more, changes=changes)
 

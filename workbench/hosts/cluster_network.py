@@ -72,7 +72,9 @@ def _usable(network: NodeNetwork) -> list[Interface]:
     bridges of containers, because such bridges have the same addresses on every host."""
     bridges = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")
     return [
-        i for i in network.interfaces if i.up and i.addresses and not i.name.startswith(bridges)
+        i
+        for i in network.interfaces
+        if i.up and i.addresses and not i.inside and not i.name.startswith(bridges)
     ]
 
 

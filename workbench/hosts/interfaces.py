@@ -12,7 +12,7 @@ from workbench.model.node_network import Interface, NodeNetwork, RdmaDevice
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import clean
 
-# Prints "net NAME STATE MTU SPEED" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for
+# Prints "net NAME STATE MTU SPEED KIND" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for
 # a value that the kernel does not report, then the JSON of `ip`.
 _LOOK = r"""
 word() { value=-; { IFS= read -r value <"$1"; } 2>/dev/null; [ -n "$value" ] || value=-; }
@@ -21,7 +21,17 @@ for dir in /sys/class/net/*; do
     word "$dir/operstate"; state=$value
     word "$dir/mtu"; mtu=$value
     word "$dir/speed"; speed=$value
-    echo "net ${dir##*/} $state $mtu $speed"
+    kind=-
+    if [ -d "$dir/bridge" ]; then
+        kind=inside
+        for port in "$dir"/brif/*; do
+            port=/sys/class/net/${port##*/}
+            for real in "$port"/device "$port"/bonding "$port"/lower_*; do
+                [ -e "$real" ] && kind=-
+            done
+        done
+    fi
+    echo "net ${dir##*/} $state $mtu $speed $kind"
 done
 for dir in /sys/class/infiniband/*/ports/*; do
     [ -e "$dir/state" ] || continue
@@ -51,13 +61,15 @@ def parse(text: str, errors: str = "") -> NodeNetwork:
     """Return the interfaces and the RDMA devices from `text` and `errors`, the output of the script
     `_LOOK` on stdout and on stderr."""
     lines = clean(text, len(text), lines=True).splitlines()
-    states = {w[1]: w[2:] for line in lines if (w := line.split())[:1] == ["net"] and len(w) == 5}
+    states = {
+        w[1]: w[2:] for line in lines if (w := line.split())[:1] == ["net"] and len(w) in (5, 6)
+    }
     try:
         listed: Any = json.loads(
             "".join(line for line in lines if not line.startswith(("net ", "rdma ")))
         )
         interfaces = tuple(
-            _interface(entry, states.get(str(entry["ifname"]), ["-"] * 3)) for entry in listed
+            _interface(entry, states.get(str(entry["ifname"]), ["-"] * 4)) for entry in listed
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         last = clean(errors).strip().splitlines()[-1:] or ["it printed no JSON"]
@@ -77,6 +89,7 @@ def _interface(entry: dict[str, Any], state: list[str]) -> Interface:
         str(entry["ifname"]),
         tuple(f"{a['local']}/{a['prefixlen']}" for a in addresses),
         up=str(entry.get("operstate", "")).upper() == "UP" or "LOWER_UP" in entry.get("flags", ()),
+        inside=state[3:] == ["inside"],
         mtu=entry["mtu"] if isinstance(entry.get("mtu"), int) else None,
         speed_mbit_s=whole_number(speed) or None,  # -1: none
     )

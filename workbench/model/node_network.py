@@ -21,6 +21,7 @@ class Interface:
     up: bool = False
     mtu: int | None = None
     speed_mbit_s: int | None = None
+    inside: bool = False  # a bridge that connects nothing but containers and machines of this host
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,8 @@ class Advisor:
 
     def _newest_of(self, run_id: str) -> BenchResult | None:
         found = (r for r in self._results.db.list(None, run_id) if r.conditions.run_id == run_id)
-        return next((r for r in found if not r.summary.refused), None)
+        # a command of the user may have sent nothing, and an idle GPU says nothing about the plan
+        return next((r for r in found if not r.summary.refused and r.summary.output_tokens), None)
 
 
 def _alike(a: BenchResult, b: BenchResult) -> bool:

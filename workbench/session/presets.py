@@ -78,6 +78,20 @@ class Presets:
             else self.library.get(preset_id)
         )
 
+    def of_model(self, model: str, engine: str) -> str | None:
+        """Return the id of the first preset of `engine` whose model is the hub id `model` and that
+        states the sizes of this model; None if there is none."""
+        wanted = model.lower()
+        for entry in self.library.list():
+            if entry.error is not None or entry.engine != engine:
+                continue
+            preset = self.get(entry.id)
+            defaults = {name: variable.default or "" for name, variable in preset.variables.items()}
+            named = defaults.get(preset.model.id.strip("${}"), preset.model.id)
+            if named.lower() == wanted and preset.model.weight_gb:
+                return entry.id
+        return None
+
     def gpu_names(self, preset_id: str | None) -> tuple[str, ...]:
         """Return the NVML names of the GPUs that a preset is for; () for any GPU, or if there is no
         such preset."""

@@ -64,6 +64,22 @@ def test_the_fastest_network_in_common_is_chosen_with_both_rdma_devices_of_the_p
     assert head.origins["address"] == "interface enp1s0f1np1"
 
 
+def test_a_bridge_without_a_real_port_connects_no_nodes_and_one_with_a_port_does() -> None:
+    def node(kind: str) -> NodeNetwork:
+        address = {"local": "10.1.0.1", "prefixlen": 24, "scope": "global"}
+        other = {"local": "192.168.1.1", "prefixlen": 24, "scope": "global"}
+        listed = [
+            {"ifname": "incusbr0", "operstate": "UP", "flags": [], "addr_info": [address]},
+            {"ifname": "eth0", "operstate": "UP", "flags": [], "addr_info": [other]},
+        ]
+        lines = f"net incusbr0 up 1500 10000 {kind}\nnet eth0 up 1500 - -\n"
+        return interfaces.parse(lines + json.dumps(listed))
+
+    for kind, chosen in (("inside", "eth0"), ("-", "incusbr0")):
+        head, _ = cluster_network.places(NODES, [node(kind), node(kind)])
+        assert head.interface == chosen
+
+
 def test_what_hosts_toml_names_is_used_as_written() -> None:
     written = (
         ClusterNode("spark-01", "192.168.1.11", rdma=("mlx5_0",)),

@@ -38,9 +38,10 @@ async def fit(arguments: argparse.Namespace) -> int:
 
     contexts = _contexts(arguments.context)
     async with connected(arguments) as session:
+        preset = arguments.model
+        variables: dict[str, str] = {}
         try:
-            session.presets.get(arguments.model)
-            preset, variables = arguments.model, {}
+            session.presets.get(preset)
         except PresetError:
             engine = (
                 engines.get(arguments.engine)
@@ -48,7 +49,7 @@ async def fit(arguments: argparse.Namespace) -> int:
                 else registry.usual_for(arguments.model)
             )
             known = session.presets.of_model(arguments.model, engine.name)
-            preset, variables = engine.general_preset, {}
+            preset = engine.general_preset
             if known is not None:
                 note(f"the sizes are those of the preset {known}")
                 preset = known

@@ -68,7 +68,7 @@ def test_vllm(command: CommandLine) -> None:
     assert (plan["installed"], plan["installed_problem"]) == ("vLLM 0.32.0+cpu", None)
     assert plan["catalog"] == "0.32.0"
     assert [f["code"] for f in plan["findings"]] == ["speed.eager"]
-    Loop("vllm", "vllm-any", given, SHAPE, ("max-num-seqs", 2), READY_S).run(command)
+    Loop("vllm", "vllm-any", given, SHAPE, ("max-num-seqs", 2), READY_S, speaks=False).run(command)
 
 
 @pytest.mark.parametrize("command", ["sglang"], indirect=True)
@@ -77,4 +77,6 @@ def test_sglang(command: CommandLine) -> None:
     plan = command.ok("plan", "sglang-any", *given)
     assert (plan["installed"], plan["installed_problem"]) == ("SGLang 0.5.23", None)
     assert (plan["catalog"], plan["findings"]) == ("0.5.23", [])
-    Loop("sglang", "sglang-any", given, SHAPE, ("max-running-requests", 2), READY_S).run(command)
+    Loop(
+        "sglang", "sglang-any", given, SHAPE, ("max-running-requests", 2), READY_S, speaks=False
+    ).run(command)

@@ -10,6 +10,8 @@ from typing import Any
 
 from support.command_line import CommandLine, Counts, counted_alike, counts, ownerless_shared_memory
 
+from workbench.server.text_probe import TOGETHER, TOKENS
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -20,6 +22,7 @@ class Loop:
     change: tuple[str, object]  # the one flag, and its other value
     ready_s: float
     served_model: str = "tiny"
+    speaks: bool = True  # False: the weights are random, so the text is no answer
 
     def run(self, cli: CommandLine) -> list[dict[str, Any]]:
         """Run the loop and return both results. Every step is checked, and nothing may be left at
@@ -43,7 +46,7 @@ class Loop:
         self, cli: CommandLine, options: Sequence[str]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         plan = cli.ok("plan", self.preset, *options)
-        status = cli.ok(
+        started = cli(
             "start",
             self.preset,
             *options,
@@ -52,14 +55,16 @@ class Loop:
             self.ready_s,
             timeout_s=self.ready_s + 30,
         )
+        status, state = started.document, "ready" if self.speaks else "ready?"
+        assert started.code == (0 if self.speaks else 3), (status, started.err)
         try:
-            assert (status["state"], status["reason"]) == ("ready", None)
+            assert (status["state"], status["reason"]) == (state, None)
             assert status["served_model"] == self.served_model
             assert plan["installed"].endswith(f" {status['engine_version']}")
             listed = cli.ok("servers")["servers"][0]
             assert (listed["run_id"], listed["state"], listed["adopted"]) == (
                 status["run_id"],
-                "ready",
+                state,
                 True,
             )
             result = self._bench(cli, status)
@@ -72,14 +77,17 @@ class Loop:
 
     def _bench(self, cli: CommandLine, status: dict[str, Any]) -> dict[str, Any]:
         before = counts(self.engine, status["url"], status["run_dir"])
-        # The proof of readiness is one request for one token; SGLang also sends itself some when it
-        # starts.
+        # The proof of readiness is a prompt alone, a second one if its answer is odd, and eight at
+        # once. SGLang also sends itself some requests when it starts.
+        asked = 1 + TOGETHER if self.speaks else 2 + TOGETHER
         assert (
-            before.requests >= 1
+            before.requests >= asked
             if self.engine == "sglang"
-            else before.requests == before.output_tokens == 1
+            else (before.requests, before.output_tokens) == (asked, asked * TOKENS)
         ), before
-        result = cli.ok("bench", status["run_id"], *self.shape, timeout_s=600)
+        benched = cli("bench", status["run_id"], *self.shape, timeout_s=600)
+        assert benched.code == 0 or not self.speaks, (benched.document, benched.err)
+        result = benched.document
         theirs = counted_alike(self.engine, status, before, result)
         spec, requests = result["spec"], result["spec"]["requests"]
         assert (result["requests_ok"], result["requests_failed"], result["errors"]) == (

@@ -17,9 +17,10 @@ RULES: tuple[Rule, ...] = (
 
 def advise(facts: Facts) -> tuple[Finding, ...]:
     """Return the findings about a result or a running server. Warnings and errors come first, then
-    changes with the largest expected gain, and last plain information. `facts.log` has findings
+    changes with the largest expected gain, and last plain information. That the text is no answer
+    comes before all else. `facts.log` has findings
     about the server's log, which are included."""
-    found = [Advice(finding) for finding in facts.log]
+    found = [*load_rules.text(facts), *(Advice(finding) for finding in facts.log)]
     found += [one for rule in RULES for one in rule(facts)]
     if sum(one.gain is not None for one in found) > 1:
         found.append(_sum(facts))

@@ -70,6 +70,8 @@ class Facts:
     streams: int | None = None  # of a closed loop; None for another load, or if it is unknown
     summary: BenchSummary | None = None
     refused: tuple[str, ...] = ()
+    # why the text of the server was no answer, or a doubt about the text of the result
+    text_doubt: str = ""
     client_cpu_pct: float | None = None  # of a core, also of an invalid result
     ceiling_tok_s: float | None = None
     in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce
@@ -219,7 +221,17 @@ def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
         in_force=conditions.in_force,
         imported=conditions.imported,
         preset_id=conditions.preset_id,
+        text_doubt=_text_doubt(result),
     )
+
+
+def _text_doubt(result: BenchResult) -> str:
+    """Return why the text of a result, or of its server at the start, is no answer; "" if it is
+    one."""
+    broken = result.summary.broken_text
+    if broken is None:
+        return result.conditions.server_text
+    return f"{broken.text}; it answered {broken.excerpt}" if broken.excerpt else broken.text
 
 
 def _positive(value: float | None) -> float | None:

@@ -47,6 +47,20 @@ def invalid(facts: Facts) -> Iterator[Advice]:
         yield advice(Level.WARN, "result.refused", text, fix=fix, evidence="; ".join(facts.refused))
 
 
+def text(facts: Facts) -> Iterator[Advice]:
+    """Report that the text of the server or of the result is no answer: advice about the speed of
+    garbage is worth nothing."""
+    if facts.text_doubt:
+        said = (
+            f"the text is not an answer, so advice about speed comes too early: {facts.text_doubt}"
+        )
+        fix = (
+            "make the text right first: check the quantization, the type of the KV cache, the "
+            "attention backend and the chat template"
+        )
+        yield advice(Level.ERROR, "result.text", said, fix=fix, evidence=facts.text_doubt)
+
+
 def waiting(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, and the limit that makes them wait."""
     mean = _value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)

@@ -46,4 +46,8 @@ def sentence(experiment: Experiment) -> str:
     )
     measured = f"measured {experiment.measured}" if experiment.measured else "nothing was shown"
     unfinished = "" if experiment.state == SeriesState.DONE else f", {experiment.state}"
-    return f"{expected}, {measured} (experiment {experiment.id}{unfinished})"
+    said = f"{expected}, {measured} (experiment {experiment.id}{unfinished})"
+    comparison = experiment.comparison
+    if comparison is None:
+        return said
+    return "; ".join(filter(None, (said, comparison.broken_text, comparison.content)))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from workbench.bench.compared_texts import arm_text, content_caveat, text_warnings
 from workbench.bench.metric_changes import (
     LEVEL,
     NOT_MEASURED,
@@ -110,11 +111,16 @@ def compare(
         d["kind"] in ("model", "engine", "server") for d in differences
     )
     work = outputs if own_prompts else (*prompts, *outputs)
-    warnings = tuple(
-        dict.fromkeys(
-            [*_mismatches(differences, arms), *_run_warnings(left, right, paired, on_twins), *work]
-        )
-    )
+    text_a, text_b = arm_text(left), arm_text(right)
+    own_tokenizers = any(d["kind"] in ("model", "engine") for d in differences)
+    found = [
+        *text_warnings(text_a, text_b, own_tokenizers),
+        *_mismatches(differences, arms),
+        *_run_warnings(left, right, paired, on_twins),
+        *work,
+    ]
+    warnings = tuple(dict.fromkeys(found))
+    content = content_caveat(left[0].spec, differences)
     metrics = changes(left, right, paired=paired, chosen=chosen, level=level, swapped=swapped)
     machine = (
         machine_change(metric_called(metrics[0].metric), left, right, swapped, level)
@@ -137,11 +143,15 @@ def compare(
                 for one in prompts
                 if own_prompts
             ),
+            *([content] if content else []),
             *_notes(left, right, paired),
             *_unmeasured(metrics, (*left, *right)),
             *(_circumstances(left, right) if paired else ()),
         ),
         machine=machine,
+        text_a=text_a,
+        text_b=text_b,
+        content=content,
     )
 
 

@@ -563,6 +563,9 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
     comparison = experiment.comparison
     if len(change.pairs) < done:
         return f"no claim: the results of {done - len(change.pairs)} of {done} pairs were deleted"
+    if comparison is not None and (broken := comparison.broken_text):
+        size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
+        return f"no claim: B {_is(change)} by {size} ({_named(change)}, {done} pairs), but {broken}"
     if comparison is not None and not comparison.like_for_like:
         return f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
     if change.verdict in (BETTER, WORSE):
@@ -572,7 +575,8 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
                 "configuration affects the runs"
             )
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
-        return f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
+        claim = f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
+        return "; ".join(filter(None, (claim, comparison.content if comparison else "")))
     none = f"no difference that {done} pairs can show: {seen}"
     if experiment.smallest_pct is None:
         return f"{none}; the smallest difference that so few pairs could have shown is unknown"

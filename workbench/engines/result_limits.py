@@ -82,5 +82,11 @@ def _share(measured: float | None, limit: float, what: str, routed: bool = False
     if measured <= _ABOVE * limit:
         return text
     if routed:
-        return f"{text}: this text may use the same experts more often, and so reads less per step"
-    return f"{text}: more than is possible, so the bytes per token of this model are wrong"
+        return (
+            f"{text}: this text may use the same experts more often, and so reads less per step, or "
+            "the usage counts too many tokens"
+        )
+    return (
+        f"{text}: more than is possible, so suspect the usage first (does the server count tokens "
+        "that it did not send?), then the bytes per token of this model"
+    )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.model.answer_text import TextReport
+from workbench.model.answer_text import TextFinding, TextReport
 from workbench.model.plan import ModelFacts
 
 # /v1/chat/completions, /v1/completions, /v1/embeddings
@@ -215,6 +215,13 @@ class BenchSummary:
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     text: TextReport | None = None  # what the answers said; None: nobody looked
 
+    @property
+    def broken_text(self) -> TextFinding | None:
+        """Why the text of the result is no answer, or its usage cannot be true. None if nothing is
+        wrong with it, or if nobody looked."""
+        findings = self.text.findings if self.text is not None else ()
+        return next((one for one in findings if one.level == "error"), None)
+
     def latency(self, name: str, part: str) -> float | None:
         """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms",
         "p50")`; None if it is unknown. `name` is a field with a Distribution, `part` a field of
@@ -360,6 +367,16 @@ def half_width(interval_pct: float, digits: int = 1) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmText:
+    """What one side of a comparison answered: an excerpt, and why it is no answer ("" if it is
+    one)."""
+
+    excerpt: str
+    problem: str = ""
+    characters_per_token: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The comparison of result B with result A: differences of the configuration, then the change
     of each metric."""
@@ -376,3 +393,20 @@ class Comparison:
     notes: tuple[str, ...] = ()  # what the metrics can and cannot show
     # the second of two twins (B) against the first (A), with one configuration
     machine: MetricChange | None = None
+    text_a: ArmText | None = None  # None: nobody looked at the text
+    text_b: ArmText | None = None
+    content: str = ""  # what the content of the load means for the difference; "": nothing
+
+    @property
+    def texts(self) -> tuple[tuple[str, ArmText | None], ...]:
+        """The text of each side, as pairs (name of the side, text)."""
+        return ("A", self.text_a), ("B", self.text_b)
+
+    @property
+    def broken_text(self) -> str:
+        """A clause that says whose text is no answer: "the text of B is not an answer: "!!!!"".
+        "" if both are answers, or if that is unknown."""
+        for side, text in self.texts:
+            if text is not None and text.problem:
+                return f"the text of {side} is not an answer: {text.excerpt or text.problem}"
+        return ""

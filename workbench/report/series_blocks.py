@@ -42,6 +42,7 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
         blocks.append(TextBlock("Nothing: the configurations are the same."))
     if comparison.warnings:
         blocks.append(Alert("warning", "Not like for like", comparison.warnings))
+    blocks += _texts(comparison)
     blocks.append(Heading("Effect"))
     forest = plots.changes(comparison.metrics)
     blocks += [forest] if forest else []
@@ -49,6 +50,14 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     if comparison.notes:
         blocks.append(Items(comparison.notes))
     return blocks
+
+
+def _texts(comparison: Comparison) -> list[Block]:
+    """Return the blocks with what A and B answered; [] if nobody looked."""
+    rows = tuple((side, text.excerpt or NA) for side, text in comparison.texts if text is not None)
+    if not rows:
+        return []
+    return [Heading("What A and B answered"), Facts(rows)]
 
 
 def _change_table(metrics: Sequence[MetricChange]) -> Table:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from workbench.bench import experiment as design
+from workbench.bench.compared_texts import no_answer
 from workbench.bench.metric_changes import average, metric_called
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
 from workbench.model.experiment import (
@@ -39,6 +40,10 @@ class NothingServed(BenchError):
 
 class NotMeasured(BenchError):
     """Raised when a run has no value of the metric that decides the experiment."""
+
+
+class NoAnswer(BenchError):
+    """Raised when the text of a run is no answer. A repetition could only hide that."""
 
 
 # repeating does not help if the arm never succeeded
@@ -252,6 +257,9 @@ class ExperimentConduct:
         run = replace(run, result_id=result.id, took_s=time.monotonic() - began)
         metric = self.experiment.spec.metric
         if (why := design.unfit(result.summary, metric)) is not None:
+            if (garbage := no_answer(result.summary)) is not None:
+                step = "read the texts of the result, and start the arm's server by hand to try it"
+                return await self._failed(run, garbage, NoAnswer(garbage, next_step=step))
             if not result.summary.requests_ok:
                 logs = f"look for the cause in the server's log: workbench logs {run.run_id}"
                 return await self._failed(run, why, NothingServed(why, next_step=logs))
@@ -299,7 +307,7 @@ class ExperimentConduct:
         never = not any(
             r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs
         )
-        if isinstance(failure, _HOPELESS) and never:
+        if isinstance(failure, NoAnswer) or (isinstance(failure, _HOPELESS) and never):
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
         tries = design.tries(self.experiment, run.pair)
         if tries >= design.TRIES:

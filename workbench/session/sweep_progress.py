@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.compared_texts import no_answer
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.references import nearest_text
 from workbench.engines.result_limits import limit_pct
@@ -183,6 +184,8 @@ def broken(result: BenchResult) -> str | None:
     if failed > FAILED_SHARE * requests:
         kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
         return f"{failed} of {requests} requests failed ({kinds})"
+    if (garbage := no_answer(summary)) is not None:
+        return garbage
     if summary.output_tok_s is None:
         return f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"
     return None

@@ -142,7 +142,7 @@ PLACES: dict[str, tuple[tuple[str, str], ...]] = {
     "script.readiness": (
         (
             TEST,
-            "tests/unit/server/test_server_readiness.py::test_ready_is_health_and_model_and_one_token",
+            "tests/unit/server/test_server_readiness.py::test_ready_is_health_and_model_and_answers",
         ),
         (CLAIM, f"{TI} 171"),
     ),

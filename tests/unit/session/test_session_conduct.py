@@ -12,6 +12,7 @@ import pytest
 from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
+from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.bench import BenchResult, BenchSummary
 from workbench.model.errors import BenchError, HostError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec
@@ -134,6 +135,17 @@ def test_an_arm_that_answers_no_request_is_not_tried_again() -> None:
     )
     later = Carried(spoiled([2], **none)).ended()
     assert later.state == "done", "an arm that has answered before is"
+
+
+def test_an_arm_whose_text_is_no_answer_ends_the_experiment_at_once() -> None:
+    garbage = TextFinding("error", "text.degenerate", "degenerate output: all", '"!!!!"')
+    figures = {"text": TextReport(SetFeatures(), None, (garbage,)), "refused": (garbage.text,)}
+    one = Carried(spoiled([3], **figures)).ended()
+    assert (one.state, len(one.runs), one.pairs_done) == ("failed", 4, 1)
+    assert one.error is not None
+    assert one.error.startswith('A: its text is not an answer: "!!!!" (degenerate output: all); ')
+    assert "tok/s of it say nothing" in one.error
+    assert one.runs[3].result_id is not None, "the result is kept"
 
 
 class Failing(SimulatedRuns):

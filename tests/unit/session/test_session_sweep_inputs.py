@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from support.made_results import result
 
+from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, resumed
-from workbench.session.sweep_progress import point_values, stored_shape
+from workbench.session.sweep_progress import broken, point_values, stored_shape
 from workbench.store.sweeps import SweepStore
 
 SPEC = SweepSpec(
@@ -100,3 +101,14 @@ def test_a_point_of_several_runs_shows_their_mean() -> None:
     )
     useless = point_values([of(100.0), of(200.0, refused=("the client was late",))])
     assert useless["state"] == "failed" and "the client was late" in useless["error"]
+
+
+def test_a_point_whose_text_is_no_answer_is_no_point_of_the_curve() -> None:
+    garbage = TextFinding("error", "text.degenerate", "degenerate output: all", '"!!!!"')
+    plain = result(1)
+    text = TextReport(SetFeatures(), None, (garbage,))
+    clean = replace(plain.summary, refused=(), requests_failed=0, errors={}, text=text)
+    point = point_values([replace(plain, summary=clean)])
+    assert point["state"] == "failed"
+    assert point["error"].startswith('its text is not an answer: "!!!!"')
+    assert broken(replace(plain, summary=clean)), "it is not measured again"

@@ -53,6 +53,10 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
         rows.append((("like for like", "good"), (runs, "dim")))
     else:
         rows.append((("! not like for like", "warnb"),))
+    for side, answered in comparison.texts:
+        if answered is not None and answered.excerpt:
+            role = "warn" if answered.problem else "dim"
+            rows.append(((f"{side} answered ", "dim"), (cut(answered.excerpt, width - 11), role)))
     for warning in comparison.warnings:
         rows += paragraph(f"! {warning}", width, "warn", "  ")
     for note in comparison.notes:

@@ -1,0 +1,90 @@
+"""The text of the two sides of a comparison: an excerpt of each, whether it is an answer, and whether
+their token counts can both be true. A side whose text is no answer is not faster, whatever it
+counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
+from workbench.model.counts import four_digits
+
+USAGE_FACTOR = 1.5  # between the characters per token of two sides with one tokenizer
+# Flags and variables whose effect depends on what the text says: a pattern of their names, and what
+# a list of words is for them.
+_DEPENDS_ON_TEXT = (
+    (
+        re.compile(r"speculat|draft|ngram|eagle|(^|-)mtp(-|$)|^spec-", re.IGNORECASE),
+        "speculation guesses a list of words better than other text",
+    ),
+    (
+        re.compile(r"prefix-cach|radix-cache|cache-prompt|cache-reuse|lmcache", re.IGNORECASE),
+        "such prompts share no prefix, so the prefix cache has nothing to supply",
+    ),
+    (
+        re.compile(r"moe|expert|(^|-)ep(-|$)|eplb|deepep", re.IGNORECASE),
+        "a list of words uses other experts, and fewer of them, than other text",
+    ),
+)
+
+
+def no_answer(summary: BenchSummary) -> str | None:
+    """Return a sentence if the text of a result is no answer, with an excerpt and the speed that
+    says nothing. None if it is one."""
+    broken = summary.broken_text
+    if broken is None:
+        return None
+    said = f": {broken.excerpt}" if broken.excerpt else ""
+    speed = summary.output_tok_s
+    counted = f"; {four_digits(speed)} tok/s of it say nothing" if speed is not None else ""
+    return f"its text is not an answer{said} ({broken.text}){counted}"
+
+
+def arm_text(runs: Sequence[BenchResult]) -> ArmText | None:
+    """Return the text of one side of a comparison: that of its first run with a problem, otherwise
+    that of its first run. None if nobody looked at the text of any run."""
+    looked_at = [run for run in runs if run.summary.text is not None]
+    doubted = next((r.conditions.server_text for r in runs if r.conditions.server_text), "")
+    broken = next(filter(None, (run.summary.broken_text for run in looked_at)), None)
+    if broken is None and not looked_at:
+        return ArmText("", doubted) if doubted else None
+    loads = [run.summary.text.load for run in looked_at if run.summary.text is not None]
+    excerpt = next((excerpt for load in loads for excerpt in load.excerpts[:1]), "")
+    counted = [load.characters_per_token for load in loads if load.characters_per_token]
+    per_token = round(sum(counted) / len(counted), 2) if counted else None
+    if broken is not None:
+        return ArmText(broken.excerpt or excerpt, broken.text, per_token)
+    return ArmText(excerpt, doubted, per_token)
+
+
+def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) -> Iterator[str]:
+    """Yield one sentence for each reason why two sides cannot be compared by their text.
+    `own_tokenizers` says whether the sides have different models or engines, whose tokens may
+    differ in length."""
+    for side, text in (("A", a), ("B", b)):
+        if text is not None and text.problem:
+            said = f" {text.excerpt}" if text.excerpt else ""
+            yield f"the text of {side} is not an answer:{said} ({text.problem})"
+    if own_tokenizers or a is None or b is None:
+        return
+    x, y = a.characters_per_token, b.characters_per_token
+    if x and y and max(x, y) >= USAGE_FACTOR * min(x, y):
+        side = "A" if x < y else "B"
+        yield (
+            f"the usage of {side} is suspect: {four_digits(x)} characters per token in A and "
+            f"{four_digits(y)} in B, so {side} may count tokens that it does not send"
+        )
+
+
+def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the content of the load means for this comparison. "" if the differences do not
+    depend on what the prompts say, or if the prompts are text of the user."""
+    if spec.prompts_name or spec.prompts or spec.command or spec.endpoint == "embeddings":
+        return ""
+    names = [str(d["name"]).replace("_", "-") for d in differences if d["kind"] in ("flag", "env")]
+    why = [text for pattern, text in _DEPENDS_ON_TEXT if any(map(pattern.search, names))]
+    if not why:
+        return ""
+    return f"the load was a list of words at temperature {spec.temperature:g}: {'; '.join(why)}"

@@ -80,6 +80,8 @@ IMPORT_FORMATS = (  # in the order in which they are tried
     ImportFormat("llama-benchy", "llama_benchy"),
     ImportFormat("AIPerf or GenAI-Perf", "aiperf"),
     ImportFormat("vllm bench serve", "vllm_bench"),
+    ImportFormat("sglang.bench_serving", "sglang_bench"),
+    ImportFormat("GuideLLM", "guidellm"),
 )
 
 

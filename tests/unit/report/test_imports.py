@@ -540,3 +540,166 @@ def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> No
         4,
     )
     assert one.spec.endpoint == "chat" and one.spec.stream and one.summary.tpot_ms is not None
+
+
+def read_document(tmp_path: Path, document: Any) -> tuple[Imported, ...]:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(document))
+    return read(path)
+
+
+def usage_of(tokens: float) -> dict[str, Any]:
+    return {"unit": "tokens", "avg": tokens}
+
+
+def test_aiperf_counts_of_its_own_tokenizer_are_not_the_servers(tmp_path: Path) -> None:
+    """Its tokenizer counted 72 tokens where the server's usage has 64 for each request: the rate was
+    12 % too high, and TPOT too low."""
+    data = fixture("aiperf-0.13.json")
+    del data["input_config"]["endpoint"]["use_server_token_count"]
+    data |= {
+        "total_output_tokens": usage_of(216),
+        "total_osl": usage_of(216),
+        "usage_discrepancy_count": {"unit": "requests", "avg": 12.0},
+    }
+    (one,) = read_document(tmp_path, data)
+    s = one.summary
+    rate = data["output_token_throughput"]["avg"] * 192 / 216
+    assert s.output_tok_s == pytest.approx(rate) and s.output_tokens == 192
+    assert one.spec.max_tokens == 16 and s.tpot_ms is None and s.per_stream_tok_s is None
+    assert (
+        "divided by 216 tokens of its own tokenizer; the server's usage has 192"
+        in (s.absent["tpot_ms"])
+    )
+    assert any("differ by over 10 % in 12 requests" in note for note in s.notes)
+
+
+def test_aiperf_summary_of_several_runs_is_refused(tmp_path: Path) -> None:
+    data = {
+        "schema_version": "1.0",
+        "aiperf_version": "0.13.0",
+        "metadata": {"aggregation_type": "confidence", "num_profile_runs": 3},
+        "metrics": {"request_throughput_avg": {"mean": 9.5, "ci_low": 9.1, "ci_high": 9.9}},
+    }
+    with pytest.raises(InputError, match="summary of several runs") as caught:
+        read_document(tmp_path, data)
+    assert "import the profile_export_aiperf.json of each run" in (caught.value.next_step or "")
+
+
+def test_a_file_without_a_measured_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no measured value"):
+        read_document(
+            tmp_path,
+            {"aiperf_version": "0.13.0", "input_config": {"models": {"items": [{"name": "m"}]}}},
+        )
+
+
+def test_a_run_whose_requests_all_failed_is_invalid(tmp_path: Path) -> None:
+    data = fixture("vllm-0.32.json")
+    zeros = {name: 0.0 for name, value in data.items() if name.endswith("_ms") and value}
+    (one,) = read_document(
+        tmp_path,
+        {**data, **zeros, "completed": 0, "failed": 8, "output_throughput": 0.0}
+        | {"request_throughput": 0.0, "total_output_tokens": 0, "total_input_tokens": 0},
+    )
+    assert one.summary.refused == ("none of its 8 requests succeeded",)
+
+
+def test_a_list_of_vllm_results_has_them_all(tmp_path: Path) -> None:
+    data = fixture("vllm-0.32.json")
+    assert len(read_document(tmp_path, [data, {**data, "run_number": 1}])) == 2
+
+
+# -- SGLang ----------------------------------------------------------------------------------------
+
+SGLANG = {
+    "backend": "sglang-oai-chat",
+    "dataset_name": "random",
+    "request_rate": float("inf"),
+    "max_concurrency": 4,
+    "server_info": {"model_path": "Qwen/Qwen3-0.6B"},
+    "duration": 8.0,
+    "completed": 40,
+    "total_input_tokens": 4000,
+    "total_output_tokens": 2560,
+    "total_output_tokens_retokenized": 2400,
+    "request_throughput": 5.0,
+    "input_throughput": 500.0,
+    "output_throughput": 320.0,
+    **{
+        f"{part}_{name}_ms": value
+        for name, value in (("e2e_latency", 800.0), ("ttft", 50.0), ("tpot", 11.0), ("itl", 11.5))
+        for part in ("mean", "median", "p90", "p99")
+    },
+    "accept_length": None,
+}
+
+
+def test_sglang_results_are_lines_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "sglang.jsonl"
+    open_loop = {**SGLANG, "request_rate": 2.5, "max_concurrency": None}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (SGLANG, open_loop)))
+    one, other = read(path)
+    s = one.summary
+    assert (s.output_tok_s, s.request_s, s.requests_ok, s.duration_s) == (320.0, 5.0, 40, 8.0)
+    assert (s.prompt_tokens, s.output_tokens) == (4000, 2560)
+    assert s.latency("e2e_ms", "p50") == 800.0 and s.latency("tpot_ms", "mean") == 11.0
+    assert s.latency("ttft_ms", "p99") is None, "40 requests"
+    assert (one.spec.model, one.spec.endpoint, one.spec.concurrency) == (
+        "Qwen/Qwen3-0.6B",
+        "chat",
+        4,
+    )
+    assert one.conditions.imported == "sglang.bench_serving"
+    assert any(
+        "counts 2,400 output tokens in the texts, the rates count 2,560" in n for n in s.notes
+    )
+    assert other.spec.rate == 2.5 and "concurrency" not in other.conditions.known_workload
+
+
+# -- GuideLLM --------------------------------------------------------------------------------------
+
+
+def guidellm_values(mean: float, count: int, **more: float) -> dict[str, Any]:
+    parts = dict.fromkeys(("mean", "median", "min", "max"), mean)
+    percentiles = dict.fromkeys(("p50", "p90", "p95", "p99"), mean)
+    nothing = {**dict.fromkeys(parts, 0.0), "count": 0, "total_sum": 0.0, "percentiles": {}}
+    found = {**parts, "count": count, "total_sum": mean * count, "percentiles": percentiles, **more}
+    return {"successful": found, "errored": nothing}
+
+
+def guidellm(strategy: dict[str, Any], ok: int = 20) -> dict[str, Any]:
+    metrics = {
+        "request_totals": {"successful": ok, "errored": 1, "incomplete": 2, "total": ok + 3},
+        "requests_per_second": guidellm_values(2.0, ok),
+        "request_latency": guidellm_values(1.5, ok),
+        "prompt_token_count": guidellm_values(100.0, ok),
+        "output_token_count": guidellm_values(64.0, ok),
+        "time_to_first_token_ms": guidellm_values(80.0, ok),
+        "time_per_output_token_ms": guidellm_values(23.4, 64 * ok),
+        "inter_token_latency_ms": guidellm_values(22.5, 63 * ok),
+        "output_tokens_per_second": guidellm_values(128.0, 64 * ok),
+    }
+    config = {"strategy": strategy, "backend": {"model": "org/model"}}
+    return {"config": config, "metrics": metrics, "duration": 10.0, "start_time": 1.7e9}
+
+
+def test_guidellm_has_a_result_for_each_load(tmp_path: Path) -> None:
+    streams = {"type_": "concurrent", "streams": 4, "max_concurrency": 4}
+    constant = {"type_": "constant", "rate": 3.0, "max_concurrency": None}
+    document = {
+        "metadata": {"version": 1, "guidellm_version": "0.8.1"},
+        "benchmarks": [guidellm(streams), guidellm(constant)],
+    }
+    one, other = read_document(tmp_path, document)
+    s = one.summary
+    assert (s.output_tok_s, s.request_s, s.requests_ok, s.requests_failed) == (128.0, 2.0, 20, 1)
+    assert (s.prompt_tokens, s.output_tokens, s.duration_s) == (2000, 1280, 10.0)
+    assert s.ttft_ms is not None and s.ttft_ms.p95 == 80.0 and s.ttft_ms.p99 is None
+    assert s.e2e_ms is not None and s.e2e_ms.mean == 1500.0
+    assert s.tpot_ms is not None and s.tpot_ms.mean == 22.5, "not time_per_output_token_ms"
+    assert s.itl_ms is None and "no gaps between chunks" in s.absent["itl_ms"]
+    assert (one.spec.concurrency, one.spec.max_tokens, one.spec.model) == (4, 64, "org/model")
+    assert one.conditions.imported == "GuideLLM 0.8.1" and one.unix_s == 1.7e9
+    assert (other.spec.rate, other.spec.arrival) == (3.0, "constant")
+    assert any("2 requests were incomplete" in note for note in s.notes)

@@ -47,12 +47,29 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
         results = tool.read(
             Fields(path, clean_data(document, _MOST_BYTES), at), options or ImportOptions()
         )
+        results = [_checked(one, path) for one in results]
         # The id comes from the content, so that a file that is imported twice is stored once.
         digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
         found += [
             replace(one, uid=one.uid or f"{digest}-{place}") for place, one in enumerate(results)
         ]
     return tuple(found)
+
+
+def _checked(one: Imported, path: Path) -> Imported:
+    """Return an imported result, marked as invalid if none of its requests succeeded. Raises
+    InputError for a result without any measured value."""
+    made = one.summary
+    measured = made.output_tok_s or made.request_s or made.prompt_tok_s or made.per_stream_tok_s
+    if made.requests_ok and (measured or made.ttft_ms or made.e2e_ms or made.partial):
+        return one
+    if not made.requests_failed:
+        raise InputError(
+            f"{path}: a result in the file has no measured value",
+            next_step="check that the run of the other tool was complete",
+        )
+    why = f"none of its {made.requests_failed:,} requests succeeded"
+    return replace(one, summary=replace(made, refused=(*made.refused, why)))
 
 
 def _documents(path: Path) -> Iterator[Any]:
@@ -76,7 +93,8 @@ def _documents(path: Path) -> Iterator[Any]:
             raise InputError(
                 f"{path}: the JSON document is nested too deeply", next_step=_NEXT_STEP
             ) from None
-        yield document
+        # `vllm bench sweep` writes the results of one setting as a list.
+        yield from document if isinstance(document, list) else (document,)
 
 
 def _text(path: Path) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
+from workbench.model.errors import InputError
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
@@ -51,6 +52,8 @@ _ITL = (
     "AIPerf's inter-token latency (one value per request) is listed as TPOT, its inter-chunk "
     "latency as ITL"
 )
+_OF_TOKENS = ("tpot_ms", "per_stream_tok_s")
+_APART = 0.01  # share by which counts of the client's tokenizer may differ from the server's usage
 _COUNTED_HERE = (
     "the client's tokenizer counted the tokens: such counts, and the rates based on them, were 9 "
     "to 12 % above the"
@@ -64,6 +67,13 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
+    metadata = fields.object("metadata")
+    if metadata is not None and "aggregation_type" in metadata.data:
+        raise InputError(
+            f"{fields.file} is AIPerf's summary of several runs, without the values of each run",
+            next_step="import the profile_export_aiperf.json of each run, and compare the groups: "
+            "Workbench computes the interval from the single runs",
+        )
     version = fields.text("aiperf_version")
     unix_s, zone_note = fields.unix_time("start_time")
     whole, partial = _distributions(fields)
@@ -80,9 +90,22 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     }
     ok = _total(fields, "request_count") or 0
     rate = _scalar(fields, "output_token_throughput", "tokens/sec")
+    usage = _total(fields, "total_usage_completion_tokens")
+    by_tokenizer = _by_tokenizer(fields, usage)
+    own = _own_tokens(fields)
+    if usage and own and rate:
+        rate *= usage / own
+    if by_tokenizer:
+        whole.pop("tpot_ms", None)
+        partial.pop("tpot_ms", None)
+    counts = _counts_note(fields, usage, by_server)
     reasons = dict.fromkeys(partial, "the file has only some of its percentiles")
     metrics = summary(
-        {**reasons, **dict.fromkeys(tokens, "the file has no token counts of the server")},
+        {
+            **reasons,
+            **(dict.fromkeys(_OF_TOKENS, by_tokenizer) if by_tokenizer else {}),
+            **dict.fromkeys(tokens, "the file has no token counts of the server"),
+        },
         requests_ok=ok,
         requests_failed=_total(fields, "error_request_count") or 0,
         errors=_errors(fields),
@@ -95,17 +118,15 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         tok_per_joule=_scalar(fields, "nvidia_output_tokens_per_joule", "tokens/J"),
         energy_per_request_j=_scalar(fields, "nvidia_energy_per_request", "joules/request"),
         partial=partial,
-        notes=tuple(
-            filter(
-                None, (_ITL, "" if by_server else _COUNTED_HERE, zone_note, _client_command(fields))
-            )
-        ),
+        notes=tuple(filter(None, (_ITL, counts, zone_note, _client_command(fields)))),
         refused=_refused(fields),
         **tokens,
         **whole,
     )
     model = model_of(fields, options, _model_name(config))
     workload = {**_lengths(fields), **_load(config), "requests": ok}
+    if usage and ok:
+        workload["max_tokens"] = round(usage / ok)
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
     name = "GenAI-Perf" if config is not None and _is_genai_perf(config) else TOOL
     tool = f"{name} {version}" if version else name
@@ -117,6 +138,37 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
             unix_s,
         )
     ]
+
+
+def _by_tokenizer(fields: Fields, usage: int | None) -> str:
+    """Return why the time per token is absent, if AIPerf divided by token counts of its own
+    tokenizer that differ from the server's usage. Otherwise return ""."""
+    own = _own_tokens(fields)
+    if not usage or not own or abs(own / usage - 1) <= _APART:
+        return ""
+    return (
+        f"AIPerf divided by {own:,} tokens of its own tokenizer; the server's usage has {usage:,}"
+    )
+
+
+def _own_tokens(fields: Fields) -> int | None:
+    """Return how many output tokens AIPerf's own tokenizer counted. AIPerf divides by them in all
+    its rates and times per token."""
+    return _total(fields, "total_output_tokens") or _total(fields, "total_osl")
+
+
+def _counts_note(fields: Fields, usage: int | None, by_server: bool) -> str:
+    if by_server:
+        return ""
+    if not usage:
+        return _COUNTED_HERE
+    odd = _total(fields, "usage_discrepancy_count")
+    said = "tokens and the output rate are the server's usage, not the counts of AIPerf's tokenizer"
+    return (
+        f"{said}; AIPerf reports that the two differ by over 10 % in {odd} requests"
+        if odd
+        else said
+    )
 
 
 def _distributions(

@@ -1,0 +1,102 @@
+"""The result file of `python -m sglang.bench_serving --output-file`, one JSON object per line.
+
+sglang/benchmark/serving.py of 0.5.23 computes throughput over the whole run, TPOT as (E2E - TTFT) /
+(tokens - 1), and ITL as the gap between chunks of all requests. Output tokens are the counts that
+the server reports, or else the requested lengths; `total_output_tokens_retokenized` are counts of
+the client's own tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.model.bench import BenchSpec
+from workbench.report.imports.checked_fields import (
+    Fields,
+    Imported,
+    ImportOptions,
+    conditions,
+    model_of,
+    summary,
+)
+
+TOOL = "sglang.bench_serving"
+_PARTS = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+_LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2e_latency": "e2e_ms"}
+_SOME = "the file has only some of its percentiles"
+_TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first chunk has one token"
+_APART = 0.01  # share by which the two counts of output tokens may differ
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
+    return {"completed", "duration", "output_throughput", "total_output_tokens_retokenized"} <= (
+        document.keys()
+    )
+
+
+def read(fields: Fields, options: ImportOptions) -> list[Imported]:
+    completed = fields.required_count("completed")
+    output = fields.count("total_output_tokens")
+    partial = {name: parts for tag, name in _LATENCIES.items() if (parts := _parts(fields, tag))}
+    known = partial if completed else {}
+    made = summary(
+        dict.fromkeys(known, _SOME),
+        requests_ok=completed,
+        duration_s=fields.number("duration") or 0.0,
+        prompt_tokens=fields.count("total_input_tokens"),
+        output_tokens=output,
+        output_tok_s=fields.number("output_throughput") or None,
+        whole_run_tok_s=fields.number("output_throughput") or None,
+        request_s=fields.number("request_throughput") or None,
+        partial=known,
+        notes=tuple(filter(None, (_TPOT, _retokenized(fields, output)))),
+    )
+    workload = _workload(fields, completed, output)
+    server = fields.object("server_info")
+    model = model_of(fields, options, server.text("model_path") if server else None)
+    spec = BenchSpec(url="", model=model, profile="imported", **workload)
+    note = fields.text("tag") or ""
+    unix_s = fields.file.stat().st_mtime
+    return [
+        Imported(spec, conditions(TOOL, options, model, list(workload)), made, unix_s, note=note)
+    ]
+
+
+def _parts(fields: Fields, tag: str) -> dict[str, float]:
+    """Return the statistics of a latency that the file states. Without streaming they are zeros,
+    which are left out."""
+    stated = ((part, fields.number(f"{name}_{tag}_ms")) for name, part in _PARTS.items())
+    found = {part: value for part, value in stated if value is not None}
+    return found if any(found.values()) else {}
+
+
+def _retokenized(fields: Fields, output: int | None) -> str:
+    again = fields.count("total_output_tokens_retokenized")
+    if not output or again is None or abs(again / output - 1) <= _APART:
+        return ""
+    return (
+        f"the client's tokenizer counts {again:,} output tokens in the texts, the rates count"
+        f" {output:,}"
+    )
+
+
+def _workload(fields: Fields, completed: int, output: int | None) -> dict[str, Any]:
+    backend = fields.text("backend") or ""
+    found: dict[str, Any] = {
+        "requests": completed,
+        "endpoint": "chat" if "chat" in backend else "completions",
+    }
+    streams = fields.count("max_concurrency")
+    if streams:
+        found["concurrency"] = streams
+    rate = fields.data.get("request_rate")
+    if isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < float("inf"):
+        found |= {"rate": float(rate), "arrival": "poisson"}
+    for name, tokens in (
+        ("input_tokens", fields.count("total_input_tokens")),
+        ("max_tokens", output),
+    ):
+        if tokens and completed:
+            found[name] = round(tokens / completed)
+    return found

@@ -33,7 +33,7 @@ CLIENT = PythonProgram(
     "load client",
     (
         "bench.older_python",
-        *(f"model.{name}" for name in ("flags", "model_shape", "plan")),
+        *(f"model.{name}" for name in ("flags", "model_shape", "open_files", "plan")),
         *(f"model.{name}" for name in ("untrusted_text", "answer_text", "bench")),
         *(f"bench.{name}" for name in ("records", "client_cpu", "time_limits", "schedule")),
         *(f"bench.{name}" for name in ("steady_window", "steadiness", "result_validity")),

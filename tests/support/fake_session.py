@@ -276,7 +276,7 @@ PARTS = {
     "advisor": "of_result=advice_on",
     "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep "
     "resume=resume_sweep"
-    " cancel=cancel_sweep",
+    " cancel=cancel_sweep check_flags=check_swept_flags",
     "memory": "read_activity last_form keep_form",
     "hosts": "known=known_hosts add=add_host",
 }
@@ -316,7 +316,7 @@ class FakeSession(FakeMeasuring):
             link="connected",
             simulated="four-pcie" if simulated else None,
         )
-        self.state = SessionState(host=host, presets=PRESETS)
+        self.state = SessionState(host=host, presets=PRESETS, servers_read=True)
         self.state = replace(
             self.state, telemetry=self.telemetry(), telemetry_monotonic_s=fresh(), **fields
         )
@@ -630,6 +630,9 @@ class FakeSession(FakeMeasuring):
 
     def trust(self) -> None:
         self._called("trust")
+
+    def check_swept_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
+        pass
 
     async def start_problem(self) -> Finding | None:
         return None

@@ -66,6 +66,8 @@ def test_this_plan_only(clean_environment: None) -> None:
         await screen.until("$ /opt/other/vllm serve", "(not found)")
         await screen.press("u")
         await screen.until("$ vllm serve")
+        # the engine is looked up again, or its error would stay
+        await screen.until("vLLM 0.", lambda: "(not found)" not in screen.text)
 
     async def go() -> None:
         async with real_screen() as screen:

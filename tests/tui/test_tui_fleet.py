@@ -19,6 +19,7 @@ from workbench.session.fleet_state import FleetHost, FleetServer, FleetState, to
 from workbench.tui.fleet.app import FleetApp
 from workbench.tui.fleet.columns import ORDERS, in_order, matches, number_runs, server_runs
 from workbench.tui.fleet.screen import FleetScreen, FleetView
+from workbench.tui.fleet.table import FleetTable
 from workbench.tui.formats import NA
 
 GIB = 2**30
@@ -252,3 +253,11 @@ def test_names_from_outside_cannot_move_the_table() -> None:
 
     for size in ((80, 24), (79, 23), (200, 60)):
         shown(scenario, size, hosts)
+
+
+def test_every_width_has_a_table() -> None:
+    """At 48 columns a graph without a cell was an IndexError."""
+    table = FleetTable()
+    table.show([box("one", gpus(8)), box("two")], 0)
+    for width in range(1, 130):
+        assert len(table.rows(width, 20)) > 2

@@ -77,6 +77,31 @@ def test_an_error_of_the_driver_is_shown_at_its_field() -> None:
 
 
 @pytest.mark.slow
+def test_a_sweep_with_a_value_out_of_range_keeps_its_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        await s.press("S")
+        await s.until("< power limit >")
+        await s.press(*"1,2,4", "enter")  # in the first field: the digits are values
+        await s.until("1 is outside of 150..250 W of GPU0")
+        form = s.app.screen
+        assert form.values["values"] == "1,2,4"  # type: ignore[attr-defined]
+        await s.press("shift+tab", "c")
+        await s.until("< concurrency >")
+        await s.press("tab", *"1,2")  # typed in place of the suggestion
+        assert form.values["values"] == "1,2"  # type: ignore[attr-defined]
+        await s.press("shift+tab", "f", "tab", *"enforce-eager=7,8", "enter")
+        await s.until("x flags:")
+        assert s.app.screen is form
+        await s.press("escape")
+
+    shown(scenario)
+
+
+@pytest.mark.slow
 def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,6 +141,9 @@ def test_an_invalid_id_keeps_the_typed_values() -> None:
         s.app.screen.put("id", "mine")  # type: ignore[attr-defined]
         await s.press("enter")
         await s.until("saved:", lambda: any(p.id == "mine" for p in s.state.presets))
+        # the plan is that preset now, and has no change to it
+        assert (s.state.plan.plan.preset_id, s.state.plan.edited) == ("mine", 0)
+        assert "my title" in s.state.plan.title
 
     shown(scenario)
 

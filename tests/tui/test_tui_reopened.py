@@ -66,6 +66,50 @@ def test_the_last_benchmark_marks_experiment_and_sweep_are_there() -> None:
     screens(first, second)
 
 
+def test_a_screen_shows_the_series_and_the_comparison_of_its_own_host() -> None:
+    """The newest experiment of any host was shown, without its name, in place of the comparison."""
+    made = experiment()
+    ExperimentsDb(paths.results_db()).add(replace(made, host="elsewhere", runs=()))
+    ids = stored_results((), ())
+
+    async def first(s: RealScreen) -> None:
+        await s.until(lambda: len(s.state.results) == 2)
+        assert s.state.experiment is None
+        await s.press("5", "o")
+        await s.until("no experiment has been run on this host")
+        await s.press("c")
+        await s.until(lambda: s.state.comparison)
+
+    async def second(s: RealScreen) -> None:
+        await s.until(lambda: s.state.comparison)
+        assert {s.state.comparison.a, s.state.comparison.b} == set(ids)
+
+    screens(first, second)
+    own = replace(made, host=HOST, runs=(), unix_s=made.unix_s + 10**9)
+    ExperimentsDb(paths.results_db()).add(own)
+
+    async def third(s: RealScreen) -> None:
+        await s.until(lambda: s.state.experiment and s.session.memory.resumed)
+        assert s.state.comparison is None  # the experiment is newer than these results
+        await s.press("5", "enter")
+        await s.until("A/B experiment 2", f"on {HOST}", "preset")
+
+    screens(third)
+
+
+def test_a_host_whose_servers_have_ended_is_not_called_new() -> None:
+    async def first(s: RealScreen) -> None:
+        on_free_port()
+        await s.serve()
+        await s.session.servers.stop()
+
+    async def second(s: RealScreen) -> None:
+        assert not s.state.servers_read
+        await s.until("No server runs", "ended here", "no server")
+
+    screens(first, second)
+
+
 def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
     async def first(s: RealScreen) -> None:
         s.session.core.record("vllm serve m --api-key sesame123", "run 1")

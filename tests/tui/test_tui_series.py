@@ -442,7 +442,7 @@ def test_results_have_no_line_between_them_and_labels_have_no_exponent() -> None
 
 
 @given(
-    st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=9), st.integers(24, 120), st.integers(6, 40)
+    st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=9), st.integers(24, 120), st.integers(8, 40)
 )
 def test_a_curve_keeps_its_box(values: list[float], width: int, height: int) -> None:
     points = [Point(float(n), v, str(n)) for n, v in enumerate(values)]

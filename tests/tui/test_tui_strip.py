@@ -8,10 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fake_canned import NOW
 from support.fake_session import FakeSession
 from support.real_screen import PROFILE, RealScreen, shown
@@ -21,6 +24,7 @@ from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
 from workbench.tui.glyphs import G
+from workbench.tui.widgets.gpu_metrics import stepped
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 AGO_S = (12, 2)  # begin and end of the benchmark
@@ -256,3 +260,13 @@ def test_a_server_on_another_node_is_not_shown_with_the_gpus_of_its_login_host(
         await d.until(lambda: said not in d.text, "the sentence goes with the server")
 
     drive(scenario, stage="ready", size=size)
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 15), st.sampled_from((170.0, 300.0)))
+def test_a_limit_that_is_drawn_was_in_force(before: int, after: int, size: int, now: float) -> None:
+    """The mean of 250 and 170 W was drawn, and told, as a limit of 190 W."""
+    seconds = [250.0] * (before + size) + [now] * after
+    cells = [mean(seconds[at : at + size]) for at in range(0, len(seconds), size)]
+    shown = stepped(cells, now)
+    assert len(shown) == len(cells) and set(shown) <= {250.0, now}
+    assert shown == sorted(shown, reverse=now < 250.0)

@@ -202,6 +202,10 @@ class Experiment:
     measured: str = ""
     advice: AdvisedChange | None = None  # what the experiment tests, if the advisor proposed it
 
+    def of_host(self, host: str) -> bool:
+        """Return whether the experiment was started on the host, or has it as a twin."""
+        return host == self.host or host in self.spec.twins
+
     @property
     def order(self) -> str:
         """The order in which an experiment runs its sides A and B, as text: "the order A B B A" or

@@ -20,6 +20,7 @@ from workbench.store import activity_log, paths, screen_state
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.session.experiments import Experiments
+    from workbench.session.results import Results
     from workbench.session.state_holder import StateHolder
 
 _MARKS = ("mark_a", "mark_b")
@@ -27,11 +28,16 @@ _MARKS = ("mark_a", "mark_b")
 
 class ScreenMemory:
     """Stores the marks and the values of forms of a screen, and restores them for the next screen
-    of the host, from the call of `resume` on. `experiments` returns the session's part for
-    experiments; it is called only if there is an experiment to show."""
+    of the host, from the call of `resume` on. `experiments` and `results` return parts of the
+    session; they are called only if there is an experiment or a comparison to show."""
 
-    def __init__(self, core: StateHolder, experiments: Callable[[], Experiments]) -> None:
-        self._core, self._experiments = core, experiments
+    def __init__(
+        self,
+        core: StateHolder,
+        experiments: Callable[[], Experiments],
+        results: Callable[[], Results],
+    ) -> None:
+        self._core, self._experiments, self._results = core, experiments, results
         self._forms: dict[str, dict[str, str]] = {}
         self.resumed: Host | None = None  # the host whose marks are kept from now on
 
@@ -55,25 +61,39 @@ class ScreenMemory:
         self._core.update(**{name: left[name] for name in _MARKS if left.get(name) in shown})
         with suppress(WorkbenchError):
             await self._resume_series()
+            await self._resume_comparison(left.get("compared"))
         if self.resumed is None:
             self._core.subscribe(self._keep_marks)
         self.resumed = host
 
     async def _resume_series(self) -> None:
-        """Show the newest experiment, and the newest sweep of this host, that no other Workbench is
-        running."""
+        """Show the comparison of results, the experiment and the sweep that this host's screen
+        showed last. What another Workbench is running is left out."""
         from workbench.store.experiments import ExperimentsDb
         from workbench.store.sweeps import SweepStore
 
         host = self._core.host.name
         stored = await asyncio.to_thread(ExperimentsDb(paths.results_db()).list)
-        experiment = next((e for e in stored if e.state != SeriesState.RUNNING), None)
+        experiment = next(
+            (e for e in stored if e.of_host(host) and e.state != SeriesState.RUNNING), None
+        )
         if experiment is not None and self._core.state.experiment is None:
             self._core.update(experiment=await self._experiments().get(experiment.id))
         sweeps = await asyncio.to_thread(SweepStore(paths.sweeps_dir()).list)
         sweep = next((s for s in sweeps if s.host == host and s.state != SeriesState.RUNNING), None)
         if sweep is not None and self._core.state.sweep is None:
             self._core.update(sweep=sweep)
+
+    async def _resume_comparison(self, compared: object) -> None:
+        """Show the comparison of the two results `compared`, as they were stored, unless an
+        experiment is newer than both of them."""
+        rows = {row.id: row for row in self._core.state.results}
+        if not isinstance(compared, list) or len(compared) != 2 or not rows.keys() >= {*compared}:
+            return
+        experiment = self._core.state.experiment
+        newest = max(rows[one].unix_s for one in compared)
+        if experiment is None or experiment.unix_s < newest:
+            await self._results().compare(*compared)
 
     async def read_activity(self) -> None:
         """Read the activity log of this host into the session's state. The log has the actions of
@@ -101,11 +121,14 @@ class ScreenMemory:
             self._keep()
 
     def _keep_marks(self, state: SessionState, changed: frozenset[str]) -> None:
-        if changed.intersection(_MARKS) and self.resumed is self._core.host:
+        if changed.intersection(("comparison", *_MARKS)) and self.resumed is self._core.host:
             self._keep()
 
     def _keep(self) -> None:
-        marks = {name: getattr(self._core.state, name) for name in _MARKS}
+        state = self._core.state
+        marks: dict[str, Any] = {name: getattr(state, name) for name in _MARKS}
+        if state.comparison is not None:
+            marks["compared"] = [state.comparison.a, state.comparison.b]
         screen_state.keep(self._core.host.name, {**marks, "forms": self._forms})
 
 

@@ -3,7 +3,7 @@ it against what the host has installed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -201,7 +201,17 @@ class Plans:
         if not self.editor.untrusted():  # this user wrote the preset
             trust(part.digest for part in foreign_parts(plan, edited=True))
         self._presets.refresh()
+        self._edit_saved(preset_id, title)
         return str(path)
+
+    def _edit_saved(self, preset_id: str, title: str) -> None:
+        """Make the preset that was just saved the one under edit, without any change to it."""
+        before = self.editor
+        with suppress(WorkbenchError):  # it needs a variable: the plan stays as it is
+            saved = self._presets.plan_of(preset_id, before.plan.variables)
+            self.current = PlanEditor(saved, title)
+            self.current.around = before.around
+            self.show()
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
         """Return the parsed file of the preset that the plan came from. Return that of the engine's
@@ -391,12 +401,19 @@ class Plans:
         return " ".join(change.text for change in finding.changes)
 
     def undo(self) -> None:
-        self.editor.undo()
-        self._show_edited()
+        self._step(self.editor.undo)
 
     def redo(self) -> None:
-        self.editor.redo()
+        self._step(self.editor.redo)
+
+    def _step(self, step: Callable[[], None]) -> None:
+        """Undo or redo an edit. If that changes the program that starts the engine, search the host
+        for it again."""
+        before = _program_of(self.editor.plan)
+        step()
         self._show_edited()
+        if _program_of(self.editor.plan) != before and self._core.host.connected:
+            self._core.spawn(self.look_and_ask())
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set)
@@ -470,3 +487,8 @@ class Plans:
         if changed:
             self._core.update(unapplied=now)
         return changed
+
+
+def _program_of(plan: LaunchPlan) -> tuple[object, ...]:
+    """Return what decides which program starts the engine of a plan."""
+    return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir

@@ -3,13 +3,17 @@ result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.session.bench_row import BenchRow, CeilingView
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
+
+
+EXPERIMENT_TAG = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
@@ -28,7 +32,35 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
             (first, *rest), (None, first, *rest), (*rest, None), strict=False
         )
     }
+    labels |= _labels_of_experiments(results)
     return tuple(_row(result, labels[result.id]) for result in results)
+
+
+def experiment_arm(tags: Iterable[str]) -> tuple[int, str] | None:
+    """Return (id of the experiment, arm) of a result with these tags; None if the result belongs to
+    no experiment. The arm is "A", "B" or "discarded"."""
+    found = next(filter(None, map(EXPERIMENT_TAG.fullmatch, tags)), None)
+    return (int(found[1]), found[2]) if found is not None else None
+
+
+def _labels_of_experiments(results: Sequence[BenchResult]) -> dict[int, str]:
+    """Return a label for each result of an experiment, by result id. All results of an arm have the
+    same label: what its first result differs in from the first one of the other arm."""
+    first: dict[tuple[int, str], BenchResult] = {}
+    arms = {result.id: experiment_arm(result.tags) for result in results}
+    for result in reversed(results):
+        arm = arms[result.id]
+        if arm is not None:
+            first.setdefault(arm, result)
+    labels = {}
+    for result_id, arm in arms.items():
+        if arm is None:
+            continue
+        number, name = arm
+        own, other = first[arm], first.get((number, "B" if name == "A" else "A"))
+        differs = label_of(own, other) if other is not None and name in ("A", "B") else ""
+        labels[result_id] = f"A/B {number} {name} {differs}".rstrip()
+    return labels
 
 
 def label_of(

@@ -198,6 +198,7 @@ class Servers:
         """List the host's server runs in the session's state. If no run is selected, select the
         newest live one."""
         statuses = await self.supervisor.runs()
+        self._core.update(servers_read=True)
         self._show()
         alive = next((s for s in statuses if s.state.alive), None)
         if self._core.state.run_id is None and alive is not None:

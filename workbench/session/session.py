@@ -225,7 +225,7 @@ class Session:
     def memory(self) -> ScreenMemory:
         from workbench.session.last_screen import ScreenMemory
 
-        return ScreenMemory(self.core, lambda: self.experiments)
+        return ScreenMemory(self.core, lambda: self.experiments, lambda: self.results)
 
     def _built(self, name: str) -> Any:
         return vars(self).get(name)

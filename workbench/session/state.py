@@ -200,6 +200,7 @@ class SessionState:
     presets_read: bool = False  # whether the library was read
     plan: PlanView | None = None
     servers: tuple[ServerStatus, ...] = ()
+    servers_read: bool = False  # whether the host was asked for its servers
     run_id: str | None = None  # the selected run, whose log is followed
     # the run that ran before the selected one, if that one's start failed
     goes_back_to: str | None = None

@@ -105,6 +105,12 @@ class Sweeps:
             await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench)
         )
 
+    def check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
+        """Raise InputError if the flags of the plan under edit cannot be swept over these values."""
+        from workbench.session.flag_sweep_plan import combinations_of
+
+        combinations_of(self._parts.plans.editor, flags)
+
     async def run_flags(
         self,
         flags: Mapping[str, Sequence[str]],

@@ -37,6 +37,13 @@ def clock(unix_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
+def day_and_time(unix_s: float) -> str:
+    """Return the local date and time, as in "2026-11-21 14:03"."""
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+
+
 def figure(value: float | None, digits: int | None = None) -> str:
     """Return a number with thousands separators and `digits` decimals; "n/a" for None. Without
     `digits`, a number has two decimals below 10, one below 100, and none from 100 on."""
@@ -51,6 +58,14 @@ def figure(value: float | None, digits: int | None = None) -> str:
 def whole(value: float | None, unit: str = "") -> str:
     """Return a number without decimals, followed by `unit`; "n/a" for None."""
     return NA if value is None else f"{value:.0f}{unit}"
+
+
+def left_text(left_s: float | None) -> str:
+    """Return the estimated time left as text; "" for None. An estimate that is used up is no
+    statement about the end."""
+    if left_s is None:
+        return ""
+    return f"about {countdown(left_s)} left" if left_s >= 1.0 else "longer than expected"
 
 
 def gauge(share: float, cells: int) -> str:

@@ -274,7 +274,8 @@ class ExperimentController(SeriesController[Experiment]):
     def pick(self) -> None:
         self.attempt(lambda: self.session.experiments.list(), self._listed)
 
-    def _listed(self, found: Sequence[Experiment]) -> None:
+    def _listed(self, stored: Sequence[Experiment]) -> None:
+        found = [e for e in stored if e.of_host(self.state.host.name)]
         if not found:
             self.say(
                 "no experiment has been run on this host",

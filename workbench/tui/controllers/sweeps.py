@@ -3,6 +3,8 @@ flags."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.model.sweep import Sweep
@@ -59,8 +61,12 @@ class SweepController(SeriesController[Sweep]):
 
         last, spec = self.session.memory.last_form("sweep"), self.session.bench.defaults()
         await self.app.push_screen(
-            sweep_form(state, self.pane(Launch).current, spec, last), decided
+            sweep_form(state, self.pane(Launch).current, spec, last, self._check_flags), decided
         )
+
+    def _check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
+        if flags:
+            self.session.sweeps.check_flags(flags)
 
     async def _run(self, wanted: Wanted) -> Sweep:
         shape = dict(self.session.bench.shape())

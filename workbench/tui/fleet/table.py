@@ -156,6 +156,8 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
             *trail[len(trail) - min(cells, len(trail)) :],
         )
         role = "sm" if label == "tok/s" else label
+        if cells <= 0:  # a narrow terminal
+            continue
         body = draw(
             Graph(label, "", values, max(top, LEAST_TOK_S), role=role if host.live else "dim"), 1
         )[0]

@@ -14,7 +14,7 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, pad, paragraph
 from workbench.tui.formats import alteration_texts
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Choice, Choices, Modal, Text, TextBody
+from workbench.tui.modals.base import Choice, Modal, ReadFirst, Text
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Question(Modal[T]):
+class Question(ReadFirst[T]):
     """A box with a text and a list of choices. `outcome` is a function that gets the name of the
     chosen item and returns the value with which the box closes."""
-
-    AUTO_FOCUS = "Choices"
 
     def __init__(
         self,
@@ -44,21 +42,26 @@ class Question(Modal[T]):
         self.make, self.items, self.outcome, self.chosen = make, items, outcome, chosen
 
     def content(self) -> Sequence[Widget]:
-        body = TextBody(lambda w: [*self.make(w), ()], reserve=len(self.items) + 1)
-        return (body, Choices(self.items, self.action_choose, self.chosen))
+        body = self.reading(lambda w: [*self.make(w), ()], len(self.items) + 1)
+        return (body, self.choosing(self.items, self._close, self.chosen))
 
     def action_choose(self, choice: str) -> None:
+        self._taken(choice)
+
+    def _close(self, choice: str) -> None:
         self.dismiss(self.outcome(choice))
 
 
 class Confirm(Question[bool]):
-    """A question that closes with True for yes and False for no. `default` is the choice on which
+    """A question that closes with True for yes and False for no. Yes is off until the end of the
+    text was visible. `default` is the choice on which
     the cursor begins; callers pass False if yes would lose data."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "choose('yes')", show=False),
         Binding("n", "choose('no')", show=False),
     ]
+    agreeing = "yes"
 
     def __init__(
         self,

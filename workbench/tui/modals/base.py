@@ -106,6 +106,75 @@ class TextBody(Text, can_focus=True):
     """A text that scrolls with the arrow keys."""
 
 
+class Reading(TextBody):
+    """A text above a list of choices, which has the focus. `on_end` is called when the last row is
+    visible for the first time."""
+
+    MORE_KEY = "pgdn"
+
+    def __init__(self, make: Make, *, reserve: int, on_end: Callable[[], None]) -> None:
+        super().__init__(make, reserve=reserve)
+        self.on_end = on_end
+
+    def reached_end(self) -> None:
+        self.on_end()
+
+
+class ReadFirst(Modal[T], Generic[T]):
+    """A box with a text and a list of choices below it. The keys pgup and pgdn scroll the text,
+    wherever the focus is. The choice `agreeing`, if there is one, cannot be taken until the end of
+    the text was visible."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "read(-1)", show=False, priority=True),
+        Binding("pagedown", "read(1)", show=False, priority=True),
+    ]
+    AUTO_FOCUS = "Choices"
+    agreeing = ""
+
+    def reading(self, make: Make, reserve: int) -> Reading:
+        """Return the text of the box."""
+        self.body = Reading(make, reserve=reserve, on_end=self._read)
+        return self.body
+
+    def choosing(
+        self, items: Sequence[Choice], on_take: Callable[[str], object], chosen: str
+    ) -> Choices:
+        """Return the list of choices."""
+        self.wanted = list(items)
+        self.choices = Choices(items, self._taken, chosen)
+        self.take = on_take
+        return self.choices
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._show_unread)
+
+    def _show_unread(self) -> None:
+        if self.agreeing and not self.body.end_seen:
+            self.choices.set_items(
+                [
+                    (name, f"{text}: after the last line (pgdn)", "dim")
+                    if name == self.agreeing
+                    else (name, text, role)
+                    for name, text, role in self.wanted
+                ]
+            )
+
+    def _read(self) -> None:
+        if self.agreeing:
+            self.choices.set_items(self.wanted)
+
+    def action_read(self, by: int) -> None:
+        self.body.page(by)
+
+    def _taken(self, choice: str) -> None:
+        """Take a choice. Before the end of the text was visible, scroll on instead of agreeing."""
+        if choice == self.agreeing and not self.body.end_seen:
+            self.body.page(1)
+        else:
+            self.take(choice)
+
+
 class Label(Text):
     """One line of text, in a column that is `cells` wide."""
 

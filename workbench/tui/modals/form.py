@@ -71,11 +71,13 @@ class Cycle(Painted, can_focus=True):
         value: str,
         on_change: Callable[[str], None],
         on_submit: Callable[[str], None],
+        on_other: Callable[[events.Key], None] = lambda event: None,
     ) -> None:
+        """`on_other` is called with a printable key that begins no option."""
         super().__init__()
         self.options = list(options)
         self.value = value if value in self.options else self.options[0]
-        self.on_change, self.on_submit = on_change, on_submit
+        self.on_change, self.on_submit, self.on_other = on_change, on_submit, on_other
 
     def action_change(self, by: int) -> None:
         self.set_value(self.options[(self.options.index(self.value) + by) % len(self.options)])
@@ -97,6 +99,8 @@ class Cycle(Painted, can_focus=True):
         found = next((o for o in turned if o.lower().startswith(event.character.lower())), None)
         if found is not None:
             self.set_value(found)
+        else:
+            self.on_other(event)
         return True
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -188,7 +192,11 @@ class Form(Modal[Values]):
     def _input(self, field: Field) -> Entry | Cycle:
         if field.options:
             return Cycle(
-                field.options, field.value, lambda _: self.changed(field.name), self._accept
+                field.options,
+                field.value,
+                lambda _: self.changed(field.name),
+                self._accept,
+                self.other_key,
             )
         return Entry(
             field.value,
@@ -245,6 +253,9 @@ class Form(Modal[Values]):
         self.complain("")
         if self.tail is not None:
             self.tail.make_again()
+
+    def other_key(self, event: events.Key) -> None:
+        """Act on a printable key that begins no option of the focused field. This class ignores it."""
 
     def action_unfold(self) -> None:
         """Show the detail fields and focus the first one, or hide them."""

@@ -18,7 +18,7 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, cell, pad, paragraph
 from workbench.tui.formats import NA, setting_name, setting_value, short_gpu_name
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Choices, Label, Modal, Text, TextBody
+from workbench.tui.modals.base import Label, ReadFirst, Text
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.guard_state import guard_rows
 
@@ -194,7 +194,7 @@ def command_rows(
     return rows
 
 
-class ConfirmSettings(Modal[dict[str, str]]):
+class ConfirmSettings(ReadFirst[dict[str, str]]):
     """The question before commands change GPU settings. It closes with {"password": the typed sudo
     password}, with {} if it asked for no password, or with None if the user cancels.
 
@@ -206,6 +206,7 @@ class ConfirmSettings(Modal[dict[str, str]]):
         Binding("up", "app.focus_previous", show=False),
     ]
     AUTO_FOCUS = "Entry, Choices"
+    agreeing = "yes"
 
     def __init__(
         self, title: str, make: Make, *, yes: str, default_no: bool = False, password: bool = False
@@ -213,17 +214,18 @@ class ConfirmSettings(Modal[dict[str, str]]):
         super().__init__(title, "enter choose   esc cancel", wide=True)
         self.make, self.yes, self.default_no = make, yes, default_no and not password
         self.field = (
-            Entry(on_submit=lambda _: self._decide("yes"), secret=True) if password else None
+            Entry(on_submit=lambda _: self._taken("yes"), secret=True) if password else None
         )
 
     def content(self) -> Sequence[Widget]:
         items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
-        parts: list[Widget] = [TextBody(lambda w: [*self.make(w), ()], reserve=4)]
+        parts: list[Widget] = [self.reading(lambda w: [*self.make(w), ()], 4)]
         if self.field is not None:
             self.field.styles.width = 30
             hint = Text(lambda _: [(("  for sudo only, never kept", "dim"),)])
             parts.append(Horizontal(Label("sudo password", 18), self.field, hint, classes="field"))
-        return (*parts, Choices(items, self._decide, "no" if self.default_no else "yes"))
+        chosen = "no" if self.default_no else "yes"
+        return (*parts, self.choosing(items, self._decide, chosen))
 
     def _decide(self, choice: str) -> None:
         if choice != "yes":

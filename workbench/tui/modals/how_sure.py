@@ -12,6 +12,7 @@ from workbench.tui.formats import elapsed
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Question
 from workbench.tui.modals.base import Choice
+from workbench.tui.widgets.experiment import arm_words
 
 UNTIL_PCT = 2.0
 # answer -> its words, options, what it can show
@@ -37,7 +38,7 @@ def how_sure(
 
     def text(width: int) -> list[Row]:
         rows: list[Row] = []
-        for arm, words, role in (("A", a.words, "a"), ("B", b.words, "b")):
+        for arm, words, role in (("A", arm_words(a), "a"), ("B", arm_words(b), "b")):
             rows += beside(
                 f"{arm} ", role, paragraph("  ".join(words) or "as it is now", width - 2)
             )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from textual import events
 
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
@@ -16,6 +18,7 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.modals.form import Field, Form, Values, filled, gpu_index
+from workbench.tui.widgets.entry import Entry
 
 STREAMS, FLAG = "concurrency", "flag"
 SETTING = {s.label: s for s in SWEPT}
@@ -98,6 +101,23 @@ def parse(values: Values, count: int) -> Wanted:
     return Wanted(KINDS[what], listed, gpu, {})
 
 
+def check_limits(wanted: Wanted, state: SessionState) -> None:
+    """Raise InputError if a GPU does not allow a value of the setting that is to be swept."""
+    setting = next((s for s in SWEPT if s.key == wanted.kind), None)
+    if not isinstance(setting, NumberSetting):
+        return
+    for info in state.telemetry.infos if state.telemetry else ():
+        limits = setting.limits(info)
+        if limits is None or (wanted.gpu is not None and info.index != wanted.gpu):
+            continue
+        low, high = limits
+        bad = next((v for v in wanted.values if not low <= setting.parse_value(v) <= high), None)
+        if bad is not None:
+            raise InputError(
+                f"values: {bad} is outside of {low:g}..{high:g} {setting.unit} of GPU{info.index}"
+            )
+
+
 def _flags(text: str) -> dict[str, list[str]]:
     flags = {}
     for word in text.split():
@@ -125,10 +145,12 @@ def sweep_form(
     flag: FlagRow | None,
     load: BenchSpec,
     last: Mapping[str, str] | None = None,
+    check_flags: Callable[[Mapping[str, Sequence[str]]], None] = lambda flags: None,
 ) -> Form:
     """Return the form of a new sweep. `flag` is the flag whose values are suggested, and `load` is
     the benchmark to run at each value. `last` has the texts of the fields when the user last
-    accepted the form."""
+    accepted the form. `check_flags` raises InputError for flags and values that cannot be swept.
+    """
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]
@@ -140,6 +162,14 @@ def sweep_form(
         *([Field("gpu", "GPU", "all", f"all or 0..{count - 1}")] if count > 1 else []),
     )
 
+    def check(values: Values) -> None:
+        wanted = parse(values, count)
+        check_limits(wanted, state)
+        try:
+            check_flags(wanted.flags)
+        except InputError as error:
+            raise InputError(f"flags: {error.message}", next_step=error.next_step) from None
+
     given = {**(last or {}), **({"flags": flag_text} if flag_text else {})}
     fields = filled(fields, given)
 
@@ -149,7 +179,7 @@ def sweep_form(
     return _SweepForm(
         "Sweep",
         fields,
-        check=lambda values: parse(values, count),
+        check=check,
         tail=tail,
         accept="start",
         label_cells=10,
@@ -193,6 +223,14 @@ class _SweepForm(Form):
     def on_mount(self) -> None:
         self._show_fields()
 
+    def other_key(self, event: events.Key) -> None:
+        """Type a key that chooses no quantity into the values."""
+        name = "flags" if self.values["what"] == FLAG else "values"
+        entry = self.inputs[name]
+        if isinstance(entry, Entry):
+            self.set_focus(entry)
+            entry.take_key(event)
+
     def _show_fields(self) -> None:
         what = self.values["what"]
         hidden: Mapping[str, bool] = {
@@ -208,4 +246,7 @@ class _SweepForm(Form):
         if name == "what" and self.lines:
             self._show_fields()
             self.put("values", self.suggest(self.values["what"]))
+            for entry in (self.inputs["values"], self.inputs["flags"]):
+                if isinstance(entry, Entry):
+                    entry.action_select_all()  # what is typed next replaces the suggestion
         super().changed(name)

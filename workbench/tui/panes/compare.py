@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Compare(Pane, Scrolled):
     NAME, TITLE, AREA = "compare", "Compare", "bottom"
-    FIELDS = frozenset({"comparison", "experiment", "results", "mark_a", "mark_b"})
+    FIELDS = frozenset({"comparison", "experiment", "results", "mark_a", "mark_b", "bench"})
     KEYS = keys_of(
         "compare",
         Key(
@@ -63,7 +63,8 @@ class Compare(Pane, Scrolled):
             self.of_experiment = True
         if state.experiment is None:
             self.of_experiment = False
-        self.repaint()
+        if before is None or _drawn_from(before) != _drawn_from(state):
+            self.repaint()
 
     @property
     def hint(self) -> str:
@@ -105,11 +106,9 @@ class Compare(Pane, Scrolled):
         state = self.state
         if state is None or len(state.results) < 2:
             have = len(state.results) if state else 0
-            return paragraph(
-                f"Nothing to compare: {have} of 2 results. Press b to run a benchmark.",
-                width,
-                "dim",
-            )
+            running = state is not None and (state.bench.running or state.bench.queued)
+            then = "A benchmark is under way." if running else "Press b to run a benchmark."
+            return paragraph(f"Nothing to compare: {have} of 2 results. {then}", width, "dim")
         marks = [m for m, v in (("A", state.mark_a), ("B", state.mark_b)) if v is not None]
         if len(marks) == 1:
             other = "B" if marks == ["A"] else "a"
@@ -124,3 +123,10 @@ class Compare(Pane, Scrolled):
             width,
             "dim",
         )
+
+
+def _drawn_from(state: SessionState) -> tuple[object, ...]:
+    """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
+    under_way = state.bench.running or state.bench.queued
+    parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
+    return *map(id, parts), under_way

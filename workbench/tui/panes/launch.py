@@ -7,16 +7,19 @@ from collections.abc import Hashable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.counts import count_of
 from workbench.model.flags import FlagRow, Origin
+from workbench.model.server_run import ServerState
 from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
-from workbench.tui.cells import Row, beside, cut_middle, pad, paragraph
+from workbench.tui.cells import Row, beside, cut, cut_middle, pad, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
+    from workbench.model.plan import PlanDifference
     from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
@@ -25,7 +28,7 @@ NOT_FLAGS = ("executable", "run-as")  # rows about the start that are no flags o
 
 class Launch(Pane, PickList):
     NAME, TITLE = "launch", "Launch"
-    FIELDS = frozenset({"plan", "host"})
+    FIELDS = frozenset({"plan", "host", "servers", "run_id"})
     KEYS = keys_of(
         "launch",
         Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit()),
@@ -71,10 +74,20 @@ class Launch(Pane, PickList):
         super().__init__(session)
         self.query_text = ""
         self.all = False
+        # the changes of the plan that the running server does not have
+        self._changes: tuple[PlanDifference, ...] = ()
 
     def show(self, state: SessionState) -> None:
-        self.state = state
-        self._fill(keep=True)
+        before, self.state = self.state, state
+        changes = self._changes
+        if state.server is not None and state.server.state is not ServerState.STOPPING:
+            self._changes = tuple(self.session.servers.changes_against_running())
+        else:
+            self._changes = ()
+        if before is None or before.plan is not state.plan or before.host is not state.host:
+            self._fill(keep=True)
+        elif changes != self._changes:
+            self.repaint()
 
     @property
     def detail(self) -> str:
@@ -201,9 +214,7 @@ class Launch(Pane, PickList):
             return ((f" {item}", "title"),)
         name_w, value_w, default_w = self._columns(width)
         edited = item.origin is Origin.EDITED
-        mark, mark_role = ("+", "warn") if edited else (" ", "text")
-        if item.level:
-            mark, mark_role = LEVELS.get(item.level, (" ", "text"))
+        mark, mark_role = LEVELS.get(item.level or "", (" ", "text"))
         unset = item.origin is Origin.DEFAULT and item.value is None
         value = value_text(item.value)
         name = f"${item.name}" if item.is_env else item.name
@@ -214,7 +225,7 @@ class Launch(Pane, PickList):
             value_w, default_w, default = value_w + default_w, 0, ""
         role = "dim" if unset else "warn" if edited else "text"
         return (
-            (" ", "text"),
+            ("+" if edited else " ", "warn"),
             (mark, mark_role),
             (" ", "text"),
             (pad(name, name_w - 1), "dim" if unset else "text"),
@@ -228,7 +239,7 @@ class Launch(Pane, PickList):
         plan = self.state.plan if self.state else None
         if plan is None:
             return []
-        rows: list[Row] = []
+        rows: list[Row] = self._not_running(width)
         if not self.all and not self.query_text:
             flags = sum(
                 not r.is_env and r.name.partition(".")[0] not in NOT_FLAGS for r in plan.rows
@@ -242,6 +253,19 @@ class Launch(Pane, PickList):
         room = 3 if height < 22 else 8
         about = self._about(item, width)[:room]
         return [*rows, (), *about, *self._finding(item, width)]
+
+    def _not_running(self, width: int) -> list[Row]:
+        """Return a row with the changes of the plan that the running server does not have yet; []
+        if there are none."""
+        if not self._changes:
+            return []
+        count = count_of(len(self._changes), "change is", "changes are")
+        named = ", ".join(
+            f"{'$' if c.kind == 'env' else ''}{c.name} {value_text(c.a)} > {value_text(c.b)}"
+            for c in self._changes
+        )
+        text = f"   {count} not running yet: {named}"
+        return [((cut(text, width), "warn"),)]
 
     def _about(self, item: FlagRow, width: int) -> list[Row]:
         lines = paragraph(f"{item.name} {about_text(item)}", width, "dim")

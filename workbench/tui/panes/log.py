@@ -33,7 +33,7 @@ ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
 class LogPane(Pane):
     NAME, TITLE = "log", "Log"
-    FIELDS = frozenset({"log_revision", "servers", "run_id", "plan"})
+    FIELDS = frozenset({"log_revision", "servers", "servers_read", "run_id", "plan"})
     KEYS = keys_of(
         "log",
         Key(
@@ -283,11 +283,7 @@ class LogPane(Pane):
     def _empty(self, width: int, height: int) -> list[Row]:
         server = self.state.server if self.state else None
         if server is None:
-            if self.state and self.state.plan:
-                return paragraph("No server has run yet. Press s to start the plan.", width, "dim")
-            return paragraph(
-                "No server has run yet. Press p to load a preset, then s to start it.", width, "dim"
-            )
+            return paragraph(_no_run_text(self.state), width, "dim")
         rows = self._failure(width, height)
         runs_as = launcher_text(server, time.time())
         waits = paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
@@ -368,6 +364,18 @@ class LogPane(Pane):
         self.repaint()
         self.post_message(self.TitleChanged())
         return line is not None
+
+
+def _no_run_text(state: SessionState | None) -> str:
+    """Return what the pane says while no run is selected."""
+    if state is None or not state.servers_read:
+        return "Looking for servers on this host."
+    start = "s starts the plan" if state.plan else "p loads a preset, s starts it"
+    if state.servers:
+        ended = count_of(len(state.servers), "run has", "runs have")
+        return f"No server runs. {ended} ended here: o lists them, {start}."
+    start = "Press s to start the plan" if state.plan else "Press p to load a preset, then s"
+    return f"No server has run yet. {start}{'' if state.plan else ' to start it'}."
 
 
 def explanation(finding: Finding, width: int, most: int) -> list[Row]:

@@ -240,8 +240,10 @@ class Results(Pane, PickList):
         )
         if item.simulated and not (state and state.simulated):
             label = f"SIM {label}"
-        if item.tags:
-            label += " " + " ".join(f"#{tag}" for tag in item.tags)
+        # the label names the experiment
+        tags = [tag for tag in item.tags if not tag.startswith("experiment ")]
+        if tags:
+            label += " " + " ".join(f"#{tag}" for tag in tags)
         if item.refused:
             label = f"x rejected {label}"
             role = "bad" if not mark else role

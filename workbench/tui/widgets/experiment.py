@@ -14,7 +14,7 @@ from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.metrics import short_title
 from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
-from workbench.tui.formats import countdown, elapsed, figure, whole
+from workbench.tui.formats import day_and_time, elapsed, figure, left_text, whole
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
 from workbench.tui.widgets.comparison import FIRST, VERDICTS
@@ -93,7 +93,7 @@ def experiment_rows(
     """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and
     `now` is the progress of the running benchmark as text. `trail` has the confidence interval
     after each completed pair."""
-    rows = [_state_row(e, width, left_s, now)]
+    rows = [_state_row(e, width, left_s, now), *paragraph(about_text(e), width, "dim", "  ")]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
         rows += beside(f"{arm} ", role, paragraph(text, width - 2))
@@ -103,6 +103,14 @@ def experiment_rows(
     for text in e.note.splitlines():
         rows += paragraph(text, width, "dim", "  ")
     return rows
+
+
+def about_text(e: Experiment) -> str:
+    """Return on which host, with which model and preset, and when the experiment began."""
+    plans = [e.spec.plan, *(t.plan for arm in (e.spec.a, e.spec.b) if (t := arm.target))]
+    models = dict.fromkeys(str(plan["model"]) for plan in plans if plan and plan.get("model"))
+    preset = f"preset {e.spec.preset_id}" if e.spec.preset_id else ""
+    return ", ".join(filter(None, (f"on {e.host}", *models, preset, day_and_time(e.unix_s))))
 
 
 def design_text(e: Experiment) -> str:
@@ -162,7 +170,7 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
     if e.state == "running" and left_s is not None:
-        right.insert(0, (f"about {countdown(left_s)} left ", "strong"))
+        right.insert(0, (f"{left_text(left_s)} ", "strong"))
     return spread(tuple(left), tuple(right), width)
 
 

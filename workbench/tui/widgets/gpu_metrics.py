@@ -190,9 +190,25 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
     return f"{name}{size}{' unified' if info.unified_memory else ''}"
 
 
+def stepped(values: Sequence[float | None], after: float | None) -> list[float | None]:
+    """Return the values of a limit in successive cells. A limit changes in steps, so the mean of a
+    cell in which it changed is a value that it never had: the value after the change replaces it.
+    `after` is the value that follows the last cell, None if it is not known."""
+    found = list(values)
+    following = (*values[1:], after)
+    for index, (last, value, later) in enumerate(
+        zip((None, *values), values, following, strict=False)
+    ):
+        if last is None or value is None or later is None:
+            continue
+        if min(last, later) < value < max(last, later):
+            found[index] = later
+    return found
+
+
 def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSample:
     """Return a GpuSample for the GPU of `sample` with values of the past. They are the means over
-    the seconds of the graph's cell at the time cursor."""
+    the seconds of the graph's cell at the time cursor, but the limit is one that was in force."""
     from workbench.model.gpu import GpuSample
 
     at_s = ((window.cursor or 0) + 0.5) * window.cell_s
@@ -204,7 +220,11 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
         m.field: v if (v := mean(m.field)) is None or m in (POWER, PCIE) else round(v)
         for m in (*FIRST, *SECOND)
     }
-    return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=mean("limit_w"), **whole)  # type: ignore[arg-type]
+    key, end_s = (sample.index, "limit_w"), at_s + 0.5 * window.cell_s - 1.0
+    around = history.cells(key, at_s + window.cell_s, window.cell_s, 3)
+    following = around[2] if around[2] is not None else history.at(key, end_s)
+    limit_w = stepped(around[:2], following)[1]
+    return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=limit_w, **whole)  # type: ignore[arg-type]
 
 
 def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tuple[str, str, str]:

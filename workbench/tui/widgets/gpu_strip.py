@@ -32,6 +32,7 @@ from workbench.tui.widgets.gpu_metrics import (
     limit_w,
     node_name,
     past_sample,
+    stepped,
 )
 from workbench.tui.widgets.graph import Columns, Graph
 from workbench.tui.widgets.guard_state import reverted_by_now
@@ -420,7 +421,10 @@ class GpuStrip(Painted):
     ) -> Graph:
         cells = self._cells(sample.index, metric.field, window)
         top = metric.top(info)
-        limits = (self._cells(sample.index, line, window) for line in metric.lines)
+        limits = (
+            stepped(self._cells(sample.index, line, window), getattr(sample, line, None))
+            for line in metric.lines
+        )
         return Graph(
             metric.label,
             metric.text(sample, info),

@@ -4,12 +4,13 @@ takes long, so a new GPU reading does not draw them again."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workbench.tui.cells import Row, cut, merged
+from workbench.tui.cells import Row, cut, merged, pad
 from workbench.tui.formats import figure as number
+from workbench.tui.formats import gauge
 from workbench.tui.glyphs import ASCII, G
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ POINT, KNEE = G.on, "◆" if G is not ASCII else "#"
 PLAIN = str.maketrans(
     {**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|", **dict.fromkeys(CURVE, ".")}
 )
-LEAST = (24, 6)  # least columns and rows of a plot
+LEAST = (24, 8)  # least columns and rows of a plot: fewer rows round away differences
+BARS_UP_TO = 8  # results that are bars with numbers; more of them are points
+TITLE_CELLS, NUMBER_CELLS = 6, 8
 LEAST_SPAN = 0.1  # least height of the y axis, as a share of the largest value
 LOG_FROM = 8.0  # from this ratio of the largest x to the smallest, points are at equal distances
 
@@ -43,9 +46,10 @@ def plot_rows(
     mark_a: int | None = None,
     mark_b: int | None = None,
 ) -> list[Row]:
-    """Return two plots, one above the other: output tok/s and TTFT p50 of each result, in the order
-    of the result numbers. `mark_a` and `mark_b` are the numbers of the results marked A and B. No
-    line joins the points."""
+    """Return output tok/s and TTFT p50 of each result, in the order of the result numbers. `mark_a`
+    and `mark_b` are the numbers of the results marked A and B. Up to BARS_UP_TO results are bars
+    with their numbers, and so are the newest ones if there is little room. More results are points
+    of two plots, one above the other, which no line joins."""
     measured = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
     done = [r for r in measured if not r.refused]
     if not done:
@@ -63,6 +67,8 @@ def plot_rows(
         ]
 
     upper = height * 3 // 5
+    if len(done) <= BARS_UP_TO or height - upper < LEAST[1]:
+        return _bars(done, width, height, signs, rejected)
     rows = curve(
         points(done, "output_tok_s"),
         width,
@@ -76,6 +82,48 @@ def plot_rows(
         if timed
         else []
     )
+
+
+def _bars(
+    results: Sequence[BenchRow],
+    width: int,
+    height: int,
+    signs: Mapping[int | None, str],
+    rejected: int,
+) -> list[Row]:
+    """Return a row for each result, with tok/s and TTFT p50 as numbers and as bars from 0. If there
+    are more results than rows, only the newest are shown. `signs` marks results by their number,
+    and `rejected` is the number of results that are left out."""
+    shown = results[len(results) - min(len(results), height - 1) :]
+    each = (width - TITLE_CELLS - 2 * (NUMBER_CELLS + 2)) // 2
+    if each < 4 or not shown:
+        return [((cut("no room to plot", width), "dim"),)]
+    columns = (
+        (
+            f"tok/s{f' ({rejected} rejected)' if rejected else ''}",
+            "spark",
+            [r.output_tok_s for r in shown],
+        ),
+        ("TTFT p50 ms", "warn", [r.ttft_p50_ms for r in shown]),
+    )
+    head = pad("", TITLE_CELLS)
+    head += "".join(
+        pad(cut(title, NUMBER_CELLS + 1 + each), NUMBER_CELLS + 2 + each) for title, *_ in columns
+    )
+    rows: list[Row] = [((head, "strong"),)]
+    for at, result in enumerate(shown):
+        sign = signs.get(result.id, "")
+        runs: list[tuple[str, str]] = [
+            (pad(f"{sign:<2}#{result.id}", TITLE_CELLS), sign.lower() or "dim")
+        ]
+        for _, role, values in columns:
+            top = max((value for value in values if value is not None), default=0.0)
+            value = values[at]
+            bar = gauge(value / top, each).replace(G.bar_empty, " ") if value and top else ""
+            runs += [(pad(number(value), NUMBER_CELLS, right=True), "text"), (" ", "text")]
+            runs += [(pad(bar, each + 1), role)]
+        rows.append(tuple(runs))
+    return rows
 
 
 def curve(

@@ -14,11 +14,11 @@ from workbench.tui.cells import Painted, Row, row_width, spread
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     clock,
-    countdown,
     elapsed,
     figure,
     gauge,
     is_checking,
+    left_text,
     progress_text,
 )
 from workbench.tui.glyphs import G
@@ -56,10 +56,6 @@ class Work:
         return spread(left, (*ends, *keys), width)
 
 
-def about(left_s: float | None) -> str:
-    return f"about {countdown(left_s)} left" if left_s is not None else ""
-
-
 def start_work(server: ServerStatus, state: SessionState) -> Work:
     """Return the row about a server that is starting. The time left is estimated from earlier
     starts of the same engine and model."""
@@ -77,7 +73,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
         else ("time left: after a first start")
     )
     if usual_s and took_s < usual_s:
-        left = about(usual_s - took_s)
+        left = left_text(usual_s - took_s)
     share = min(1.0, took_s / usual_s) if usual_s else None
     return Work(
         f"{server.engine} starts",
@@ -101,8 +97,10 @@ def bench_work(state: SessionState) -> Work:
     if p.phase == "measuring" and seconds:
         left_s, share = max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
     elif p.phase == "measuring" and p.done:
-        left_s, share = p.elapsed_s / p.done * max(0, p.total - p.done), p.done / max(1, p.total)
-    return Work("benchmark", how_far, about(left_s), share, "K", "cancels")
+        # The requests in flight are half done on average, which matters for the first ones.
+        worked = p.done + p.in_flight / 2
+        left_s, share = p.elapsed_s / worked * max(0, p.total - worked), p.done / max(1, p.total)
+    return Work("benchmark", how_far, left_text(left_s), share, "K", "cancels")
 
 
 def model_work(work: ModelWorkView) -> Work:
@@ -118,7 +116,7 @@ def model_work(work: ModelWorkView) -> Work:
     )
     speed = f", {size_text(round(work.bytes_s))}/s" if work.bytes_s > 0 else ""
     how_far = f"{size_text(work.done)} of {size_text(work.total)}{speed}"
-    return Work(work.what, how_far, about(left_s), work.done / work.total, "K", "cancels")
+    return Work(work.what, how_far, left_text(left_s), work.done / work.total, "K", "cancels")
 
 
 class ProgressRows(Painted):
@@ -171,7 +169,7 @@ class ProgressRows(Painted):
             from workbench.tui.widgets.experiment import doing_text, runs_counted
 
             done, count = runs_counted(experiment)
-            left = about(self.measured.left(experiment, experiment.left_s))
+            left = left_text(self.measured.left(experiment, experiment.left_s))
             what, how_far = (
                 (f"A/B experiment {experiment.id}"),
                 doing_text(experiment, now) or "starting",
@@ -180,7 +178,7 @@ class ProgressRows(Painted):
             from workbench.tui.widgets.sweep import doing_text as point_text
 
             done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
-            left = about(self.measured.left(sweep, sweep.left_s)) or (
+            left = left_text(self.measured.left(sweep, sweep.left_s)) or (
                 "time left: after the first point"
             )
             what, how_far = (
@@ -202,7 +200,7 @@ class ProgressRows(Painted):
             what, began, seconds = self.counted
             done = min(seconds, time.monotonic() - began)
             return Work(
-                what, f"{done:.0f}/{seconds:.0f} s", about(seconds - done), done / seconds, "K"
+                what, f"{done:.0f}/{seconds:.0f} s", left_text(seconds - done), done / seconds, "K"
             )
         if state.bench.running and is_checking(state):
             return Work("checking GPU settings under load", progress_text(state), key="K")

@@ -23,6 +23,8 @@ class Scrolled(Painted, can_focus=True):
         Binding("end", "move(100000)", show=False),
     ]
     top = 0  # the first visible row
+    MORE_KEY = "down"  # that shows the rows below
+    end_seen = False  # whether the last row was ever visible
 
     def all_rows(self, width: int, height: int) -> list[Row]:
         return []
@@ -33,8 +35,18 @@ class Scrolled(Painted, can_focus=True):
         shown = rows[self.top : self.top + height]
         hidden = len(rows) - self.top - height
         if hidden > 0 and shown:
-            shown[-1] = ((f"  {hidden + 1} more lines (down)", "dim"),)
+            shown[-1] = ((f"  {hidden + 1} more lines ({self.MORE_KEY})", "dim"),)
+        elif shown and not self.end_seen:
+            self.end_seen = True
+            self.reached_end()
         return shown
+
+    def reached_end(self) -> None:
+        """Act on the first time that the last row is visible. This class does nothing."""
+
+    def page(self, by: int) -> None:
+        """Scroll by a page down (`by` 1) or up (`by` -1)."""
+        self.action_move(by * max(1, self.content_size.height - 2))
 
     def action_move(self, by: int) -> None:
         self.top = max(0, self.top + by)

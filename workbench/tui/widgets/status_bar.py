@@ -134,7 +134,9 @@ class StatusBar(Painted):
         parts = [link]
         # the servers of a host out of reach are not known
         if state.server is not None or state.host.link != "failed":
-            parts.append(server_runs(state.server, now_s, least=least))
+            known = state.server is not None or state.servers_read
+            runs = server_runs(state.server, now_s, least=least)
+            parts.append(runs if known else (("~ looking for servers", "dim"),))
         parts += self.guarded(state, brief=brief, least=least)
         if state.plan is not None:
             plan = state.plan

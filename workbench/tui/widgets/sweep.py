@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.settings import SWEPT
 from workbench.tui.cells import Row, fit, pad, paragraph, row_width, spread
-from workbench.tui.formats import countdown, figure, whole
+from workbench.tui.formats import figure, left_text, whole
 from workbench.tui.widgets.experiment import STATES
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     if s.state == "running" and (now is not None or s.left_s):
         unknown = "time left: after the first point "
         if left_s is not None:
-            right.insert(0, (f"about {countdown(left_s)} left ", "strong"))
+            right.insert(0, (f"{left_text(left_s)} ", "strong"))
         elif row_width((*left, *right)) + len(unknown) < width:
             right.insert(0, (unknown, "dim"))
     return spread(tuple(left), tuple(right), width)

@@ -134,6 +134,9 @@ def shared_driver() -> Iterator[Path]:
     """Return a directory that every account may write to."""
     path = Path(tempfile.mkdtemp(prefix="workbench-sim-"))
     path.chmod(0o777)
+    register = path / "register"
+    register.mkdir()
+    register.chmod(0o1777)
     try:
         yield path
     finally:

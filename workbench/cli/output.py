@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
+from workbench.model.untrusted_numbers import finite
 from workbench.model.untrusted_text import clean, escaped
 
 
@@ -89,6 +90,7 @@ def finding_text(finding: Finding) -> str:
 def json_text(document: Any, indent: int | None = None) -> str:
     """Return `document` as JSON. Escape characters that control a terminal or that stdout cannot
     encode as \\u."""
+    document = finite(document)
     text = escaped(json.dumps(document, ensure_ascii=False, indent=indent, default=str))
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")

@@ -68,9 +68,10 @@ MEASUREMENT_LOCK = PythonProgram(
 GUARD = PythonProgram(
     "guard of GPU settings",
     (
-        *("model.core_values", "model.setting_commands", "gpu.process_facts"),
+        *("model.untrusted_numbers", "model.core_values", "model.setting_commands"),
+        "gpu.process_facts",
         *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register")),
-        *("model.untrusted_numbers", "gpu.telemetry.plausible_readings"),
+        "gpu.telemetry.plausible_readings",
         *(
             f"gpu.guard.{name}"
             for name in ("temperatures", "files", "privileges", "due_reverts", "guard", "start")

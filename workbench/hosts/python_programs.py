@@ -59,18 +59,27 @@ def kept():
         if stat.S_ISREG(s.st_mode) and s.st_uid == os.geteuid() and not s.st_mode & 18 and s.st_size < {most}:
             return os.read(fd, {most})
     finally: os.close(fd)
+def mine(s):
+    return s.st_uid == os.geteuid() and not s.st_mode & 18
+def old(s):
+    return stat.S_ISREG(s.st_mode) and mine(s) and s.st_size < {most} and s.st_mtime < time.time() - 30 * 86400
 def keep():
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    new = "%s.%d" % (path, os.getpid())
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    at = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if os.write(fd, packed) == len(packed): os.replace(new, path)
-    finally:
-        os.close(fd)
-        if os.path.exists(new): os.unlink(new)
-    for old in os.scandir(os.path.dirname(path)):
-        ours = len(old.name) >= 64 and not set(old.name[:64]) - set("0123456789abcdef")
-        if ours and old.stat(follow_symlinks=False).st_mtime < time.time() - 30 * 86400: os.unlink(old.path)
+        if not mine(os.fstat(at)): return
+        new = "%s.%d" % (digest, os.getpid())
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=at)
+        try:
+            if os.write(fd, packed) == len(packed): os.replace(new, digest, src_dir_fd=at, dst_dir_fd=at)
+        finally:
+            os.close(fd)
+            try: os.unlink(new, dir_fd=at)
+            except OSError: pass
+        for name in os.listdir(at):
+            ours = len(name) >= 64 and not set(name[:64]) - set("0123456789abcdef")
+            if ours and old(os.stat(name, dir_fd=at, follow_symlinks=False)): os.unlink(name, dir_fd=at)
+    finally: os.close(at)
 if digest:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not state.startswith("/"): state = os.path.expanduser("~/.local/state")

@@ -56,6 +56,7 @@ CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a
 TYPING_S = 300.0  # for a user who is asked; not part of CONNECT_S
 CLOSE_S = 2.5  # the guard ends its command within 2 s
 JUMPS_MAX = 8
+EARLY_MAX_BYTES = 4 << 20  # of a login shell, before a command starts
 # Of the questions of one login: as in ssh, three tries. A try with a password and a code has two
 # rounds.
 TRIES_MAX = 3
@@ -153,14 +154,18 @@ class SshStream:
         """Skip what the login shell prints before the command starts. Raises HostError if the
         command is never started.
         """
-        seen = b""
-        while _MARK + b"\n" not in seen:
+        end = _MARK + b"\n"
+        seen, count = b"", 0  # the newest bytes, which may contain the mark, and all before
+        while end not in seen:
             data = await self._read()
             if not data:
                 await asyncio.wait([self._errors], timeout=CLOSE_S)
                 raise self._host.not_begun(argv, self._tail.text())
-            seen += data
-        self._early = seen.partition(_MARK + b"\n")[2]
+            count += len(data)
+            if count > EARLY_MAX_BYTES:
+                raise self._host.too_noisy()
+            seen = seen[-len(end) :] + data
+        self._early = seen.partition(end)[2]
 
     async def _read(self) -> bytes:
         try:
@@ -473,6 +478,15 @@ class SshHost(BaseHost):
         """Return the error for an operation during which the connection was lost."""
         step = "check the host once the connection is back: the operation may have continued there"
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
+
+    def too_noisy(self) -> HostError:
+        """Return the error for a login shell that prints so much that no command starts."""
+        return HostError(
+            f"the user's login shell printed more than {EARLY_MAX_BYTES >> 20} MiB before any command"
+            " started",
+            host=self.name,
+            next_step=f"see what it prints: ssh {self.address} true | head",
+        )
 
     def not_begun(self, argv: Sequence[str], output: str) -> HostError:
         """Return the error for a command that the host's login shell never started. `output` is

@@ -21,6 +21,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workbench.model import core_values
+from workbench.model.untrusted_numbers import (
+    MOST_GPUS,
+    RANGES,
+    number,
+    of_field,
+    range_of,
+    whole,
+    why_impossible,
+)
 
 # Of the journal's file and of the register's. Raise it if the meaning of a field changes: a program
 # does not read a higher number. A new field that older programs may ignore needs no new number,
@@ -160,9 +169,9 @@ class _PowerLimit(RemoteSetting):
         return ("-pl", f"{value:.2f}".rstrip("0").rstrip("."))
 
     def sudoers_patterns(self) -> Iterator[str]:
-        for whole in (2, 3, 4):
+        for digits in (2, 3, 4):
             for part in ("", f".{DIGIT}", f".{DIGIT * 2}"):
-                yield f"-pl {DIGIT * whole}{part}"
+                yield f"-pl {DIGIT * digits}{part}"
 
     def valid(self, value: Any) -> bool:
         return is_number(value) and 0 < value < MOST_W
@@ -519,14 +528,17 @@ def unfit(entry: Any) -> str | None:
             value for value in entry.get("over") or () if not SETTINGS[setting].valid(value)
         ]:
             return f"over {wrong[0]!r}"
-        if entry.get("set_unix_s") is not None and not is_number(entry["set_unix_s"]):
-            return "set_unix_s"
-        if not isinstance(entry["gpu_index"], int) or not isinstance(entry["boot_id"], str):
-            return "gpu_index or boot_id"
+        for name in ("since_unix_s", "set_unix_s", "energy_j"):
+            if entry.get(name) is not None and of_field(name, entry[name]) is None:
+                return f"{name}: {why_impossible(entry[name], *range_of(name))}"
+        if whole(entry["gpu_index"], -1, MOST_GPUS - 1) is None:
+            return "gpu_index"
+        if not isinstance(entry["boot_id"], str):
+            return "boot_id"
         trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
         seconds += [watch["trial_s"]] if trial else []
         if not isinstance(trial, (str, type(None))) or not all(
-            s is None or (is_number(s) and s > 0) for s in seconds
+            s is None or number(s, 0.0, RANGES["s"][1]) for s in seconds
         ):
             return f"watch {watch!r}"
         back = watch.get("back")

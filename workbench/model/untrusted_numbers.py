@@ -101,6 +101,17 @@ def of_field(field: str, value: Any) -> float | None:
     return number(value, *range_of(field))
 
 
+def finite(data: Any) -> Any:
+    """Return JSON data with None in place of NaN and infinite numbers, which JSON does not have."""
+    if isinstance(data, float):
+        return data if abs(data) < float("inf") else None
+    if isinstance(data, dict):
+        return {name: finite(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [finite(value) for value in data]
+    return data
+
+
 def decimal(text: str | None, lowest: float, highest: float) -> float | None:
     """Return the number that `text` has in decimal digits if it is from `lowest` to `highest`,
     otherwise None."""

@@ -236,10 +236,33 @@ def test_nobody_is_at_work_for_ever_or_with_a_process_of_another(tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize("value", [1e300, -1.0, float("nan"), True, "1", 10**400])
+@pytest.mark.parametrize("name", ["since_unix_s", "set_unix_s", "energy_j", "gpu_index"])
+def test_a_file_with_an_impossible_number_is_not_read(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    register.publish(str(tmp_path), "a", BOOT, [entry(**{name: value})])
+    found = register.read(str(tmp_path), BOOT)
+    assert found == []
+
+
+def test_a_register_in_which_others_can_change_files_is_not_used(tmp_path: Path) -> None:
+    assert register.place(str(tmp_path / "new")) == str(tmp_path / "new")
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError):
+        register.place(str(tmp_path))
+    tmp_path.chmod(0o1777)
+    assert register.place(str(tmp_path)) == str(tmp_path)
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 1234, -1)
+        with pytest.raises(PermissionError):
+            register.place(str(tmp_path))
+
+
 def test_no_claim_is_of_the_future(tmp_path: Path) -> None:
     """Which would make it newer than all others, and no date that can be shown."""
     register.publish(
-        str(tmp_path), "a", BOOT, [entry(since_unix_s=1e300, set_unix_s=time.time() + 1e6)]
+        str(tmp_path), "a", BOOT, [entry(since_unix_s=2e9, set_unix_s=time.time() + 1e6)]
     )
     ((found,),) = [one["entries"] for one in register.read(str(tmp_path), BOOT)]
     assert max(found["since_unix_s"], found["set_unix_s"]) <= time.time()

@@ -19,7 +19,7 @@ from workbench.gpu import remote_programs
 from workbench.gpu.pynvml_part import used_definitions
 from workbench.gpu.remote_programs import REGISTER
 from workbench.hosts.local import LocalHost
-from workbench.hosts.python_programs import ASKED, FRAME, MISSING, TOO_OLD
+from workbench.hosts.python_programs import ASKED, FRAME, KEPT_MAX_BYTES, MISSING, TOO_OLD
 
 
 class FarHost(LocalHost):
@@ -159,6 +159,37 @@ def test_old_versions_go_when_a_new_one_comes(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         (REGISTER.digest, recent, foreign)
     )
+
+
+@pytest.mark.parametrize("how", ["a link", "a directory that others can write"])
+def test_no_file_is_removed_from_a_directory_that_is_not_its_own(
+    folder: Path, tmp_path: Path, how: str
+) -> None:
+    """Files of a model cache have names like those of kept programs."""
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    weights = blobs / ("0" * 64)
+    weights.write_bytes(b"weights")
+    os.utime(weights, (0, 0))
+    folder.parent.mkdir(parents=True)
+    if how == "a link":
+        folder.symlink_to(blobs)
+    else:
+        blobs.rename(folder)
+        folder.chmod(0o777)
+    host = FarHost()
+    read_register(host)
+    kept = folder / ("0" * 64)
+    assert kept.read_bytes() == b"weights" and not (folder / REGISTER.digest).exists()
+
+
+def test_a_large_file_is_no_kept_program(folder: Path) -> None:
+    folder.mkdir(parents=True, mode=0o700)
+    weights = folder / ("0" * 64)
+    weights.write_bytes(bytes(KEPT_MAX_BYTES))
+    os.utime(weights, (0, 0))
+    read_register(FarHost())
+    assert weights.exists() and (folder / REGISTER.digest).exists()
 
 
 def test_it_asks_for_what_it_lacks(folder: Path) -> None:

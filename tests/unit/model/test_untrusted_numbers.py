@@ -13,6 +13,7 @@ from tests.support.hostile import ODD_NUMBERS, hostile_numbers
 from workbench.model.untrusted_numbers import (
     RANGES,
     decimal,
+    finite,
     number,
     of_field,
     range_of,
@@ -95,6 +96,12 @@ def test_whatever_a_text_says_is_a_number_of_the_range_or_none(text: str) -> Non
     assert found is None or 0 <= found <= 100
     count = whole_number(text)
     assert count is None or 0 <= count < 10**18
+
+
+@given(st.recursive(hostile_numbers(), lambda d: st.lists(d) | st.dictionaries(st.text(), d)))
+def test_json_for_scripts_has_no_number_that_json_lacks(data: object) -> None:
+    text = json.dumps(finite(data), allow_nan=False)
+    assert finite(json.loads(text)) == json.loads(text)
 
 
 def test_a_text_that_is_a_number_is_read() -> None:

@@ -11,7 +11,7 @@ one is removed. Of two files of one journal, the newer one counts.
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH108, PTH208
+# ruff: noqa: PTH101, PTH102, PTH108, PTH116, PTH208
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.model import setting_commands
+from workbench.model.untrusted_numbers import MOST_GPUS, of_field, whole
 
 PLACES = ("/run/lock", "/var/tmp")  # the first usable one is the same for every user of a host
 PREFIX = "workbench-gpu."
@@ -37,11 +38,11 @@ MOST_BYTES = 256 * 1024
 MOST_FILES = 32  # of one user
 RECENT_S = 60.0  # an older change by a process of another machine is over
 LEASE_S = 600.0  # an older change by a process of this machine is over: no plan takes that long
-MOST_GPUS = 1024
 MOST_VERSION = 1000
 MOST_CLAIMS = 640  # of one user
 MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
+OVERFLOW_UID = 65_534  # of files whose owner has no id in this container
 # of settings that were set and reverted: longer than any measurement
 CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0
 
@@ -53,6 +54,8 @@ def place(named: str | None = None) -> str:
         with contextlib.suppress(FileExistsError):
             os.mkdir(named)
             os.chmod(named, 0o1777)
+        if not _only_owners_change(os.stat(named)):
+            raise OSError(1, "users other than root can change the files of others there", named)
         return named
     for path in PLACES:
         with contextlib.suppress(OSError):
@@ -66,6 +69,14 @@ def place(named: str | None = None) -> str:
     raise OSError(
         2, f"none of {', '.join(PLACES)} is a sticky directory of root that every user can write to"
     )
+
+
+def _only_owners_change(found: os.stat_result) -> bool:
+    """Return whether only the owner of a file can change or remove it in the directory `found`. The
+    directory belongs to root, to this user, or to the root of a host around this container."""
+    trusted = found.st_uid in (0, os.geteuid(), OVERFLOW_UID)
+    shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+    return stat.S_ISDIR(found.st_mode) and trusted and not shared
 
 
 def name_of(root: str) -> str:
@@ -184,21 +195,13 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 def _fit_change(change: Any) -> bool:
     """Return whether `change`, from another user's file, is a valid record of a changed setting.
     Raises KeyError or TypeError if a field is missing."""
-    known = change["setting"] in setting_commands.SETTINGS and isinstance(change["gpu_index"], int)
-    return (
-        known
-        and -1 <= change["gpu_index"] < MOST_GPUS
-        and bool(setting_commands.is_number(change["unix_s"]))
-    )
+    known = change["setting"] in setting_commands.SETTINGS
+    gpu, at = whole(change["gpu_index"], -1, MOST_GPUS - 1), of_field("unix_s", change["unix_s"])
+    return known and gpu is not None and at is not None
 
 
 def _unfit(entry: Any) -> bool:
-    if setting_commands.unfit(entry) is not None or not -1 <= entry["gpu_index"] < MOST_GPUS:
-        return True
-    dates = [entry.get("since_unix_s"), entry.get("set_unix_s") or 0]
-    if not all(setting_commands.is_number(date) and date >= 0 for date in dates):
-        return True
-    if not setting_commands.is_number(entry.get("energy_j") or 0):
+    if setting_commands.unfit(entry) is not None or entry.get("since_unix_s") is None:
         return True
     texts = [entry.get(name, "") for name in ("state", "who", "gpu_name", "before_known", "origin")]
     texts.append(entry.get("driver_start") or "")

@@ -198,13 +198,19 @@ class TelemetrySource:
         why = (
             NOTHING_TO_READ_WITH
             if self._hopeless
-            else (f"no telemetry within {timeout_s:.0f} s: {self._problem}")
+            else (f"no telemetry within {timeout_s:.0f} s: {self._problem or self._silence}")
         )
         raise HostError(
             why,
             host=self.host.name,
             next_step="workbench doctor shows what is missing on that host",
         )
+
+    @property
+    def _silence(self) -> str:
+        if self._stream is None:
+            return "the host's login shell has not started the telemetry agent"
+        return "the telemetry agent was started and sent no reading"
 
     async def _order(self, order: dict[str, Any]) -> None:
         if self._stream is not None and not self._fallback:

@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.model.bench import BenchResult
 from workbench.model.json_records import to_json
+from workbench.model.untrusted_numbers import finite
 from workbench.model.untrusted_text import escaped
 from workbench.report.content import Layout, Report
 
@@ -41,4 +42,4 @@ def _result(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _text(document: Mapping[str, Any]) -> str:
-    return escaped(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+    return escaped(json.dumps(finite(document), indent=2, ensure_ascii=False)) + "\n"

@@ -554,7 +554,7 @@ def test_a_program_that_hangs_is_one_sentence(
     plan = LaunchPlan("vllm", "org/model")
     with pytest.raises(HostError) as caught:
         asyncio.run(launcher("podman").check(LocalHost(), launch(plan, "podman", ["image=a/b:1"])))
-    assert caught.value.message == "local: podman did not answer within 0.5 s"
+    assert caught.value.message == "podman did not answer within 0.5 s"
     assert caught.value.command == "podman ps" and caught.value.next_step
 
 

@@ -36,6 +36,7 @@ from workbench.model.bench import (
 )
 
 _CLOCK_PCT = 2.0
+_IDLE_SHARE = 0.1  # difference of the idle power from which net tokens per joule mean little
 _TEMPERATURE_C = 5.0
 _CACHED_SHARE = 0.01
 _NOT_WORKLOAD = {
@@ -146,6 +147,7 @@ def compare(
             *([content] if content else []),
             *_notes(left, right, paired),
             *_unmeasured(metrics, (*left, *right)),
+            *_idle_power(left, right),
             *(_circumstances(left, right) if paired else ()),
         ),
         machine=machine,
@@ -361,6 +363,17 @@ def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) ->
     x, y = _gpu_mean(left, "temperature_c"), _gpu_mean(right, "temperature_c")
     if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
+
+
+def _idle_power(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+    """Yield a note if net tokens per joule rest on an idle power that differed between the runs."""
+    known = [r.summary for r in (*left, *right) if r.summary.net_tok_per_joule is not None]
+    idle = [s.idle_power_w for s in known if s.idle_power_w]
+    if len(idle) > 1 and max(idle) > (1 + _IDLE_SHARE) * min(idle):
+        yield (
+            f"net tokens per joule are not comparable: the idle power that is subtracted was read "
+            f"before each run, and was {min(idle):.0f} to {max(idle):.0f} W"
+        )
 
 
 def _per_request(summary: BenchSummary, tokens: int | None) -> float | None:

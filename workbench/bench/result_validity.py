@@ -73,10 +73,13 @@ def refusals(
     return tuple(r for r in reasons if r)
 
 
-def marks(counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
+def marks(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
     """Return the reasons why a valid result is less reliable than it seems, for example because the
     run was short. Empty if there are none."""
-    reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))
+    reasons = (
+        steadiness.too_short(counted, window),
+        steadiness.halves_apart(spec, counted, window),
+    )
     return tuple(r for r in reasons if r)
 
 

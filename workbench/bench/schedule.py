@@ -129,7 +129,8 @@ class WarmupOutcome:
         if self.steady:
             return (
                 f"warmed up by {self.seen} requests, until two windows of {self.window} "
-                "requests agreed within 3 %"
+                "requests agreed within 3 %; if it became faster only after that, the two halves "
+                "of the run differ"
             )
         apart = (
             ""

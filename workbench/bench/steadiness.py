@@ -63,7 +63,7 @@ def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
     )
 
 
-def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None:
+def halves_apart(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
     """Return why the result is less reliable than it seems, if the time per token differs between
     the two halves of the steady window. Otherwise return None. At a fixed number of streams, that
     time is the inverse of the throughput (Little's law)."""
@@ -81,12 +81,13 @@ def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None
     error = sqrt((variance(first) + variance(second)) / half)
     if abs(apart) <= _APART or abs(fmean(second) - fmean(first)) <= _SURE * error:
         return None
+    advice = "use more --warmup" if spec.until_steady else "use --until-steady or more --warmup"
     return (
         f"the two halves of the run differ: {fmean(first):.2f} ms per token of a request in the "
         "first,"
         f" {fmean(second):.2f} in the second ({100 * apart:+.0f} %): the server was not warm yet, "
         "or something changed;"
-        " use --until-steady or more --warmup"
+        f" {advice}"
     )
 
 

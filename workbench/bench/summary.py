@@ -95,7 +95,7 @@ def summarize(
         in_flight_mean=None if in_flight is None else round(in_flight, 4),
         in_flight_nominal=float(spec.concurrency) if spec.rate is None else None,
         refused=refusals(spec, counted, facts, window),
-        marked=marks(counted, window),
+        marked=marks(spec, counted, window),
         text=facts.text,
         **metrics,  # type: ignore[arg-type]
     )

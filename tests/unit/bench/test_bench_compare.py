@@ -473,3 +473,17 @@ def test_the_interval_contains_the_truth_as_often_as_its_level_says(paired: bool
         false_alarms += compare(a, same, paired=paired).metrics[0].verdict != "no difference shown"
     assert 367 <= held <= 393
     assert 7 <= false_alarms <= 33
+
+
+def test_net_efficiency_says_that_the_idle_power_differed() -> None:
+    def made(number: int, idle_w: float) -> BenchResult:
+        one = result(number)
+        energy = {"idle_power_w": idle_w, "net_tok_per_joule": 2.0}
+        return replace(one, summary=replace(one.summary, **energy))
+
+    notes = compare(made(1, 184.0), made(2, 136.0)).notes
+    assert any(
+        note.startswith("net tokens per joule are not comparable") and "136 to 184 W" in note
+        for note in notes
+    )
+    assert not any("net tokens" in n for n in compare(made(1, 184.0), made(2, 180.0)).notes)

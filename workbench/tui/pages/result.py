@@ -97,7 +97,7 @@ def _figures(s: BenchSummary, width: int) -> list[Row]:
     idle = f", idle {figure(s.idle_power_w, 0)} W" if s.idle_power_w is not None else ""
     facts.append(("power", f"{figure(s.power_w, 0)} W{idle}"))
     net = (
-        (f", {figure(s.net_tok_per_joule)} without idle power")
+        (f", {figure(s.net_tok_per_joule)} without {_idle(s)}")
         if s.net_tok_per_joule is not None
         else ""
     )
@@ -107,6 +107,10 @@ def _figures(s: BenchSummary, width: int) -> list[Row]:
             ("energy", f"{figure(s.energy_j, 0)} J, {figure(s.energy_per_request_j)} J a request")
         )
     return rows + _facts(facts, width)
+
+
+def _idle(s: BenchSummary) -> str:
+    return "idle power" if s.idle_power_w is None else f"{figure(s.idle_power_w, 0)} W idle"
 
 
 def _latencies(s: BenchSummary, width: int) -> list[Row]:

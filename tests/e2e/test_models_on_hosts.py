@@ -278,6 +278,31 @@ def test_a_different_file_is_never_overwritten_unasked(pair: Pair) -> None:
     assert content(there) == model_files() and "config.json" in report.present
 
 
+def test_one_changed_byte_in_the_middle_stops_the_copy(pair: Pair) -> None:
+    for name in ("left", "right"):
+        in_directory(pair.models[name] / "tiny")
+    damaged = pair.models["right"] / "tiny" / "model-00001-of-00002.safetensors"
+    there = bytearray(damaged.read_bytes())
+    there[150_000] ^= 1
+    damaged.write_bytes(bytes(there))
+    with pytest.raises(InputError, match=r"right has different files .*model-00001-of-00002"):
+        pair.copy(model="tiny")
+    assert damaged.read_bytes() == bytes(there)
+    pair.copy(model="tiny", replace_different=True)
+    assert content(pair.models["right"] / "tiny") == model_files()
+
+
+@pytest.mark.parametrize("name", ["two\nlines.json", "a\rb.bin", "tab\there.txt"])
+def test_a_name_with_a_control_character_is_refused_before_anything_is_sent(
+    pair: Pair, name: str
+) -> None:
+    in_directory(pair.models["left"] / "tiny")
+    (pair.models["left"] / "tiny" / name).write_text("x")
+    with pytest.raises(InputError, match="control characters, such as a newline"):
+        pair.copy(model="tiny")
+    assert not (pair.models["right"] / "tiny").exists()
+
+
 def test_a_full_disk_is_told_before_the_copy(pair: Pair, tmp_path: Path) -> None:
     df = tmp_path / "programs" / "df"  # left has this directory on its PATH
     df.write_text("#!/bin/sh\necho head\necho /dev/x 9 9 1000000 9% /\n")

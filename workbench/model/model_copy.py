@@ -68,6 +68,8 @@ class ModelCopy:
     listed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()  # looked up for one model only
+    # names with a newline or another control character, each shown as "?"
+    control_characters: tuple[str, ...] = ()
     unfinished_bytes: int = 0  # of a download that has not ended
     expected_bytes: int | None = None  # of all weights, by the index
     problems: tuple[str, ...] = field(init=False)  # why the copy is not complete

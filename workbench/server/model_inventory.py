@@ -43,6 +43,10 @@ for file do
         *) printf "outside=%s\n" "$file" ;;
     esac
 done'
+# Prints the names that are its arguments, with "?" in place of each control character.
+control='for name do
+    printf "control=%s\n" "$(printf %s "$name" | tr "[:cntrl:]" "?")"
+done'
 show() {
     [ -z "$only" ] || [ "$2" = "$only" ] || [ "$4" = "$only" ] || [ "${4##*/}" = "${only##*/}" ] || return 0
     printf 'copy=%s\nmodel=%s\nrevision=%s\npath=%s\n' "$1" "$2" "$3" "$4"
@@ -59,6 +63,7 @@ show() {
         cd -- "$4" || exit
         files -type f -exec stat -L -c 'file=%s %Y %n' {} +
         files -type l -print | sed 's/^/broken=/'
+        files -name '*[[:cntrl:]]*' -exec sh -c "$control" sh {} +
         for index in *.safetensors.index.json; do
             [ -f "$index" ] || continue
             head -c 33554432 -- "$index" | grep -o '"[^"/]*\.safetensors"' | tr -d '"' | sort -u | sed 's/^/listed=/'
@@ -220,6 +225,7 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         listed=tuple(all_of("listed")),
         broken=tuple(map(_bare, all_of("broken"))),
         outside=tuple(map(_bare, all_of("outside"))),
+        control_characters=tuple(map(_bare, all_of("control"))),
         unfinished_bytes=sum(whole_number(value) or 0 for value in all_of("unfinished")),
         expected_bytes=whole_number(total),
     )
@@ -257,32 +263,44 @@ async def with_hashes(
     hash, and reuses it while size and modification time of the file are unchanged. `on_progress`
     receives the number of bytes hashed so far and the total. Raises HostError if a file cannot be
     read."""
-    paths = {path_of(copy, file): file for file in copy.files}
+    sizes = {path_of(copy, file): file.size_bytes for file in copy.files}
+    hashes = await hashes_of(host, sizes, copy.path, on_progress)
+    return _with(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
+
+
+async def hashes_of(
+    host: Host,
+    sizes: Mapping[str, int],
+    root: str,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Mapping[str, str]:
+    """Return {path: SHA-256} of files on the host, computed there like those of `with_hashes`.
+    `sizes` has the size of each file in bytes, and `root` names them in messages."""
     known = f"{await host.state_dir()}/{HASHES}"
     hashes: dict[str, str] = {}
-    done = 0
-    stream = await host.stream(sh(_HASH, known, *paths))
+    done, total = 0, sum(sizes.values())
+    stream = await host.stream(sh(_HASH, known, *sizes))
     try:
         async for line in stream.lines():
             digest, _, path = line.decode("utf-8", "replace").partition(" ")
-            if path not in paths:
+            if path not in sizes:
                 continue
             if not _SHA256.fullmatch(digest):
                 raise HostError(
                     f"{path} has no hash, because the file could not be read", host=host.name
                 )
             hashes[path] = digest
-            done += paths[path].size_bytes
-            on_progress(done, copy.size_bytes)
+            done += sizes[path]
+            on_progress(done, total)
     finally:
         await stream.close()
-    if len(hashes) < len(paths):
+    if len(hashes) < len(sizes):
         raise HostError(
-            f"the hashing of {copy.path} stopped early: {len(paths) - len(hashes)} of {len(paths)} "
+            f"the hashing of {root} stopped early: {len(sizes) - len(hashes)} of {len(sizes)} "
             "files have no hash",
             host=host.name,
         )
-    return _with(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
+    return hashes
 
 
 def _with(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:

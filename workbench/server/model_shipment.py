@@ -8,6 +8,7 @@ be continued.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, InputError
 from workbench.model.model_copy import FILE, HUB, ModelCopy, names_text, size_text
-from workbench.server.model_inventory import Places
+from workbench.server.model_inventory import Places, hashes_of
 
 STAGING = ".workbench-copy"  # in the root of a shipment
 LOOK_S = 60.0
@@ -111,9 +112,9 @@ class Remaining:
 
 def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
     """Return what must be sent to copy a model. `target` is the hub's cache or the directory that
-    receives the model. Raises InputError for a file name that leads out of `target`, and without
-    `follow_links` for a symbolic link to a file outside the copy: a malicious copy could otherwise
-    reach any file of the user."""
+    receives the model. Raises InputError for a file name that leads out of `target` or has a
+    control character, and without `follow_links` for a symbolic link to a file outside the copy: a
+    malicious copy could otherwise reach any file of the user."""
     if copy.outside and not follow_links:
         raise InputError(
             f"{copy.path} has symbolic links that lead out of it: {names_text(copy.outside)}; "
@@ -121,6 +122,13 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
             host=copy.host,
             next_step="check where the links lead; --follow-links copies the files there as files "
             "of the model",
+        )
+    if copy.control_characters:
+        raise InputError(
+            f"{copy.path} has names with control characters, such as a newline: "
+            f"{names_text(copy.control_characters)}; nothing was copied",
+            host=copy.host,
+            next_step=f"rename or remove these files on {copy.host}, then copy again",
         )
     shipment = replace(_shipment_of(copy, target), follow_links=follow_links)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
@@ -235,7 +243,8 @@ def _sized(text: str) -> tuple[str, int]:
 async def _same(
     source: Host, target: Host, shipment: Shipment, names: Sequence[str]
 ) -> Sequence[str]:
-    """Return those of the files `names` whose first and last 64 KiB are equal on both hosts."""
+    """Return those of the files `names` whose content is equal on both hosts. Files whose first or
+    last 64 KiB differ are not read further."""
     if not names:
         return ()
     digests = []
@@ -247,7 +256,20 @@ async def _same(
                 for digest, _, name in (line.partition(" ") for line in done.out.splitlines())
             }
         )
-    return [name for name in names if digests[0].get(name) == digests[1].get(name) is not None]
+    alike = [name for name in names if digests[0].get(name) == digests[1].get(name) is not None]
+    if not alike:
+        return ()
+    hashes = await asyncio.gather(
+        *(
+            hashes_of(host, {f"{root}/{name}": shipment.sizes[name] for name in alike}, root)
+            for host, root in ((source, shipment.source), (target, shipment.target))
+        )
+    )
+    return [
+        name
+        for name in alike
+        if hashes[0][f"{shipment.source}/{name}"] == hashes[1][f"{shipment.target}/{name}"]
+    ]
 
 
 async def put_in_place(

@@ -216,6 +216,53 @@ def test_systemd_restarts_a_server_that_has_crashed(tmp_path: Path) -> None:
     supervised(scenario)
 
 
+def test_a_restarted_unit_is_ready_for_the_next_command(tmp_path: Path) -> None:
+    """No Workbench watches while systemd restarts the server. A command then lists the servers."""
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make(tmp_path, options=(*OPTIONS, "restart=on-failure")))
+        await supervisor.close()
+        os.kill(status.pid or 0, signal.SIGKILL)
+        await answers_again(status)
+        later = Supervisor(LocalHost(), lambda event: None)
+        await later.runs()
+        (seen,) = await later.check_now()
+        assert (seen.state, seen.restarts) == (ServerState.READY, 1), seen.reason
+        await later.close()
+        # killed for good before anybody asked: the run served all the same
+        os.kill(seen.pid or 0, signal.SIGKILL)
+        await answers_again(seen)
+        systemctl("stop", seen.handle or "")
+        last = Supervisor(LocalHost(), lambda event: None)
+        await last.runs()
+        ended = await until(last, status.run_id, ServerState.CRASHED, ServerState.FAILED)
+        assert ended.state is ServerState.CRASHED, ended.reason
+        await last.close()
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+async def answers_again(status: ServerStatus) -> None:
+    """Wait until another process than that of `status` answers at its port."""
+    unit = status.handle or ""
+
+    async def pid_and_health() -> bool:
+        pid = systemctl("show", "--property=MainPID", "--value", unit).strip()
+        if pid in ("0", str(status.pid)):
+            return False
+        try:
+            async with httpx.AsyncClient() as http:
+                reply = await http.get(f"http://127.0.0.1:{status.port}/health")
+        except httpx.HTTPError:
+            return False
+        return reply.status_code == 200
+
+    async with asyncio.timeout(READY_S):
+        while not await pid_and_health():
+            await asyncio.sleep(0.2)
+
+
 def test_a_killed_follower_of_the_journal_has_a_successor(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make(tmp_path))

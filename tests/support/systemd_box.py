@@ -50,6 +50,7 @@ class Box:
     def __call__(self, *argv: str, check: bool = True, **env: str) -> str:
         """Return the output of a command in the box. Raises AssertionError if it fails and `check`
         is set."""
+        env = {"PYTHONPATH": str(REPOSITORY), **env}  # another checkout may be installed
         variables = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         return self._podman("exec", *variables, self.name, *argv, check=check)
 

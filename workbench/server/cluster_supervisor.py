@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,17 @@ from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.errors import HostError, ServerError, WorkbenchError
-from workbench.model.server_run import LogBatch, ServerStatus
+from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import cluster_log, cluster_state, preflight, ray_cluster, watched_rank
 from workbench.server.cluster_state import RankState
 from workbench.server.log_lines import LogMatch, LogRing
-from workbench.server.run_directory import RunRecord, new_run_id
+from workbench.server.run_directory import (
+    RANK_ENDS,
+    RankEnd,
+    RunRecord,
+    encode_rank_ends,
+    new_run_id,
+)
 from workbench.server.supervisor import (
     NEWEST_RUNS,
     READY_TIMEOUT_S,
@@ -74,6 +80,7 @@ class ClusterSupervisor(Supervisor):
         self._last: dict[str, ServerStatus] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._keeping: set[asyncio.Task[None]] = set()  # write how the ranks of a server ended
 
     # ---- the ranks of a server
 
@@ -107,12 +114,20 @@ class ClusterSupervisor(Supervisor):
         return record.cluster if record else None
 
     def _ranks(self, server: ClusterRun) -> tuple[RankState, ...]:
-        return tuple(self._rank(rank) for rank in server.ranks)
+        head = self._run_of(server.ranks[0])
+        ends = head.facts.rank_ends if head is not None else {}
+        return tuple(self._rank(rank, ends.get(rank.run_id)) for rank in server.ranks)
 
-    def _rank(self, rank: ClusterRank) -> RankState:
+    def _rank(self, rank: ClusterRank, end: RankEnd | None) -> RankState:
+        """Return what is known about a rank. `end` is its end in the files of the head, which
+        counts if the rank's own host does not answer."""
         run = self._run_of(rank)
         if run is not None:
             return RankState(rank, run.status, run.ended_ago_s)
+        if end is not None:
+            state = ServerState(end.state)
+            status = ServerStatus(rank.run_id, "", state, rank.host, reason=end.reason)
+            return RankState(rank, status)
         known = rank.host == self._head or rank.host in self._others
         gone = None if known else "the cluster has no such node any more"
         return RankState(rank, None, unreachable=self._unreachable.get(rank.host, gone))
@@ -217,11 +232,37 @@ class ClusterSupervisor(Supervisor):
         ):
             self._ending[server_id] = asyncio.create_task(self._end_others(server))
         ranks = self._ranks(server)
+        self._keep_ends(server, ranks)
         if any(
             r.status is None and (r.unreachable or any(other.occupies for other in ranks))
             for r in ranks
         ):
             self._look_for_ranks()
+
+    def _keep_ends(self, server: ClusterRun, ranks: Sequence[RankState]) -> None:
+        """Write how the ranks of a server ended into the directory of the head's run, once all have
+        ended: a node may be out of reach when the server is listed later."""
+        head = self._run_of(server.ranks[0])
+        over = all(r.status is not None and (r.stopped or r.failed) for r in ranks)
+        if head is None or head.facts.rank_ends or not over:
+            return
+        if any(r.occupies or r.unknown for r in ranks):
+            return
+        if any(r.status is not None and r.status.state is ServerState.STOPPING for r in ranks):
+            return
+        ends = {
+            r.rank.run_id: RankEnd(str(r.status.state), r.status.reason)
+            for r in ranks
+            if r.status is not None
+        }
+        head.facts = replace(head.facts, rank_ends=ends)
+        task = asyncio.create_task(self._write_ends(head, ends))
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    async def _write_ends(self, head: WatchedRun, ends: Mapping[str, RankEnd]) -> None:
+        with contextlib.suppress(HostError):  # the next Workbench writes it
+            await self.host.write_file(f"{head.run_dir}/{RANK_ENDS}", encode_rank_ends(ends))
 
     def _due(self, server: ClusterRun) -> tuple[RankState, ...]:
         return cluster_state.to_stop(self._ranks(server), self._age_s(server.server_id))
@@ -292,10 +333,13 @@ class ClusterSupervisor(Supervisor):
         return self.statuses()
 
     async def settle(self) -> None:
-        """Wait until the ranks of failed or stopped servers are stopped too, but at most _SETTLE_S
-        seconds. Ranks on hosts that cannot be reached stay as they are."""
+        """Wait until the ranks of failed or stopped servers are stopped too and their ends are
+        written, but at most _SETTLE_S seconds each. Ranks on hosts that cannot be reached stay as
+        they are."""
         if waiting := [task for task in self._ending.values() if not task.done()]:
             await asyncio.wait(waiting, timeout=_SETTLE_S)
+        if self._keeping:
+            await asyncio.wait(tuple(self._keeping), timeout=_SETTLE_S)
 
     # ---- start
 
@@ -607,7 +651,11 @@ class ClusterSupervisor(Supervisor):
     async def close(self) -> None:
         await self.settle()
         await end_all(
-            [task for task in (self._looking, *self._ending.values()) if task is not None]
+            [
+                task
+                for task in (self._looking, *self._ending.values(), *self._keeping)
+                if task is not None
+            ]
         )
         await super().close()
         await asyncio.gather(*(supervisor.close() for supervisor in self._others.values()))

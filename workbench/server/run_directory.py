@@ -6,6 +6,7 @@ version of Workbench can read.
     ready.json   written when the server has answered the prompts of the probe, and after each later probe:
                  {unix_s, model, ready_after_s, port, pid, text}
     stop.json    written before the first signal to a living server: {unix_s}
+    ranks.json   of a server's head: how each rank ended, written when all have ended: {run id: {state, reason}}
     shm          shared memory files that the server's processes had open: "inode path" per line
     launched     written by the launcher's keeper, the process that follows the server: job id, state, end
     log, …       written by `hosts.detached_process`: the output, the process id and start time, the exit code
@@ -17,6 +18,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from workbench.model.cluster_run import ClusterRun
@@ -24,11 +26,12 @@ from workbench.model.errors import ServerError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.run_options import PROCESS
-from workbench.model.server_run import ServedText
+from workbench.model.server_run import ServedText, ServerState
 from workbench.model.untrusted_text import clean_data, clean_json
 from workbench.server.launchers.launcher import Launched
 
 FORMAT = 1
+RANK_ENDS = "ranks.json"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
 
 
@@ -80,6 +83,14 @@ class ReadyFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RankEnd:
+    """How a rank of a server on several hosts ended: its last state, and the reason."""
+
+    state: str  # a ServerState
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """The state of a run, as read from its directory and the process table. Times are in Unix
     seconds of the host's clock. None means that an event has not happened or a value is unknown."""
@@ -93,9 +104,13 @@ class RunFacts:
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
     ready: ReadyFacts | None = None
+    # whether the server was ready before its launcher restarted it, even if it is not ready now
+    was_ready: bool = False
     stop_unix_s: float | None = None
     now_unix_s: float = field(default_factory=time.time)
     lost: str | None = None  # why the end is unknown, e.g. the host was restarted
+    # of the head of a server on several hosts whose ranks have all ended, by run id
+    rank_ends: Mapping[str, RankEnd] = field(default_factory=dict)
     launched: Launched | None = None  # what a launcher reported, such as the job id and its node
 
     @property
@@ -160,3 +175,19 @@ def decode_ready(data: bytes) -> ReadyFacts | None:
         return from_json(ReadyFacts, clean_json(data))
     except ValueError:
         return None
+
+
+def encode_rank_ends(ends: Mapping[str, RankEnd]) -> bytes:
+    """Return `ends`, by run id, as the content of ranks.json."""
+    return json.dumps({run_id: to_json(end) for run_id, end in ends.items()}).encode() + b"\n"
+
+
+def decode_rank_ends(data: bytes) -> Mapping[str, RankEnd]:
+    """Return the content of ranks.json by run id; {} if the bytes are empty or damaged."""
+    try:
+        ends = {run_id: from_json(RankEnd, end) for run_id, end in clean_json(data).items()}
+        for end in ends.values():
+            ServerState(end.state)
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return ends

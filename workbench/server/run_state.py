@@ -128,9 +128,9 @@ def _state(
     if facts.alive:
         return _alive(facts, now_unix_s, silent_s)
     ended = facts.launched.ended if facts.launched else None
-    return (
-        ServerState.CRASHED if facts.ready else ServerState.FAILED
-    ), ended or facts.lost or _ending(facts)
+    served = facts.ready is not None or facts.was_ready
+    state = ServerState.CRASHED if served else ServerState.FAILED
+    return state, ended or facts.lost or _ending(facts)
 
 
 def _alive(

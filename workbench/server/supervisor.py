@@ -49,7 +49,7 @@ from workbench.server import (
 )
 from workbench.server.launchers import launcher
 from workbench.server.log_lines import LogMatch, LogRing
-from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, new_run_id
+from workbench.server.run_directory import RANK_ENDS, RUN_ID, RunRecord, decode_record, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (
 _STOP_TRIES = 3  # if the link is lost during a stop
 NEWEST_RUNS = 20  # are read even if they have ended
 EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
-FILES = ("plan.json", "ready.json", "stop.json", launcher.FILE)
+FILES = ("plan.json", "ready.json", "stop.json", RANK_ENDS, launcher.FILE)
 
 # between two log_grew: 0.25 s gives 4 batches a second
 _BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0
@@ -73,7 +73,7 @@ _FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
 _FULL_READ_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
 # limit for /health: while watching (three failures count); for a single check
-_HEALTH_S, _ASK_NOW_S = 5.0, 3.0
+_HEALTH_S, _ASK_NOW_S, _PROVE_NOW_S = 5.0, 3.0, 10.0
 _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 
@@ -643,18 +643,29 @@ class Supervisor:
         )
 
     async def check_now(self) -> tuple[ServerStatus, ...]:
-        """Check the health of every READY server now, read the logs of starting servers, and return
-        the statuses of all runs that this supervisor has read."""
+        """Check the health of every READY server now, ask every starting server whether it is
+        ready, read its log, and return the statuses of all runs that this supervisor has read."""
         every = self._runs.values()
         ready = [run for run in every if run.status.state is ServerState.READY]
         starting = [run for run in every if run.status.state is ServerState.STARTING]
         await asyncio.gather(
             *(self._health(run, timeout_s=_ASK_NOW_S, enough=UNHEALTHY_AFTER) for run in ready),
             *(log_reading.drain(self.host, run, self._emit) for run in starting),
+            *(self._prove_now(run) for run in starting),
         )
         for run in starting:
             self._publish(run)
         return self.statuses()
+
+    async def _prove_now(self, run: WatchedRun) -> None:
+        """Ask a starting server for its first answers, for at most _PROVE_NOW_S seconds. A command
+        that only lists the servers ends before the watch would have asked."""
+        if run.engine is None or run.facts.server_began_unix_s is None or not run.record.answers:
+            return
+        if run.task is None or run.task.done():
+            run.asked_s = time.monotonic()
+            run.task = asyncio.create_task(self._readiness(run))
+        await asyncio.wait([run.task], timeout=_PROVE_NOW_S)
 
     async def has_unknown_runs(self) -> bool:
         """Return whether the host has runs that this supervisor has not listed, because another

@@ -24,7 +24,14 @@ from workbench.server import log_patterns, readiness
 from workbench.server.launchers import launcher
 from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
 from workbench.server.log_lines import LogFollower
-from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
+from workbench.server.run_directory import (
+    RANK_ENDS,
+    ReadyFacts,
+    RunFacts,
+    RunRecord,
+    decode_rank_ends,
+    decode_ready,
+)
 from workbench.server.run_state import ending_of, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
 from workbench.server.start_lines import StartLines
@@ -136,6 +143,7 @@ class WatchedRun:
     def update(self, seen: ProcessStatus) -> None:
         """Update the run from `seen`, a full reading of its directory and its processes."""
         ready = decode_ready(seen.files.get("ready.json", b"")) or self.facts.ready
+        was_ready = ready is not None
         launched = parse_launched(seen.files.get(launcher.FILE)) or self.facts.launched
         if ready and launched and _restarted_since(ready, launched):
             ready = None
@@ -157,9 +165,11 @@ class WatchedRun:
             started_unix_s=seen.started_unix_s,
             ended_unix_s=seen.ended_unix_s,
             ready=ready,
+            was_ready=was_ready,
             stop_unix_s=_stop_time(seen.files.get("stop.json")) or self.facts.stop_unix_s,
             now_unix_s=seen.now_unix_s,
             lost=seen.lost,
+            rank_ends=decode_rank_ends(seen.files.get(RANK_ENDS, b"")) or self.facts.rank_ends,
             launched=launched,
         )
 

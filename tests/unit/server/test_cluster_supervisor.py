@@ -13,11 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 from support.clusters import NAMES, VLLM, cluster, clustered, commands_of, plan_of, ready, start
+from support.fake_host import FakeHost
 from support.serving import eventually, free_port
 
 from workbench.engines import ray
 from workbench.engines.cluster import spread
 from workbench.hosts.cluster import ClusterHost
+from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
@@ -70,6 +72,31 @@ def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
         stopped = await supervisor.stop(status.run_id)
         assert (stopped.state, stopped.reason) == (ServerState.STOPPED, None)
         assert not any(psutil.pid_exists(pid) for pid in pids)
+
+    clustered(host, scenario)
+
+
+@pytest.mark.slow
+def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> None:
+    host = cluster(tmp_path)
+    down = FakeHost(name=NAMES[1])
+    down.link(False)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        stopped = await ready(supervisor, plan_of(host))
+        await supervisor.stop(stopped.run_id)
+        crashed = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
+        os.kill(_pids(crashed)[1], signal.SIGKILL)
+        await supervisor.wait(crashed.run_id, lambda status: status.state.ended, 10)
+        await eventually(lambda: not supervisor.status(crashed.run_id).outlived, 10)
+        await supervisor.settle()
+        reason = supervisor.status(crashed.run_id).reason
+        later = ClusterSupervisor(cluster(tmp_path, (LocalHost(), down)))
+        seen = {status.run_id: status for status in await later.runs()}
+        await later.close()
+        assert seen[stopped.run_id].state is ServerState.STOPPED, seen[stopped.run_id].reason
+        assert seen[crashed.run_id].state is ServerState.CRASHED
+        assert seen[crashed.run_id].reason == reason
 
     clustered(host, scenario)
 

@@ -40,15 +40,20 @@ class Pair:
 
     def check(self, nodes: str, *words: str) -> tuple[int, Any]:
         """Return (exit code, JSON) of the check of a cluster with these nodes."""
+        done = self.run(nodes, "--json", "cluster", "check", "pair", *words)
+        return done.returncode, json.loads(done.stdout)
+
+    def run(self, nodes: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Workbench with `words` and with a cluster "pair" of these nodes."""
         file = Path(self.env["XDG_CONFIG_HOME"]) / "workbench" / "hosts.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"[clusters.pair]\nreserve_gib = 4\nnodes = [{nodes}]\n")
-        argv = [sys.executable, "-m", "workbench", "--json", "cluster", "check", "pair", *words]
+        argv = [sys.executable, "-m", "workbench", *words]
         done = subprocess.run(
             argv, env=self.env, capture_output=True, text=True, timeout=60, check=False
         )
         assert "Traceback" not in done.stderr and "defect" not in done.stderr, done.stderr
-        return done.returncode, json.loads(done.stdout)
+        return done
 
 
 NODES = '{host = "node-1", address = "127.0.0.2"}, {host = "node-2", address = "127.0.0.3"}'
@@ -135,3 +140,33 @@ def test_an_address_of_no_interface_and_a_node_that_is_gone(tmp_path: Path) -> N
             '{host = "node-1", address = "127.0.0.2"}, {host = "127.0.0.1", address = "127.0.0.3"}'
         )
         assert code == 1 and "unreached" in codes(found)
+
+
+def test_every_command_names_the_node_that_is_down(tmp_path: Path) -> None:
+    preset = "vllm-llama-3.3-70b-2x-spark"
+    nodes = '{host = "node-1"}, {host = "node-2"}'
+    with pair_of(tmp_path, {}) as pair:
+        config = pair.home / ".ssh" / "config"
+        config.write_text(config.read_text().replace("Host node-2", "Host node-3"))
+        for words in (
+            ("cluster", "start", "pair", preset),
+            ("--cluster", "pair", "plan", preset),
+            ("--cluster", "pair", "start", preset),
+        ):
+            done = pair.run(nodes, *words)
+            first = done.stderr.splitlines()[0]
+            assert done.returncode and "node-2" in first and "cannot be reached" in first, done
+            assert "head_ip" not in done.stderr
+        code, found = pair.check(nodes, preset)
+    assert code == 1 and found["findings"][0]["code"] == "cluster.unreached"
+
+
+def test_an_error_of_the_check_is_an_error_of_the_start(tmp_path: Path) -> None:
+    nodes = '{host = "node-1", address = "127.0.0.2"}, {host = "node-2", address = "203.0.113.9"}'
+    with pair_of(tmp_path, {}) as pair:
+        sets = ("--set", "tensor-parallel-size=2", "--set", "gpu-memory-utilization=0.8")
+        words = ("cluster", "start", "pair", "vllm-any", "--var", "model=org/model", *sets)
+        done = pair.run(nodes, *words)
+    assert done.returncode == 1
+    assert "node-2 does not have the address 203.0.113.9" in done.stderr, done.stderr
+    assert "workbench cluster check pair vllm-any" in done.stderr

@@ -13,6 +13,7 @@ from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.plan import load_plan
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES
+from workbench.hosts.base import HostUnreachable
 from workbench.model.findings import Level, worst
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ async def check(arguments: argparse.Namespace) -> int:
     use_cluster(arguments)
     async with connected(arguments) as session:
         if arguments.preset:
-            await load_plan(session, arguments)
+            try:
+                await load_plan(session, arguments)
+            except HostUnreachable:  # the report names the node
+                note(f"{arguments.preset} is not checked: its addresses are not known")
         report = await cluster_check.examine(cluster_of(session), session.plans.current)
     found = cluster_check.findings(report)
     if arguments.json:

@@ -65,6 +65,7 @@ async def start(arguments: argparse.Namespace) -> int:
 async def start_server(arguments: argparse.Namespace) -> int:
     """Start a server with the options of the command `start`, and return the exit code."""
     async with connected(arguments) as session:
+        session.servers.check_nodes()
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":
             note(f"simulated: one process represents all {len(planned.nodes)} nodes")

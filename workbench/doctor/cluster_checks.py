@@ -10,6 +10,7 @@ from itertools import combinations
 
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached
 from workbench.doctor.table import limit
+from workbench.engines.model_facts import is_path
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 
@@ -48,7 +49,7 @@ def nodes(report: ClusterReport) -> Iterator[Finding]:
 
 def addresses(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes whose address is unknown, does not belong to the node, or is also the address of
-    another node. A loopback address is accepted."""
+    another node. A loopback address is accepted: the nodes are then on one machine."""
     for node in report.reached:
         place, fix = node.place, f'write address = "…" of {node.name} into hosts.toml'
         if place.address is None:
@@ -69,7 +70,8 @@ def addresses(report: ClusterReport) -> Iterator[Finding]:
                 Level.ERROR, "cluster.address-foreign", text, fix=fix, evidence=f"it has {own}"
             )
     for a, b in combinations(report.reached, 2):
-        if a.place.address is not None and a.place.address == b.place.address:
+        address = a.place.address
+        if address is not None and address == b.place.address and not _loopback(address):
             text = f"{a.name} and {b.name} have the same address {a.place.address}"
             fix = "give each node its own address in hosts.toml"
             yield Finding(Level.ERROR, "cluster.address-twice", text, fix=fix)
@@ -241,9 +243,8 @@ def versions(report: ClusterReport) -> Iterator[Finding]:
                 found, engine, Level.ERROR, f"install the same version of {engine} on every node"
             )
     if report.engine is not None:
-        have = by_engine.get(report.engine, {})
         for node in report.reached:
-            if node.name not in have:
+            if not _has_engine(node, report.engine):
                 text = f"{report.engine} was not found on {node.name}"
                 fix = (
                     f"install {report.engine} on {node.name}, or write its "
@@ -259,6 +260,14 @@ def versions(report: ClusterReport) -> Iterator[Finding]:
     )
     gpus = {n.name: _gpus(n) for n in report.reached if n.seen.gpus}
     yield from _unequal(gpus, "GPUs", Level.WARN, "expect the speed of the slowest GPU")
+
+
+def _has_engine(node: NodeReport, engine: str) -> bool:
+    """Return whether the engine was found on the node, with a known version or without."""
+    return any(
+        installed.engine == engine and (installed.path or installed.version)
+        for installed in node.seen.engines
+    )
 
 
 def _packages(report: ClusterReport) -> Iterator[Finding]:
@@ -293,7 +302,9 @@ def _unequal(found: Mapping[str, str], what: str, level: Level, fix: str) -> Ite
 
 
 def model(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes without the plan's model files, and model files that differ between nodes."""
+    """Report nodes without the plan's model files, and model files that differ between nodes. A
+    model of a hub is downloaded at the start, so its absence is a warning."""
+    missing = Level.ERROR if is_path(report.model or "") else Level.WARN
     digests = {
         node.name: node.model.digest for node in report.reached if node.model and node.model.digest
     }
@@ -304,7 +315,7 @@ def model(report: ClusterReport) -> Iterator[Finding]:
             fix = f"workbench models copy {report.model} --from {source} --to {node.name}"
             if source is None:
                 fix = f"workbench --host {node.name} models download {report.model}"
-            yield Finding(Level.ERROR, "cluster.model-missing", text, fix=fix)
+            yield Finding(missing, "cluster.model-missing", text, fix=fix)
     if len(set(digests.values())) > 1:
         bases = {
             node.name: node.model.basis

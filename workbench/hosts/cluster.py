@@ -32,6 +32,8 @@ from workbench.model.host_entry import ClusterEntry, ClusterNode
 from workbench.model.node_network import NodeNetwork, NodePlace
 
 PREFIX = "cluster:"
+# of presets for several nodes: a cluster gives them their values
+VARIABLES = ("head_ip", "worker_ip", "interface", "rdma_devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class ClusterHost(BaseHost):
         # what hosts.toml names; all once connected
         self.places = places(entry.nodes, [NodeNetwork()] * len(hosts))
         self.cluster_variables = _variables(self.places)
+        # node: why it could not be reached when the cluster was opened
+        self.unreached: Mapping[str, str] = {}
         self._refused_by: Host | None = None
 
     @property
@@ -100,6 +104,21 @@ class ClusterHost(BaseHost):
             ):
                 raise outcome
         await self.read_network()
+        self.unreached = {
+            node.name: outcome.message
+            for node, outcome in zip(self.nodes, outcomes, strict=True)
+            if isinstance(outcome, HostUnreachable)
+        }
+
+    def check_reached(self) -> None:
+        """Raise HostUnreachable if a node could not be reached when the cluster was opened. The
+        error names the first such node."""
+        for name, why in self.unreached.items():
+            raise HostUnreachable(
+                f"node {name} of the cluster {self.entry.name} cannot be reached: {why}",
+                next_step=f"`workbench hosts check {name}` looks for the cause; "
+                "then open the cluster again",
+            )
 
     async def read_network(self) -> None:
         """Find the addresses, interfaces and RDMA devices of all nodes, and store them in `places`.
@@ -157,8 +176,7 @@ class ClusterHost(BaseHost):
 
 
 def _variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:
-    """Return {name: value} of the variables that presets for several nodes use: "head_ip",
-    "worker_ip", "interface" and "rdma_devices". A variable without a value is left out."""
+    """Return {name: value} of the variables of VARIABLES. A variable without a value is left out."""
     head, *others = nodes
     found = {
         "head_ip": head.address,

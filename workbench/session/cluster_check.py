@@ -14,7 +14,8 @@ from workbench.doctor import cluster_checks, cluster_facts
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, NodeToCheck
 from workbench.hosts import interfaces
 from workbench.model.counts import count_of
-from workbench.model.findings import Finding, by_severity
+from workbench.model.errors import ServerError
+from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.untrusted_numbers import whole_number
 from workbench.server.model_fingerprint import ModelBytes, identify
 from workbench.store.hosts_file import HostsStore
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _PORTS = ("master-port", "nccl-port")
 _ADDRESSES = ("dist-init-addr",)
+FREED_BY_A_STOP = ("cluster.port-taken", "cluster.memory")
 
 
 async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
@@ -47,6 +49,8 @@ async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport
             if entry
             else {}
         )
+        if plan is not None and (chosen := _chosen_program(plan, node.name)):
+            programs[plan.engine] = chosen
         model = (
             partial(_identify, node.host, plan)
             if plan is not None and host.simulated is None
@@ -71,6 +75,24 @@ def findings(report: ClusterReport) -> Sequence[Finding]:
     return by_severity(cluster_checks.findings(report))
 
 
+async def check_start(host: ClusterHost, editor: PlanEditor, *, replaces: bool) -> None:
+    """Raise ServerError if the examination of the cluster has an error about the start of the
+    editor's plan. With `replaces`, the start ends a server before, so its ports and memory count as
+    free."""
+    report = await examine(host, editor)
+    passing = FREED_BY_A_STOP if replaces else ()
+    found = findings(report)
+    errors = [f for f in found if f.level is Level.ERROR and f.code not in passing]
+    if errors:
+        command = f"workbench cluster check {host.entry.name} {editor.plan.preset_id or ''}".strip()
+        raise ServerError(
+            errors[0].text,
+            host=host.name,
+            next_step=f"{errors[0].fix or 'correct it, then start again'}; `{command}` lists all",
+            findings=errors,
+        )
+
+
 def node_text(node: NodeReport) -> str:
     """Return a node as one line: address, interface, RDMA devices, GPUs and driver."""
     if node.problem is not None:
@@ -79,6 +101,15 @@ def node_text(node: NodeReport) -> str:
     rdma = ",".join(node.place.rdma) or "no RDMA"
     words = (node.place.address or "address unknown", node.place.interface or "", rdma, gpus)
     return "  ".join(filter(None, (*words, f"driver {driver}" if driver else "no driver")))
+
+
+def _chosen_program(plan: LaunchPlan, node_name: str) -> str | None:
+    """Return the program that the plan starts on a node; None if it is the engine's usual one."""
+    words = plan.executable
+    for node in plan.nodes:
+        if node.name == node_name and not node.role and node.executable:
+            words = node.executable
+    return words[0] if words else None
 
 
 async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:

@@ -14,6 +14,7 @@ from workbench.engines.host_entries import for_host, for_no_host
 from workbench.engines.model_facts import model_key
 from workbench.engines.preset_trust import foreign_parts
 from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, settings_of_preset
+from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
@@ -146,9 +147,8 @@ class Plans:
         """Return the plan as it is shown. Its findings include the GPU settings of its preset that
         are not in force."""
         view = self.editor.view()
-        view = replace(
-            view, findings=(*view.findings, *host_entries.findings(view.plan, self._entry))
-        )
+        own = host_entries.findings(view.plan, self._entry)
+        view = replace(view, findings=(*self._unreached_nodes(), *view.findings, *own))
         lacks = self._presets.lacks(view.plan.preset_id)
         if lacks:
             text = f"the preset is for other hardware: it {lacks}"
@@ -169,6 +169,18 @@ class Plans:
         return replace(
             view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix))
         )
+
+    def _unreached_nodes(self) -> tuple[Finding, ...]:
+        """Return a finding about the first node of the cluster that cannot be reached."""
+        host = self._core.host
+        if not isinstance(host, ClusterHost):
+            return ()
+        try:
+            host.check_reached()
+        except HostUnreachable as error:
+            text, fix = error.message, error.next_step
+            return (Finding(Level.ERROR, "cluster.unreached", text, fix=fix),)
+        return ()
 
     def untrusted(self) -> Sequence[Finding]:
         """Return a finding for each program or setting that a preset written by someone else adds

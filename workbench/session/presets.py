@@ -114,10 +114,22 @@ class Presets:
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
         """Return the variables of a preset that have no value: no default, no value from a READY
-        run, and none that the host provides."""
+        run, and none that the host provides. Raises HostUnreachable if the cluster would provide
+        one but a node cannot be reached."""
         preset = self.get(preset_id)
         known = self._known_variables(preset)
+        self._check_nodes(preset, known)
         return {name: variable for name, variable in preset.variables.items() if name not in known}
+
+    def _check_nodes(self, preset: Preset, known: Known) -> None:
+        """Raise HostUnreachable if a variable has no value because a node of the cluster cannot be
+        reached."""
+        from workbench.hosts.cluster import VARIABLES, ClusterHost
+
+        host = self._core.host
+        lacks = preset.variables.keys() - known.keys()
+        if isinstance(host, ClusterHost) and lacks.intersection(VARIABLES):
+            host.check_reached()
 
     def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
         from workbench.session.preset_variables import known_variables
@@ -128,12 +140,14 @@ class Presets:
 
     def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
         """Return the launch plan of a preset. `variables` are the values that the user gave for the
-        preset's variables."""
+        preset's variables. Raises HostUnreachable if the cluster would provide a value but a node
+        cannot be reached."""
         from workbench import engines
         from workbench.engines.host_entries import for_host
 
         preset = self.get(preset_id)
         known = self._known_variables(preset, variables)
+        self._check_nodes(preset, known)
         values = {name: value for name, (value, _) in known.items()}
         plan = engines.plan_from_preset(
             preset, values, {name: source for name, (_, source) in known.items()}

@@ -391,6 +391,12 @@ class Servers:
                 "command yourself: `workbench plan` prints them",
             )
 
+    def check_nodes(self) -> None:
+        """Raise HostUnreachable if the host is a cluster and one of its nodes could not be reached
+        when the cluster was opened."""
+        if isinstance(self._core.host, ClusterHost):
+            self._core.host.check_reached()
+
     def _check_may_start(self) -> None:
         """Raise ServerError if another start is under way, or an experiment has reserved the
         servers."""
@@ -513,6 +519,16 @@ class Servers:
             )
         await self._check_memory(editor, replaced)
 
+    async def _check_cluster(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+        """Raise ServerError for an error that `workbench cluster check` finds about the plan. The
+        nodes of a simulated cluster are not examined: they share this machine's addresses."""
+        host = self._core.host
+        if not isinstance(host, ClusterHost) or host.simulated or not editor.node_commands():
+            return
+        from workbench.session import cluster_check
+
+        await cluster_check.check_start(host, editor, replaces=replaced is not None)
+
     async def _check_memory(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
         """Raise ServerError if the start replaces a server, and the engine would find too little
         GPU memory after the end of that server."""
@@ -598,6 +614,7 @@ class Servers:
             await self._plans.look_for_engine(editor)
         await self._plans.look_for_model(editor)
         await self._check_memory(editor, replaced)
+        await self._check_cluster(editor, replaced)
         supervisor, plan = self.supervisor, editor.effective
         options: dict[str, Any] = {
             "engine_version": editor.around.installed_version,

@@ -241,7 +241,7 @@ FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
     ),
     "model-missing": (
         with_second(model=ModelBytes(None, "no model files were found; searched /hub")),
-        Level.ERROR,
+        Level.WARN,
         "was not found on spark-02: no model files were found; searched /hub",
     ),
     "model-differs": (
@@ -313,6 +313,25 @@ def test_a_missing_model_is_copied_from_a_node_that_has_it_or_downloaded() -> No
     assert fixes == {
         f"workbench --host {name} models download {one.model}" for name in ("spark-01", "spark-02")
     }
+
+
+def test_a_missing_model_that_no_start_downloads_is_an_error() -> None:
+    missing = with_second(model=ModelBytes(None, "no model files were found"))
+    assert fired(replace(missing, model="/models/llama"))["model-missing"].level is Level.ERROR
+
+
+def test_an_engine_without_a_version_was_found_all_the_same() -> None:
+    wrapper = InstalledEngine("vllm", "/usr/local/bin/vllm", None, how="no metadata")
+    assert fired(with_second(seen={"engines": (wrapper,)})) == {}
+
+
+def test_nodes_on_one_machine_may_share_its_loopback_address() -> None:
+    place = NodePlace("spark", "127.0.0.1", "lo")
+    nodes = tuple(
+        replace(node, place=replace(place, host=node.name), network=NodeNetwork())
+        for node in GOOD.nodes
+    )
+    assert "address-twice" not in fired(replace(GOOD, nodes=nodes))
 
 
 def test_a_fault_is_told_once_and_alone() -> None:

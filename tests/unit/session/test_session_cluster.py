@@ -8,13 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-from support.clusters import NAMES, READY_S, cluster, loaded
+from support.clusters import NAMES, PRESET, READY_S, cluster, loaded
+from support.fake_host import FakeHost
 from support.serving import eventually, free_port
 
 from workbench.engines import ray
 from workbench.gpu.telemetry.cluster_source import ClusterTelemetry
+from workbench.hosts.base import HostUnreachable
+from workbench.hosts.cluster import ClusterHost
+from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
 from workbench.model.findings import Level
+from workbench.model.host_entry import ClusterEntry, ClusterNode
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
@@ -119,6 +124,42 @@ def test_one_server_is_started_benchmarked_and_stopped(tmp_path: Path) -> None:
         ]
         await session.servers.stop(run_id)
         assert session.servers.supervisor.status(run_id).state is ServerState.STOPPED
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_cannot_be_reached_is_named_instead_of_its_address() -> None:
+    down = FakeHost(name=NAMES[1])
+    down.link(False)
+
+    async def scenario() -> None:
+        entry = ClusterEntry("sparks", tuple(ClusterNode(name) for name in NAMES))
+        session = Session(ClusterHost(entry, [LocalHost(), down]))
+        await session.link.connect()
+        with pytest.raises(HostUnreachable, match="node spark-02 of the cluster sparks") as caught:
+            await session.plans.load_preset(PRESET)
+        assert "workbench hosts check spark-02" in (caught.value.next_step or "")
+        with pytest.raises(HostUnreachable, match="node spark-02"):
+            session.presets.missing_variables(PRESET)
+        with pytest.raises(HostUnreachable, match="node spark-02"):
+            session.servers.check_nodes()
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_findings_of_a_plan_begin_with_the_node_that_cannot_be_reached(tmp_path: Path) -> None:
+    down = FakeHost(name=NAMES[1])
+    down.link(False)
+
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path, (LocalHost(), down)))
+        await session.host.connect()
+        session.plans.take(session.presets.plan_of(PRESET), PRESET)
+        found = session.plans.view().findings[0]
+        assert (found.code, found.level) == ("cluster.unreached", Level.ERROR)
+        assert "spark-02" in found.text
         await session.close()
 
     asyncio.run(scenario())

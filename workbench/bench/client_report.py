@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -126,7 +126,9 @@ def _text(
     reasons = Counter(r.finish_reason or "none" for r in counted if r.ok)
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
-    return TextReport(set_features(answers, dict(reasons.most_common()), seen))
+    load = set_features(answers, dict(reasons.most_common()), seen)
+    words = None if spec.prompts else reports[0].words
+    return TextReport(replace(load, prompt_words=words))
 
 
 def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:

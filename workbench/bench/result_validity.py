@@ -235,13 +235,8 @@ def notes_of(
             f"{short} replies ended before the requested length: the server does not "
             "follow ignore_eos"
         )
-    lengths = [r.output_tokens for r in good if r.output_tokens is not None]
-    if lengths and not spec.extra_body.get("ignore_eos", spec.ignore_eos):
-        notes.append(
-            f"natural lengths: the model ended its answers after {min(lengths)} to {max(lengths)} "
-            "tokens,"
-            f" {sum(lengths) / len(lengths):.0f} on average"
-        )
+    if not spec.extra_body.get("ignore_eos", spec.ignore_eos):
+        notes += _natural_lengths(good)
     notes += _odd_replies(counted, good)
     notes += _first_chunk_notes(good, facts)
     notes += _prompt_notes(spec, good, facts)
@@ -252,6 +247,21 @@ def notes_of(
             "kernel gave no time"
         )
     return tuple(notes)
+
+
+def _natural_lengths(good: Sequence[RequestRecord]) -> list[str]:
+    """Return a note on the lengths of answers that the model may end: how many it did end, and how
+    many the token limit ended."""
+    lengths = [r.output_tokens for r in good if r.output_tokens is not None]
+    if not lengths:
+        return []
+    cut = sum(r.finish_reason == "length" for r in good)
+    size = f"{min(lengths)} to {max(lengths)} tokens, {sum(lengths) / len(lengths):.0f} on average"
+    if not cut:
+        return [f"natural lengths: the model ended its answers after {size}"]
+    if cut == len(good):
+        return [f"natural lengths: the token limit ended all answers, after {size}"]
+    return [f"natural lengths: the token limit ended {cut} of {len(good)} answers; {size}"]
 
 
 def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]) -> list[str]:

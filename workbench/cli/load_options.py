@@ -129,6 +129,13 @@ CLIENT = (
         dest="ignore_eos",
     ),
     option(
+        "--random-weights",
+        "the model has random weights, so its text need not make sense",
+        action="store_const",
+        const=True,
+        dest="random_weights",
+    ),
+    option(
         "--client",
         "where the load client runs for a server on another host: on that host (default, if its "
         "python3 can), or here, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.answer_text import text_rows
 from workbench.model.bench import P99_VALUES
 from workbench.model.metrics import LATENCY, METRICS, metrics_of
 
@@ -97,6 +98,8 @@ def result_lines(result: BenchResult) -> Iterator[str]:
         yield f"  setting    {name}: {found}"
     if summary.engine is not None:
         yield f"  engine     {_engine(summary.engine)}"
+    for title, text in text_rows(summary.text):
+        yield f"  {title:<10} {text}"
     for line in summary.command_output:
         yield f"  | {line}"
     settings = tuple(result.conditions.findings.values())

@@ -45,7 +45,7 @@ REASONING_ONLY = "text.reasoning-only"
 OTHER_MODEL = "text.other-model"
 MIXED_UP = "text.mixed-up"
 NOT_FOLLOWED = "text.not-followed"
-NOT_JUDGED = "text.not-judged"
+FINISH = "text.finish-reason"
 
 _WORDS = (
     "maple copper lantern harbor velvet falcon pepper saddle marble tunnel ribbon walnut anchor "
@@ -73,10 +73,12 @@ _FILLER = (
     "The cook put the pan on the stove and waited until the butter was brown.",
     "Two children built a bridge of planks over the ditch behind their house.",
 )
-_CHARACTERS_PER_TOKEN = 4.5  # of the filler; only the length of the long prompt depends on it
+CHARACTERS_PER_TOKEN = 4.5  # of English, about
 
 _LEAST_ANSWERS = 2  # one odd answer may be chance
-_MOST = 0.5
+_SOME, _MOST = 0.1, 0.5
+_SURE_ANSWERS = 6  # right ones, before a model is believed to be able to answer
+_BEGINNING = 60  # characters of an answer
 # Hidden marks and tags of chat templates cost a few tokens each.
 _USAGE_FACTOR, _USAGE_SLACK = 1.35, 12
 _USAGE_LEAST = 24  # tokens of an answer whose usage is judged
@@ -119,14 +121,16 @@ def short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
-def long_ask(tokens: int, number: int = 0) -> Ask:
+def long_ask(
+    tokens: int, number: int = 0, characters_per_token: float = CHARACTERS_PER_TOKEN
+) -> Ask:
     """Return a prompt of about `tokens` tokens with the code word in front of a long text and the
     question behind it. `number` selects the code word."""
     word = CODE_WORDS[-1 - number % len(CODE_WORDS)]
     front = f"Remember this: the code word is {word}. Here is a text that does not matter.\n"
     task = _task(_TOPICS[number % len(_TOPICS)])
     question = f"\nThe text has ended. What was the code word at the very beginning? {task}"
-    wanted = tokens * _CHARACTERS_PER_TOKEN - len(front) - len(question)
+    wanted = tokens * characters_per_token - len(front) - len(question)
     sentences: list[str] = []
     size = 0
     while size < wanted:
@@ -217,10 +221,9 @@ class Probed:
         return self.ask.word in self.answer.all_text.lower()
 
     @property
-    def other_words(self) -> tuple[str, ...]:
-        """The code words of other prompts in the answer."""
-        said = self.answer.all_text.lower()
-        return tuple(word for word in CODE_WORDS if word != self.ask.word and word in said)
+    def beginning(self) -> str:
+        """The part of the answer in which a model that follows repeats the code word."""
+        return self.answer.all_text[:_BEGINNING].lower()
 
     @property
     def defect(self) -> str:
@@ -334,15 +337,20 @@ def _where(
 
 
 def _mixed_up(probed: Sequence[Probed]) -> list[Finding]:
-    mixed = [one for one in probed if one.other_words and not one.remembered]
-    if len(mixed) < _LEAST_ANSWERS:
+    asked = {one.ask.word for one in probed}
+    mixed: list[tuple[Probed, str]] = []
+    for one in probed:
+        others = [word for word in asked - {one.ask.word} if word in one.beginning]
+        if others and not one.remembered:
+            mixed.append((one, others[0]))
+    if len(mixed) < max(_LEAST_ANSWERS, _SOME * len(probed)):
         return []
+    first, said = mixed[0]
     text = (
-        f"answers mixed up: {len(mixed)} of {len(probed)} answers contain the code word of another "
-        "prompt and not their"
-        f" own; one was asked for {mixed[0].ask.word} and said {mixed[0].other_words[0]}"
+        f"answers mixed up: {len(mixed)} of {len(probed)} answers begin with the code word of another "
+        f"prompt and not with their own; one was asked for {first.ask.word} and said {said}"
     )
-    return [Finding(Level.ERROR, MIXED_UP, text, evidence=excerpt(mixed[0].answer))]
+    return [Finding(Level.ERROR, MIXED_UP, text, evidence=excerpt(first.answer))]
 
 
 def _not_followed(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
@@ -369,7 +377,8 @@ def _forgotten(probed: Sequence[Probed], long_tokens: int, nonsense_expected: st
         return []
     if not all(one.remembered for one in short) or any(one.remembered for one in long):
         return []
-    level = Level.ERROR if long_tokens <= _RELIABLE_LENGTH else Level.WARN
+    sure = len(short) >= _SURE_ANSWERS and long_tokens <= _RELIABLE_LENGTH
+    level = Level.ERROR if sure else Level.WARN
     text = (
         f"prompt cut: {len(long)} of {len(long)} answers do not know the code word at the "
         "beginning of a prompt of"

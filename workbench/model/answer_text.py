@@ -31,9 +31,11 @@ _SHORT_LOOP = 8  # characters of a repeated unit: about one or two tokens
 _LONGEST_LOOP = 96
 _LOOP_SHARE = 0.8  # of the text, that the repetitions must cover
 _LOOP_REPEATS = 4
+_WHOLE = 0.95
 _ODD_SHARE = 0.1
 _COMMON_SHARE = 0.8
 _LEAST_WORDS = 12
+_PLACES = {"alone": "alone", "together": "several at once", "long": "long prompts"}
 _LEAST_BROKEN = 2  # answers; one odd answer may be chance
 # Of the answers in one place: broken kernels often break only a part of a batch.
 _BROKEN_SHARE = 0.2
@@ -126,6 +128,11 @@ class Features:
     other_scripts_share: float = 0.0
     vowel_share: float | None = None
     compressed: float | None = None
+
+    @property
+    def whole_loop(self) -> bool:
+        """Whether the repetition begins with the first characters of the text."""
+        return self.loop_share >= _WHOLE
 
     @property
     def collapsed(self) -> bool:
@@ -235,7 +242,7 @@ class _Letters:
 
         self.odd = self.symbols = self.marks = self.spaces = 0
         self.scripts: Counter[str] = Counter()
-        self._vowels = 0
+        self._vowels, self._size = 0, len(text)
         for character, count in Counter(text).items():
             kind = unicodedata.category(character)
             if kind[0] == "L":
@@ -264,10 +271,10 @@ class _Letters:
 
     @property
     def vowel_share(self) -> float | None:
-        """The share of vowels among Latin letters; None if there are too few, or letters of other
-        scripts."""
+        """The share of vowels among Latin letters; None if there are too few, as in a list of
+        numbers with units, or letters of other scripts."""
         latin = self.scripts["LATIN"]
-        enough = latin >= max(_LEAST_LATIN, 0.9 * sum(self.scripts.values()))
+        enough = latin >= max(_LEAST_LATIN, 0.9 * sum(self.scripts.values()), 0.6 * self._size)
         return round(self._vowels / latin, 4) if enough else None
 
 
@@ -279,7 +286,8 @@ class SetFeatures:
     """Features of the answers of one run, as they are stored with its result. All but `answers`
     count answers among those `looked_at`, a sample of them.
 
-    `repeated` is the unit that most collapsed answers repeat, and `repeated_answers` their number.
+    `repeated` is the unit that most answers are made of from their first to their last character,
+    and `repeated_answers` their number. `prompt_words` is the number of words of a synthetic prompt.
     `equal` counts the answers whose text another prompt got too. `models` counts the model names
     that replies reported. `digest` is a hash of the texts in the order of their prompts: two runs
     with one digest answered equally.
@@ -297,6 +305,7 @@ class SetFeatures:
     salad: int = 0
     repeated: str = ""
     repeated_answers: int = 0
+    prompt_words: int | None = None
     equal: int = 0
     equal_characters: int = 0  # of the shortest of these equal texts
     reasoning_only: int = 0
@@ -339,6 +348,11 @@ class ProbeOutcome:
     characters_per_token: float | None = None
     skipped: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """Whether the answers of a place are broken."""
+        return any(place.failed for place in self.places.values())
+
 
 @dataclass(frozen=True, slots=True)
 class TextFinding:
@@ -361,6 +375,31 @@ class TextReport:
     findings: tuple[TextFinding, ...] = ()
 
 
+def text_rows(report: TextReport | None) -> tuple[tuple[str, str], ...]:
+    """Return the text of a result as (title, value) rows; () if nobody looked at it."""
+    if report is None:
+        return ()
+    rows = []
+    if report.load.excerpts:
+        rows.append(("text", clean(report.load.excerpts[0])))
+    if report.load.finish_reasons:
+        ends = [f"{clean(name)} {count:,}" for name, count in report.load.finish_reasons.items()]
+        per_token = report.load.characters_per_token
+        size = "" if per_token is None else f"; {per_token:.1f} characters per token"
+        rows.append(("ended by", f"{', '.join(ends)}{size}"))
+    if report.probe is not None:
+        rows.append(("text probe", _probe_text(report.probe)))
+    return tuple(rows)
+
+
+def _probe_text(probe: ProbeOutcome) -> str:
+    parts = [
+        f"{_PLACES.get(name, name)} {place.answers - place.broken} of {place.answers} sound"
+        for name, place in probe.places.items()
+    ]
+    return ", ".join(parts) or f"none: {clean(probe.skipped)}"
+
+
 def set_features(
     answers: Sequence[Answer],
     finish_reasons: Mapping[str, int] | None = None,
@@ -371,7 +410,7 @@ def set_features(
     if not answers:
         return SetFeatures(answers=total or 0, finish_reasons=dict(finish_reasons or {}))
     each = [features(answer.all_text) for answer in answers]
-    units = Counter(one.loop for one in each if one.collapsed)
+    units = Counter(_unit(one.loop) for one in each if one.collapsed and one.whole_loop)
     repeated, repeated_answers = units.most_common(1)[0] if units else ("", 0)
     equal = equal_answers(answers)
     characters = sum(answer.all_characters for answer in answers)
@@ -450,6 +489,11 @@ def excerpt(answer: Answer) -> str:
         return "(no text)"
     thought = "(reasoning) " if answer.reasoning_only else ""
     return thought + shown(answer.all_text if answer.reasoning_only else answer.text)
+
+
+def _unit(loop: str) -> str:
+    """Return the same text for all rotations of a repeated unit: "ab" for "ab" and "ba"."""
+    return min(loop[i:] + loop[:i] for i in range(len(loop)))
 
 
 def _excerpts(answers: Sequence[Answer]) -> tuple[str, ...]:

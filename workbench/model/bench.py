@@ -74,6 +74,7 @@ class BenchSpec:
     # the user's own command as the workload, with the endpoint in its environment
     command: tuple[str, ...] = ()
     client: str = ""  # one of CLIENTS
+    random_weights: bool = False  # of the model, whose text then need not be language
     # warm up by at least `warmup` requests, until two windows agree within 3 %
     until_steady: bool = False
 

@@ -37,6 +37,7 @@ def options(spec: BenchSpec) -> tuple[str, ...]:
         "shared-prefix": spec.shared_prefix,
         "no-stream": not spec.stream,
         "natural-lengths": not spec.ignore_eos,
+        "random-weights": spec.random_weights,
     }
     words += [f"--{name}" for name, is_set in flags.items() if is_set]
     if spec.prompts_name:

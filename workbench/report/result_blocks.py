@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from workbench.engines.result_limits import judgements
+from workbench.model.answer_text import text_rows
 from workbench.model.bench import (
     P99_VALUES,
     BenchResult,
@@ -140,6 +141,7 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
         *plots.latencies(samples),
         Heading("Metrics"),
         Facts(_run_metrics(summary)),
+        *_text(summary),
         *_energy(summary),
         *_engine_counters(summary.engine),
         Heading("Conditions"),
@@ -149,6 +151,11 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
         *_notes(result),
         Fold("How these metrics are defined", (Items(DEFINITIONS),)),
     ]
+
+
+def _text(summary: BenchSummary) -> list[Block]:
+    rows = text_rows(summary.text)
+    return [Heading("Text"), Facts(rows)] if rows else []
 
 
 def _alerts(result: BenchResult) -> list[Block]:

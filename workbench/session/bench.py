@@ -16,8 +16,9 @@ from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings.disturbance import locks_changed
 from workbench.gpu.settings.preset_settings import not_applied
 from workbench.hosts.base import HostUnreachable
+from workbench.model.answer_verdict import Earlier
 from workbench.model.bench_cli_options import options
-from workbench.model.errors import BenchError, WorkbenchError
+from workbench.model.errors import BenchError, StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_argv, mask_data
 from workbench.model.server_run import ServerState, ServerStatus
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _AGAIN = "restart, benchmark, compare"
+_EARLIER_RESULTS = 50  # among which one of the same model and load is looked for
 _IDLE_VALID_S = 900.0
 _READ_VALID_S = 1.0  # of the altered settings: a command has read them when it began
 
@@ -235,6 +237,7 @@ class Bench:
             alterations=self._core.state.alterations,
             known=known,
             idle=idle,
+            earlier=await asyncio.to_thread(self._earlier, load.spec),
         )
         try:
             measured = await measurement.run()
@@ -253,6 +256,16 @@ class Bench:
             cancelled.result_id = result_id
             raise cancelled
         return result_id
+
+    def _earlier(self, spec: BenchSpec) -> Earlier | None:
+        """Return the newest valid result of the same model and kind of load, to compare texts."""
+        same = ("model", "endpoint", "ignore_eos", "prompts_name", "command")
+        with suppress(StoreError):
+            for result in self._results.db.list(_EARLIER_RESULTS):
+                alike = all(getattr(result.spec, name) == getattr(spec, name) for name in same)
+                if alike and result.summary.text and not result.summary.refused:
+                    return Earlier(result.id, result.summary.text.load)
+        return None
 
     async def _checked(
         self,

@@ -29,6 +29,7 @@ from workbench.session.conditions import gpus_of
 from workbench.session.engine_watch import EngineWatch
 from workbench.session.gpu_meter import Meter, span_of, window_unix
 from workbench.session.state import PREPARING
+from workbench.session.text_probe import TextProbe, nonsense_expected
 
 if TYPE_CHECKING:
     import httpx
@@ -40,10 +41,12 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
     from workbench.gpu.telemetry.reading_buffer import Moment
     from workbench.hosts.base import Host
+    from workbench.model.answer_verdict import Earlier
     from workbench.model.bench import BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.benchmark_load import Load
+    from workbench.session.text_probe import Count
 
 T = TypeVar("T")
 
@@ -92,7 +95,8 @@ class Measured:
 class Measurement:
     """Sends one load to a server and measures it. `idle` is the idle power of the server's GPUs if
     an earlier benchmark has measured it. `known` has the GPUs' clocks under earlier loads, and
-    `on_sent` is called when the load has ended, before the last readings of GPUs and engine."""
+    `on_sent` is called when the load has ended, before the last readings of GPUs and engine.
+    `earlier` is an earlier result of the same model and load, None if there is none."""
 
     def __init__(
         self,
@@ -104,12 +108,15 @@ class Measurement:
         alterations: Sequence[Alteration] = (),
         known: ContrastEvidence | None = None,
         idle: Idle | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
+        self._earlier = earlier
         self._host, self._load, self._server = host, load, load.server
         self._spec, self._cancel = load.spec, load.cancel
         self._on_progress, self._on_sent = on_progress, on_sent
         self._alterations, self._known, self._idle = alterations, known, idle
         self._length: Length | None = None
+        self._count: Count | None = None  # the server's tokenizer
 
     async def run(self) -> Measured:
         """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
@@ -119,10 +126,17 @@ class Measurement:
             engine = EngineWatch(
                 http, engines.get(status.engine) if status else None, self._load.on_engine_reading
             )
+            self._probe = TextProbe(
+                http, self._spec, nonsense_expected(self._spec, self._server.plan)
+            )
             measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(
                 http, engine
             )
-            return replace(measured, engine=engine.engine.name if engine.engine else None)
+            if not (measured.outcome.partial or self._cancel.is_set()):
+                await self._probe_after(measured.outcome)
+            summary = self._probe.judged(measured.summary, self._earlier)
+            name = engine.engine.name if engine.engine else None
+            return replace(measured, summary=summary, engine=name)
 
     async def _with_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
         started = self._load.prestarted.meter
@@ -208,7 +222,24 @@ class Measurement:
         """Fit the length of the prompts to the server's tokenizer, then read the engine's counters."""
         if not (self._spec.prompts or self._spec.command or self._spec.prompt_words):
             await self._fit_prompts(http, engine)
+        await self._probe_before(engine)
         await engine.before()
+
+    async def _probe_before(self, engine: EngineWatch) -> None:
+        """Send the part of the text probe before the load, and wait until the engine has counted
+        it, so that the counters of the load do not contain it."""
+        if self._probe.skipped:
+            return
+        self._show("looking at the text of answers")
+        await engine.before()
+        await self._probe.before(self._spec, self._count)
+        sent = self._probe.sent
+        await engine.after(0.0, 0.0, lambda counted: caught_up(counted, *sent))
+
+    async def _probe_after(self, outcome: BenchOutcome) -> None:
+        if outcome.summary.requests_ok and not self._probe.skipped:
+            self._show("looking at the text of answers")
+            await self._probe.after()
 
     async def _fit_prompts(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
         from workbench.server.tokenizer import Tokenizer  # loads httpx
@@ -231,6 +262,7 @@ class Measurement:
                 next_step="lower --input-tokens or --max-tokens, or start the server with a longer "
                 "context",
             )
+        self._count = tokenizer.count
         self._length = await prompt_length.measure(spec, tokenizer.count)
         if self._length is not None:
             self._spec = replace(spec, prompt_words=self._length.words)

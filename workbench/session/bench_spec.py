@@ -42,6 +42,7 @@ SHAPE = (
     "client",
     "length_spread",
     "until_steady",
+    "random_weights",
     "prompts",
     "prompts_name",
     "command",

@@ -191,7 +191,7 @@ def test_natural_lengths_end_where_the_model_ends_them() -> None:
     notes = summarize(spec, client.counted, (), ClientFacts()).notes
     assert any(
         n.startswith(
-            "natural lengths: the model ended its answers after 2 to 5 tokens, 4 on average"
+            "natural lengths: the token limit ended all answers, after 2 to 5 tokens, 4 on average"
         )
         for n in notes
     )

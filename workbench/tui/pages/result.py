@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from workbench.engines.result_limits import judgements
+from workbench.model.answer_text import text_rows
 from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, Distribution
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
@@ -47,6 +48,7 @@ def result_rows(
     rows += _facts(list(judgements(result)), width)
     rows += [(), *advice] if advice else []
     rows += [(), *_latencies(s, width)]
+    rows += _facts(list(text_rows(s.text)), width)
     for name, reason in s.absent.items():
         rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")
     for note in s.notes:

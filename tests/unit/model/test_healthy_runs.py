@@ -1,0 +1,53 @@
+"""No run of a healthy model is refused because of its text."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from support.healthy_texts import SENTENCES, HealthyRun, babble, text
+
+from workbench.model.answer_probe import NOT_FOLLOWED, judge, outcome
+from workbench.model.answer_text import features, set_features
+from workbench.model.answer_verdict import Asked, load_findings
+from workbench.model.findings import Finding, Level
+
+
+def found(run: HealthyRun) -> list[Finding]:
+    probed, answers = run.probed(), run.load()
+    asked = Asked("m", prompt_tokens=150.0, ends=not run.ignore_eos)
+    probe = outcome(probed)
+    return [
+        *judge(probed, model="m", together=16, long_tokens=run.long_tokens),
+        *load_findings(set_features(answers), asked, probe),
+    ]
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(1000), marks=pytest.mark.slow)])
+def test_no_healthy_run_is_refused(seeds: range) -> None:
+    marks: Counter[str] = Counter()
+    for seed in seeds:
+        run = HealthyRun(seed)
+        findings = found(run)
+        refused = [one for one in findings if one.level is Level.ERROR]
+        assert not refused, (seed, run.kind, run.strength, refused)
+        marks.update({one.code for one in findings if one.level is Level.WARN})
+    del marks[NOT_FOLLOWED]  # of tiny models, as it should be
+    assert sum(marks.values()) <= 0.02 * len(seeds), marks
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_texts_of_any_length_are_language(kind: str) -> None:
+    draw = random.Random(kind)
+    for size in (20, 40, 80, 200, 600, 2000):
+        for jump in (0.0, 0.1, 0.4):
+            said = text(draw, kind, size, jump)
+            assert features(said).defect == "", said
+
+
+def test_babble_is_no_garbage() -> None:
+    draw = random.Random(1)
+    assert all(
+        features(babble(draw, size)).defect == "" for size in (40, 200, 600) for _ in range(50)
+    )

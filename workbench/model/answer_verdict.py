@@ -1,0 +1,193 @@
+"""What follows from the text of a benchmark: the findings about the answers of its load, together
+with those about the probe.
+
+The load alone proves little: with `ignore_eos`, a healthy model has to go on after its answer and
+repeats itself, so a loop is a fault only if the probe (answer_probe.py), where a model may end its
+answer, is broken too, or if every answer is one repeated token from its first character on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.model.answer_probe import (
+    DEGENERATE,
+    FINISH,
+    OTHER_MODEL,
+    PROMPT_CUT,
+    REASONING_ONLY,
+    USAGE,
+    prompt_was_cut,
+    same_model,
+)
+from workbench.model.answer_text import ProbeOutcome, SetFeatures, TextFinding
+from workbench.model.findings import Finding, Level, by_severity
+
+_NEARLY_ALL = 0.9
+_MOST = 0.5
+_SOME = 0.1
+_LEAST_ANSWERS = 4
+_EQUAL_CHARACTERS = 200  # models begin answers to similar prompts with equal words
+_LEAST_PER_TOKEN, _MOST_PER_TOKEN = 0.3, 14.0  # characters of a token, mean over a run
+_PROMPT_PER_TOKEN = 12.0
+_OTHER_PER_TOKEN = 1.5  # factor between two runs of one model with one load
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a benchmark asked for. `prompt_characters` is the mean length of the user's own prompts;
+    None for synthetic ones. `ends` says whether a model may end its answer."""
+
+    model: str
+    prompt_characters: float | None = None
+    prompt_tokens: float | None = None  # mean of a request, by usage
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An earlier result of the same model and load, to compare with."""
+
+    result_id: int
+    load: SetFeatures
+
+
+def load_findings(
+    load: SetFeatures,
+    asked: Asked,
+    probe: ProbeOutcome | None = None,
+    *,
+    nonsense_expected: str = "",
+    earlier: Earlier | None = None,
+) -> tuple[Finding, ...]:
+    """Return the findings about the answers of a load. `probe` is the outcome of the probe; None if
+    there was none. `nonsense_expected` is as in `answer_probe.judge`."""
+    broken = _broken(load, asked, probe, nonsense_expected)
+    usage = [] if broken and broken[0].level is Level.ERROR else _usage(load, asked, earlier)
+    return (
+        *broken,
+        *_cut(load, asked),
+        *usage,
+        *_models(load, asked),
+        *_reasoning_only(load),
+        *_finished(load),
+    )
+
+
+def stored(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
+    """Return findings as they are stored with a result, the most severe first, each code once."""
+    first = {one.code: one for one in reversed(by_severity(findings))}
+    return tuple(
+        TextFinding(str(one.level), one.code, one.text, one.evidence or "")
+        for one in by_severity(tuple(first.values()))
+    )
+
+
+def _broken(
+    load: SetFeatures, asked: Asked, probe: ProbeOutcome | None, nonsense_expected: str
+) -> list[Finding]:
+    if not load.looked_at:
+        return []
+    text, level = _kind_of_garbage(load, asked, probe)
+    if not text:
+        return []
+    if nonsense_expected:
+        text, level = f"{text}; this is expected, because {nonsense_expected}", Level.INFO
+    return [Finding(level, DEGENERATE, text, evidence=_excerpt(load))]
+
+
+def _kind_of_garbage(
+    load: SetFeatures, asked: Asked, probe: ProbeOutcome | None
+) -> tuple[str, Level]:
+    """Return (what is wrong with the answers of the load, how severe it is); the text is "" if
+    nothing is wrong."""
+    healthy = probe is not None and bool(probe.places) and not probe.failed
+    of = f"of {load.looked_at} answers"
+    if load.looked_at >= _LEAST_ANSWERS and load.share(load.repeated_answers) >= _NEARLY_ALL:
+        unit = f'"{load.repeated}"'
+        return f"degenerate output: {load.repeated_answers} {of} are only {unit}", Level.ERROR
+    if load.share(load.odd) >= _SOME:
+        level = Level.ERROR if load.share(load.odd) >= _MOST else Level.WARN
+        return f"degenerate output: {load.odd} {of} have characters no language uses", level
+    if load.share(load.collapsed) >= _MOST:
+        text = f"{load.collapsed} {of} repeat one or two tokens"
+        if healthy and not asked.ends:
+            return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
+        return text, Level.WARN
+    if load.share(load.equal) >= _NEARLY_ALL and load.equal_characters >= _EQUAL_CHARACTERS:
+        return f"{load.equal} {of} to different prompts are equal", Level.WARN
+    if asked.ends and load.share(load.looping) >= _MOST:
+        return f"{load.looping} {of} repeat a phrase", Level.WARN
+    return "", Level.INFO
+
+
+def _cut(load: SetFeatures, asked: Asked) -> list[Finding]:
+    tokens = asked.prompt_tokens
+    if tokens is None:
+        return []
+    if load.prompt_words and prompt_was_cut(load.prompt_words, tokens):
+        text = (
+            f"prompt cut: usage says {tokens:.0f} prompt tokens for prompts of"
+            f" {load.prompt_words:,} words"
+        )
+        return [Finding(Level.ERROR, PROMPT_CUT, text)]
+    if asked.prompt_characters and asked.prompt_characters > _PROMPT_PER_TOKEN * tokens:
+        text = (
+            f"prompt cut: usage says {tokens:.0f} prompt tokens for prompts of"
+            f" {asked.prompt_characters:,.0f} characters"
+        )
+        return [Finding(Level.ERROR, PROMPT_CUT, text)]
+    return []
+
+
+def _usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) -> list[Finding]:
+    per_token = load.characters_per_token
+    if per_token is None or load.share(load.collapsed) >= _SOME:
+        return []
+    says = f"usage not credible: {per_token:.1f} characters per token"
+    if per_token > _MOST_PER_TOKEN:
+        return [Finding(Level.ERROR, USAGE, f"{says}, so it counts too few tokens")]
+    if per_token < _LEAST_PER_TOKEN:
+        hidden = "" if asked.ends else ", unless most tokens are hidden marks after the end"
+        level = Level.ERROR if asked.ends else Level.WARN
+        return [Finding(level, USAGE, f"{says}, so it counts too many tokens{hidden}")]
+    before = earlier.load.characters_per_token if earlier else None
+    if before and not 1 / _OTHER_PER_TOKEN < per_token / before < _OTHER_PER_TOKEN:
+        text = f"{says}, and {before:.1f} in result {earlier.result_id if earlier else ''} with the"
+        return [Finding(Level.WARN, USAGE, f"{text} same model and load")]
+    return []
+
+
+def _models(load: SetFeatures, asked: Asked) -> list[Finding]:
+    others = [name for name in load.models if not same_model(asked.model, name)]
+    if len(load.models) > 1 and others:
+        named = ", ".join(f"{count} x {name}" for name, count in load.models.items())
+        return [Finding(Level.ERROR, OTHER_MODEL, f"several models answered: {named}")]
+    if others:
+        text = f"another model answered: {others[0]} instead of {asked.model}"
+        return [Finding(Level.WARN, OTHER_MODEL, text)]
+    return []
+
+
+def _reasoning_only(load: SetFeatures) -> list[Finding]:
+    if load.share(load.reasoning_only) < _MOST:
+        return []
+    text = (
+        f"reasoning only: {load.reasoning_only} of {load.looked_at} answers ended while the model"
+        " was still reasoning; --max-tokens is too low for an answer"
+    )
+    return [Finding(Level.WARN, REASONING_ONLY, text)]
+
+
+def _finished(load: SetFeatures) -> list[Finding]:
+    filtered = load.finish_reasons.get("content_filter", 0)
+    if not filtered:
+        return []
+    text = f"{filtered} of {load.answers} answers were ended by a content filter"
+    level = Level.ERROR if filtered >= _SOME * load.answers else Level.WARN
+    return [Finding(level, FINISH, text)]
+
+
+def _excerpt(load: SetFeatures) -> str:
+    return load.excerpts[0] if load.excerpts else ""

@@ -1,0 +1,303 @@
+"""The probe of a server's text around a benchmark: it sends the prompts of model/answer_probe.py
+before the warm-up and after the last request, so that it never runs in the measured window."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.hosts.task_cancellation import end
+from workbench.model import answer_verdict
+from workbench.model.answer_probe import (
+    CHARACTERS_PER_TOKEN,
+    MAX_TOKENS,
+    Ask,
+    Place,
+    Probed,
+    judge,
+    long_ask,
+    outcome,
+    read_answer,
+    request_body,
+    short_asks,
+)
+from workbench.model.answer_text import Answer, TextReport
+from workbench.model.counts import count_of
+from workbench.model.findings import Level
+from workbench.model.untrusted_text import clean
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workbench.model.answer_verdict import Earlier
+    from workbench.model.bench import BenchSpec, BenchSummary
+    from workbench.model.plan import LaunchPlan
+
+PART_S = 20.0  # for the part before the load, and for the part after it
+_ALONE_BEFORE, _ALONE_AFTER, _LONG = 2, 1, 2
+_MOST_TOGETHER = 16
+_LEAST_LONG_TOKENS = 128  # a short ask is as long
+_REASONING_TOKENS = 256  # of an answer, if an engine hides the reasoning
+_SECOND_TIME = 0.8
+_RECOUNTED = 3  # answers whose tokens are counted again
+_LEAST_RECOUNTED_TOKENS = 24
+# Fields of the user's own body that would change what the probe measures.
+_OWN_FIELDS = ("model", "messages", "prompt", "max_tokens", "stream", "stream_options", "stop", "n")
+_NO_OWN_FIELDS = (*_OWN_FIELDS, "ignore_eos", "min_tokens", "temperature", "max_completion_tokens")
+_RANDOM_WEIGHTS = "dummy"  # of the flag load-format, in vLLM and SGLang
+_TINY_BYTES = 100e6  # of weights; such a model has not learned a language well
+
+Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
+
+
+def nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
+    """Return why the text of a server's model need not be language; "" if it must be."""
+    if spec.random_weights:
+        return "its weights are random (--random-weights)"
+    if plan is not None and plan.flag("load-format") == _RANDOM_WEIGHTS:
+        return "its weights are random (load-format dummy)"
+    size = plan.model_facts.weight_bytes if plan is not None and plan.model_facts else None
+    if size is not None and size < _TINY_BYTES:
+        return f"its weights have only {size / 1e6:.0f} MB"
+    return ""
+
+
+class TextProbe:
+    """The probe of one benchmark. `before` and `after` send its prompts, and `judged` says what
+    follows. `count` counts the tokens of a prompt with the server's tokenizer; None if that is not
+    known. `skipped` is the reason why there is no probe, or why a part of it is missing."""
+
+    def __init__(self, http: httpx.AsyncClient, spec: BenchSpec, nonsense: str = "") -> None:
+        self._http, self._spec, self._nonsense = http, spec, nonsense
+        self._probed: list[Probed] = []
+        self._failures: list[str] = []
+        self._sent_requests = 0
+        self._tokens = MAX_TOKENS
+        self._long_tokens = 0
+        self.skipped = _no_probe(spec)
+
+    @property
+    def sent(self) -> tuple[int, int | None, int | None]:
+        """The numbers of requests, prompt tokens and output tokens of the probe. A number of tokens
+        is None if the server does not report it."""
+        answers = [one.answer for one in self._probed]
+        return (
+            self._sent_requests,
+            _total([answer.prompt_tokens for answer in answers]),
+            _total([answer.output_tokens for answer in answers]),
+        )
+
+    async def before(self, spec: BenchSpec, count: Count | None = None) -> None:
+        """Send the part before the load. `spec` is the load, with the length of its prompts."""
+        self._spec = spec
+        if self.skipped:
+            return
+        until = time.monotonic() + PART_S
+        self._long_tokens = _long_tokens(spec)
+        await self._find_length(until)
+        await self._part(short_asks(_ALONE_BEFORE), until, after=False)
+        await self._recount(count, until)
+
+    async def after(self) -> None:
+        """Send the part after the load."""
+        if self.skipped or not self._probed:
+            return
+        asks = short_asks(_ALONE_BEFORE + _ALONE_AFTER)[_ALONE_BEFORE:]
+        await self._part(asks, time.monotonic() + PART_S, after=True)
+
+    async def _find_length(self, until: float) -> None:
+        """Let the answers be longer if an engine shows no text before the reasoning has ended."""
+        answer = await self._ask(short_asks(1)[0], until - time.monotonic())
+        if answer is not None and answer.empty and answer.finish_reason == "length":
+            self._tokens = _REASONING_TOKENS
+
+    async def _part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
+        for ask in alone:
+            await self._ask_together([ask], until, after)
+        together = min(_MOST_TOGETHER, self._spec.concurrency)
+        if together > 1:
+            await self._ask_together(short_asks(together, Place.TOGETHER), until, after)
+        if self._long_tokens:
+            per_token = _characters_per_token(self._spec)
+            long = [long_ask(self._long_tokens, n, per_token) for n in range(_LONG)]
+            await self._ask_together(long, until, after)
+
+    async def _ask_together(self, asks: Sequence[Ask], until: float, after: bool) -> None:
+        """Send prompts at once, and keep the answers that come in time."""
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            self._failures += [f"the probe has {PART_S:.0f} s"] * len(asks)
+            return
+        tasks = [asyncio.ensure_future(self._ask(ask, left_s)) for ask in asks]
+        try:
+            for ask, answer in zip(asks, await asyncio.gather(*tasks), strict=True):
+                if answer is not None:
+                    self._probed.append(Probed(ask, answer, after=after))
+        finally:
+            for task in tasks:
+                await end(task)
+
+    async def _ask(self, ask: Ask, left_s: float) -> Answer | None:
+        own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
+        asked = request_body(ask, self._spec.model, self._spec.endpoint)
+        body = own | asked | {"max_tokens": self._tokens}
+        status, answer = await self._post(body, left_s)
+        if status in (400, 422):  # a few servers accept neither field
+            del body["temperature"]
+            body["max_completion_tokens"] = body.pop("max_tokens")
+            status, answer = await self._post(body, left_s)
+        read = read_answer(answer, ask.prompt) if status == 200 else None
+        if read is None:
+            said = answer if status is None else f"HTTP status {status}"
+            self._failures.append(str(said))
+        return read
+
+    async def _post(self, body: Mapping[str, Any], left_s: float) -> tuple[int | None, Any]:
+        """Return (HTTP status, decoded answer), or (None, why there is no answer)."""
+        import httpx
+
+        base = self._spec.url.rstrip("/").removesuffix("/v1")
+        url = f"{base}/v1/chat/completions"
+        self._sent_requests += 1
+        try:
+            response = await self._http.post(url, json=body, timeout=left_s)
+            return response.status_code, response.json()
+        except httpx.TimeoutException:
+            return None, f"no answer within {left_s:.0f} s"
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
+            return None, clean(str(error)) or type(error).__name__
+
+    # ---- the tokens of the answers, counted again
+
+    async def _recount(self, count: Count | None, until: float) -> None:
+        """Count the tokens of some answers with the server's tokenizer, or by the usage of a prompt
+        that contains the answer."""
+        long_enough = [
+            place
+            for place, one in enumerate(self._probed)
+            if (one.answer.output_tokens or 0) >= _LEAST_RECOUNTED_TOKENS and not one.defect
+        ]
+        for place in long_enough[:_RECOUNTED]:
+            if until <= time.monotonic():
+                return
+            one = self._probed[place]
+            tokens = await self._tokens_of(one.answer.all_text, count, until - time.monotonic())
+            self._probed[place] = replace(one, recounted=tokens)
+
+    async def _tokens_of(self, text: str, count: Count | None, left_s: float) -> int | None:
+        if count is not None and (tokens := await count({"prompt": text})) is not None:
+            return tokens
+        asked = ("a", f"a {text}", f"a {text} {text}")
+        empty, once, twice = [await self._prompt_tokens(one, left_s) for one in asked]
+        if empty is None or once is None or twice is None:
+            return None
+        # If twice the text is not about twice as long, the server cuts prompts or invents usage.
+        tokens = once - empty
+        return tokens if twice - once >= _SECOND_TIME * tokens else None
+
+    async def _prompt_tokens(self, text: str, left_s: float) -> int | None:
+        body = request_body(Ask(text, text), self._spec.model, self._spec.endpoint)
+        status, answer = await self._post(body | {"max_tokens": 1}, left_s)
+        read = read_answer(answer) if status == 200 else None
+        return read.prompt_tokens if read is not None else None
+
+    # ---- what follows
+
+    def judged(self, summary: BenchSummary, earlier: Earlier | None = None) -> BenchSummary:
+        """Return the summary of the load with the report on its text, and with what is wrong with
+        the text as reasons why the result is invalid, as marks, or as notes."""
+        if summary.text is None:
+            return summary
+        probe = outcome(self._probed, self._why_incomplete())
+        findings = answer_verdict.stored(
+            (
+                *judge(
+                    self._probed,
+                    model=self._spec.model,
+                    together=min(_MOST_TOGETHER, self._spec.concurrency),
+                    long_tokens=self._long_tokens,
+                    nonsense_expected=self._nonsense,
+                ),
+                *answer_verdict.load_findings(
+                    summary.text.load,
+                    _asked(self._spec, summary),
+                    probe,
+                    nonsense_expected=self._nonsense,
+                    earlier=earlier,
+                ),
+            )
+        )
+        report = TextReport(summary.text.load, probe, findings)
+        return with_report(summary, report)
+
+    def _why_incomplete(self) -> str:
+        if self.skipped or not self._failures:
+            return self.skipped
+        total = len(self._failures) + len(self._probed)
+        asked = count_of(len(self._failures), "prompt")
+        return f"{asked} of {total} got no answer: {self._failures[0]}"
+
+
+def with_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
+    """Return the summary with this report on its text, and with the findings in words."""
+    by_level: dict[str, list[str]] = {str(level): [] for level in Level}
+    for one in report.findings:
+        shown = f"; it said {one.excerpt}" if one.excerpt and one.level != Level.INFO else ""
+        by_level[one.level].append(f"{one.text}{shown}")
+    skipped = report.probe.skipped if report.probe is not None else ""
+    whole = "in full" if report.probe is not None and report.probe.places else "at all"
+    notes = [f"the text was not probed {whole}: {skipped}"] if skipped else []
+    return replace(
+        summary,
+        text=report,
+        refused=(*summary.refused, *by_level[Level.ERROR]),
+        marked=(*summary.marked, *by_level[Level.WARN]),
+        notes=(*summary.notes, *by_level[Level.HINT], *by_level[Level.INFO], *notes),
+    )
+
+
+def _asked(spec: BenchSpec, summary: BenchSummary) -> answer_verdict.Asked:
+    own = spec.prompts[: summary.requests_ok]
+    ok = summary.requests_ok
+    return answer_verdict.Asked(
+        model=spec.model,
+        prompt_characters=sum(map(len, own)) / len(own) if own else None,
+        prompt_tokens=summary.prompt_tokens / ok if summary.prompt_tokens and ok else None,
+        ends=not spec.extra_body.get("ignore_eos", spec.ignore_eos),
+    )
+
+
+def _no_probe(spec: BenchSpec) -> str:
+    """Return why a load has no probe; "" if it has one."""
+    if spec.command:
+        return "the load is a command of your own"
+    if spec.endpoint == "embeddings":
+        return "embeddings are no text"
+    if spec.endpoint == "completions":
+        return "a base model, as behind /v1/completions, need not follow or end"
+    return ""
+
+
+def _long_tokens(spec: BenchSpec) -> int:
+    """Return the length of the long prompts in tokens: that of the load's own prompts, but with
+    room for the probe's answer. 0 if the short prompts are as long."""
+    own = [int(len(one) / CHARACTERS_PER_TOKEN) for one in spec.prompts]
+    wanted = max(own, default=spec.input_tokens)
+    wanted -= max(0, MAX_TOKENS - spec.max_tokens)
+    return wanted if wanted >= _LEAST_LONG_TOKENS else 0
+
+
+def _characters_per_token(spec: BenchSpec) -> float:
+    """Return the characters per token of the load's synthetic prompts, if their length is known."""
+    if not spec.prompt_words or spec.prompts:
+        return CHARACTERS_PER_TOKEN
+    characters = 5.5 * spec.prompt_words
+    return min(CHARACTERS_PER_TOKEN, characters / max(1, spec.input_tokens))
+
+
+def _total(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -20,6 +20,7 @@ from support.scripted_server import (
     ScriptedServer,
     chat_events,
     chunked,
+    load_requests,
     openai,
     plain,
 )
@@ -178,7 +179,7 @@ def test_a_benchmark_that_is_stopped_keeps_what_it_measured(
         )
         with process:
             eventually(
-                lambda: sum(r.line.startswith("POST ") for r in server.requests) == 8,
+                lambda: load_requests(server) == 8,
                 "eight requests",
                 60,
             )
@@ -199,7 +200,7 @@ def test_a_benchmark_that_is_stopped_before_anything_was_measured_stores_nothing
         command = CommandLine(tmp_path)
         with command.spawn("bench", "--url", server.url, *SMALL) as process:
             eventually(
-                lambda: sum(r.line.startswith("POST ") for r in server.requests) == 2,
+                lambda: load_requests(server) == 2,
                 "two requests",
                 60,
             )

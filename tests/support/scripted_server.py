@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from workbench.sim.reply_text import ReplyText
+
 FIN, RST, SILENCE = "fin", "rst", "silence"
 Step = bytes | str
 
@@ -153,7 +155,7 @@ def event(data: Any, end: bytes = b"\n\n") -> bytes:
 def chunk(
     delta: dict[str, Any] | None = None, finish: str | None = None, **extra: Any
 ) -> dict[str, Any]:
-    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return {
         **head,
         "choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}],
@@ -172,7 +174,7 @@ def usage(prompt: int, output: int, cached: int | None = None) -> dict[str, Any]
 
 
 def chat_events(
-    tokens: int, *, prompt: int = 20, done: bool = True, with_usage: bool = True
+    tokens: int, *, prompt: int = 150, done: bool = True, with_usage: bool = True
 ) -> list[bytes]:
     """Return the events of a chat in vLLM's form: role chunk, one content chunk per token, finish,
     usage, [DONE]."""
@@ -217,14 +219,42 @@ def plain(status: str, body: Any, *, headers: bytes = b"") -> bytes:
     return head + headers + b"\r\n" + text
 
 
+def is_probe(request: Request) -> bool:
+    """Return whether a request belongs to the probe of a server's text (model/answer_probe.py)."""
+    asked = _asked(request.body)
+    return request.line.startswith("POST ") and ("code word is" in asked or asked == "a")
+
+
+def load_requests(server: ScriptedServer) -> int:
+    """Return how many requests of a load the server has received."""
+    return sum(r.line.startswith("POST ") and not is_probe(r) for r in server.requests)
+
+
+def probe_answer(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole reply of a healthy model, one token for each word."""
+    asked = _asked(body)
+    tokens = min(40, body["max_tokens"])
+    text = ReplyText(asked).part(0, tokens)
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}}
+    counts = usage(len(asked.split()) + 4, tokens)
+    return {"model": "m", "choices": [{**choice, "finish_reason": "stop"}], "usage": counts}
+
+
+def _asked(body: dict[str, Any]) -> str:
+    messages = body.get("messages")
+    return str(messages[0].get("content")) if isinstance(messages, list) and messages else ""
+
+
 def openai(
     answer: Callable[[Request, int], Iterable[Step]],
 ) -> Callable[[Request, int], Iterable[Step]]:
     """Return an `answer` function for completions (`n` counts only these) of a server with one
-    model. Every other GET gets 404."""
+    model. Every other GET gets 404. The probe of a benchmark's text gets healthy answers."""
     numbers = itertools.count()
 
     def answered(request: Request, _: int) -> Iterable[Step]:
+        if is_probe(request):
+            return [plain("200 OK", probe_answer(request.body))]
         if request.line.startswith("POST "):
             return answer(request, next(numbers))
         if request.line.split()[1].endswith("/v1/models"):

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:  # as the program of a server, it starts without the package's folder
@@ -34,6 +35,7 @@ TOKENS_PER_S = 500.0
 LONG_WORDS = 3000
 NATURAL_TOKENS = 60
 READ_WORDS = 32  # of a prompt that is cut
+LATER = 10  # requests
 KINDS = {
     "good": "English that answers the prompt",
     "base": "a base model without a chat template",
@@ -53,6 +55,11 @@ KINDS = {
     "usage-twice": "usage of twice the tokens",
     "other-model": "the name of another model",
     "cut": "only the last 32 words of the prompt are read",
+    "forgets": "only the last 32 words are read, but usage says all",
+    "filtered": "the finish reason of a content filter",
+    "fallback": "another model for about every second prompt",
+    "later": "exclamation marks after ten requests",
+    "inflated": "half of the tokens, and usage of all",
     "batch": "exclamation marks if two requests are in flight",
     "batch-fails": "status 500 if two requests are in flight",
     "busy": "status 503 if two requests are in flight",
@@ -69,16 +76,21 @@ _CODE_WORD = re.compile(r"code word is (\w+)\.")
 class _Answer:
     """The answer of one kind to one request: its words, and the numbers in its usage."""
 
-    def __init__(self, kind: str, prompt: str, asked_tokens: int, whole: bool, alone: bool) -> None:
-        self.kind, self.prompt, self.alone = kind, prompt, alone
+    def __init__(
+        self, kind: str, prompt: str, asked_tokens: int, whole: bool, alone: bool, number: int
+    ) -> None:
+        self.kind, self.prompt, self.alone, self.number = kind, prompt, alone, number
         self.tokens = asked_tokens if whole else min(asked_tokens, NATURAL_TOKENS)
         self.ended = self.tokens < asked_tokens
+        self.counted = self.tokens * (2 if kind == "usage-twice" else 1)
+        if kind == "inflated":
+            self.tokens //= 2
         self._good = ReplyText(self._read())
 
     def _read(self) -> str:
         if self.kind == "equal":
             return "one prompt"
-        if self.kind == "cut":
+        if self.kind in ("cut", "forgets"):
             return " ".join(self.prompt.split()[-READ_WORDS:])
         if self.kind == "mixed-up" and (found := _CODE_WORD.search(self.prompt)):
             other = "copper" if found[1] == "maple" else "maple"
@@ -88,7 +100,8 @@ class _Answer:
     @property
     def _broken(self) -> bool:
         long = self.kind == "long" and len(self.prompt.split()) > LONG_WORDS
-        return self.kind == "bang" or long or (self.kind == "batch" and not self.alone)
+        late = self.kind == "later" and self.number > LATER
+        return self.kind == "bang" or long or late or (self.kind == "batch" and not self.alone)
 
     def word(self, place: int) -> str:
         if self._broken:
@@ -118,20 +131,24 @@ class _Answer:
         prompt = len(self.prompt.split()) + 4
         if self.kind == "cut":
             prompt = min(prompt, READ_WORDS)
-        made = self.tokens * (2 if self.kind == "usage-twice" else 1)
         return {
             "prompt_tokens": prompt,
-            "completion_tokens": made,
-            "total_tokens": prompt + made,
+            "completion_tokens": self.counted,
+            "total_tokens": prompt + self.counted,
         }
 
     @property
     def finish_reason(self) -> str:
+        if self.kind == "filtered":
+            return "content_filter"
         return "stop" if self.ended else "length"
 
     @property
     def model(self) -> str:
-        return "fallback-8b" if self.kind == "other-model" else MODEL
+        other = self.kind == "other-model" or (
+            self.kind == "fallback" and crc32(self.prompt.encode()) % 2
+        )
+        return "fallback-8b" if other else MODEL
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -177,7 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             prompt = str(body.get("prompt"))
         asked = body.get("max_completion_tokens") or body.get("max_tokens") or 16
-        answer = _Answer(self.kind, prompt, asked, bool(body.get("ignore_eos")), alone)
+        whole, number = bool(body.get("ignore_eos")), self._engine.requests
+        answer = _Answer(self.kind, prompt, asked, whole, alone, number)
         if body.get("stream"):
             self._stream(answer, chat)
         else:
@@ -295,6 +313,7 @@ class TextEngine:
 
     def __init__(self, kind: str, host: str = "127.0.0.1", port: int = 0) -> None:
         assert kind in KINDS, kind
+        self.kind = kind
         self.lock = threading.Lock()
         self.in_flight: list[_Request] = []
         self.requests = 0  # for an answer of the model

@@ -342,11 +342,15 @@ class PlaceOutcome:
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
     """What a probe found, as it is stored. `places` is by Place; `skipped` says why a part of the
-    probe is missing."""
+    probe is missing. The other fields count what it sent, which is no part of the load: requests,
+    and tokens by usage (None if a reply had no usage)."""
 
     places: Mapping[str, PlaceOutcome] = field(default_factory=dict)
     characters_per_token: float | None = None
     skipped: str = ""
+    requests: int = 0
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
 
     @property
     def failed(self) -> bool:

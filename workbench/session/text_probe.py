@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.hosts.task_cancellation import end
 from workbench.model import answer_verdict
 from workbench.model.answer_probe import (
     CHARACTERS_PER_TOKEN,
@@ -24,10 +23,9 @@ from workbench.model.answer_probe import (
     request_body,
     short_asks,
 )
-from workbench.model.answer_text import Answer, TextReport
+from workbench.model.answer_text import TextReport
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
-from workbench.model.untrusted_text import clean
 
 if TYPE_CHECKING:
     import httpx
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from workbench.model.answer_verdict import Earlier
     from workbench.model.bench import BenchSpec, BenchSummary
     from workbench.model.plan import LaunchPlan
+    from workbench.server.small_requests import Reply
 
 PART_S = 20.0  # for the part before the load, and for the part after it
 _ALONE_BEFORE, _ALONE_AFTER, _LONG = 2, 1, 2
@@ -74,7 +73,7 @@ class TextProbe:
         self._http, self._spec, self._nonsense = http, spec, nonsense
         self._probed: list[Probed] = []
         self._failures: list[str] = []
-        self._sent_requests = 0
+        self._sent: list[tuple[int | None, int | None]] = []  # prompt and output tokens
         self._tokens = MAX_TOKENS
         self._long_tokens = 0
         self.skipped = _no_probe(spec)
@@ -83,12 +82,8 @@ class TextProbe:
     def sent(self) -> tuple[int, int | None, int | None]:
         """The numbers of requests, prompt tokens and output tokens of the probe. A number of tokens
         is None if the server does not report it."""
-        answers = [one.answer for one in self._probed]
-        return (
-            self._sent_requests,
-            _total([answer.prompt_tokens for answer in answers]),
-            _total([answer.output_tokens for answer in answers]),
-        )
+        prompt, output = zip(*self._sent, strict=True) if self._sent else ((), ())
+        return len(self._sent), _total(prompt), _total(output)
 
     async def before(self, spec: BenchSpec, count: Count | None = None) -> None:
         """Send the part before the load. `spec` is the load, with the length of its prompts."""
@@ -110,8 +105,10 @@ class TextProbe:
 
     async def _find_length(self, until: float) -> None:
         """Let the answers be longer if an engine shows no text before the reasoning has ended."""
-        answer = await self._ask(short_asks(1)[0], until - time.monotonic())
-        if answer is not None and answer.empty and answer.finish_reason == "length":
+        first = await self._ask(short_asks(1)[0], until - time.monotonic())
+        if first is None:
+            return
+        if first.answer.empty and first.answer.finish_reason == "length":
             self._tokens = _REASONING_TOKENS
 
     async def _part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
@@ -131,44 +128,35 @@ class TextProbe:
         if left_s <= 0:
             self._failures += [f"the probe has {PART_S:.0f} s"] * len(asks)
             return
-        tasks = [asyncio.ensure_future(self._ask(ask, left_s)) for ask in asks]
-        try:
-            for ask, answer in zip(asks, await asyncio.gather(*tasks), strict=True):
-                if answer is not None:
-                    self._probed.append(Probed(ask, answer, after=after))
-        finally:
-            for task in tasks:
-                await end(task)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._ask(ask, left_s)) for ask in asks]
+        answered = [task.result() for task in tasks]
+        self._probed += [replace(one, after=after) for one in answered if one is not None]
 
-    async def _ask(self, ask: Ask, left_s: float) -> Answer | None:
+    async def _ask(self, ask: Ask, left_s: float) -> Probed | None:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
         asked = request_body(ask, self._spec.model, self._spec.endpoint)
         body = own | asked | {"max_tokens": self._tokens}
-        status, answer = await self._post(body, left_s)
-        if status in (400, 422):  # a few servers accept neither field
+        reply = await self._post(body, left_s)
+        if reply.status in (400, 422):  # a few servers accept neither field
             del body["temperature"]
             body["max_completion_tokens"] = body.pop("max_tokens")
-            status, answer = await self._post(body, left_s)
-        read = read_answer(answer, ask.prompt) if status == 200 else None
-        if read is None:
-            said = answer if status is None else f"HTTP status {status}"
-            self._failures.append(str(said))
-        return read
+            reply = await self._post(body, left_s)
+        answer = read_answer(reply.body, ask.prompt) if reply.status == 200 else None
+        if answer is None:
+            self._failures.append(reply.problem or f"HTTP status {reply.status}")
+            return None
+        return Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
 
-    async def _post(self, body: Mapping[str, Any], left_s: float) -> tuple[int | None, Any]:
-        """Return (HTTP status, decoded answer), or (None, why there is no answer)."""
-        import httpx
+    async def _post(self, body: Mapping[str, Any], left_s: float) -> Reply:
+        from workbench.server.small_requests import ask_server  # loads httpx
 
         base = self._spec.url.rstrip("/").removesuffix("/v1")
         url = f"{base}/v1/chat/completions"
-        self._sent_requests += 1
-        try:
-            response = await self._http.post(url, json=body, timeout=left_s)
-            return response.status_code, response.json()
-        except httpx.TimeoutException:
-            return None, f"no answer within {left_s:.0f} s"
-        except (httpx.HTTPError, ValueError, RecursionError) as error:
-            return None, clean(str(error)) or type(error).__name__
+        reply = await ask_server(self._http, "POST", url, body, max(0.1, left_s))
+        answer = read_answer(reply.body)
+        self._sent.append((answer.prompt_tokens, answer.output_tokens) if answer else (None, None))
+        return reply
 
     # ---- the tokens of the answers, counted again
 
@@ -200,8 +188,8 @@ class TextProbe:
 
     async def _prompt_tokens(self, text: str, left_s: float) -> int | None:
         body = request_body(Ask(text, text), self._spec.model, self._spec.endpoint)
-        status, answer = await self._post(body | {"max_tokens": 1}, left_s)
-        read = read_answer(answer) if status == 200 else None
+        reply = await self._post(body | {"max_tokens": 1}, left_s)
+        read = read_answer(reply.body) if reply.status == 200 else None
         return read.prompt_tokens if read is not None else None
 
     # ---- what follows
@@ -211,7 +199,13 @@ class TextProbe:
         the text as reasons why the result is invalid, as marks, or as notes."""
         if summary.text is None:
             return summary
-        probe = outcome(self._probed, self._why_incomplete())
+        requests, prompt, output = self.sent
+        probe = replace(
+            outcome(self._probed, self._why_incomplete()),
+            requests=requests,
+            prompt_tokens=prompt,
+            output_tokens=output,
+        )
         findings = answer_verdict.stored(
             (
                 *judge(

@@ -111,7 +111,7 @@ def test_whole_replies(form: str, shape: Callable[[list[bytes]], list[bytes]]) -
         None,
         3,
         3,
-        20,
+        150,
     )
     assert (
         record.ttft_us is not None and len(record.gaps_us) == 2 and record.finish_reason == "length"
@@ -125,7 +125,7 @@ def test_whole_replies(form: str, shape: Callable[[list[bytes]], list[bytes]]) -
         chat_events(3)[1:],
         [event(chunk({"role": "assistant"})), event(chunk({})), *chat_events(3)],
         [event(chunk({"content": "\u2028\u2029\u0085é😀"})), *chat_events(3)[2:]],
-        [*chat_events(3, done=False)[:-1], event({**chunk(), "usage": usage(20, 3)})],
+        [*chat_events(3, done=False)[:-1], event({**chunk(), "usage": usage(150, 3)})],
         [*chat_events(3, done=False), event(b"[DONE]", end=b"\n")],
         [*chat_events(3, done=False), event(b"[DONE]", end=b"")],
     ],
@@ -303,7 +303,7 @@ def test_mixed_faults_are_each_counted_once() -> None:
     summary = summarize(client.spec, client.counted, client.warmups, ClientFacts())
     assert (summary.requests_ok, summary.requests_failed) == (40, 60)
     assert summary.errors == {"http 503": 20, records.TRUNCATED: 20, records.STREAM_ERROR: 20}
-    assert (summary.output_tokens, summary.prompt_tokens) == (120, 800)
+    assert (summary.output_tokens, summary.prompt_tokens) == (120, 40 * 150)
 
 
 # -- connections -----------------------------------------------------------------------------------

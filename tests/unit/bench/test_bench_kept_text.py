@@ -57,7 +57,7 @@ def test_the_text_is_kept_however_it_is_cut(
     for at, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(whole)], strict=True)):
         exchange.receive(whole[start:end], at + 1)
     exchange.verdict(None)
-    assert exchange.reply.error is None and exchange.reply.model == "tiny"
+    assert exchange.reply.error is None and exchange.reply.model == "m"
     assert kept(exchange.reply) == ("".join(thoughts), "".join(words))
 
 
@@ -103,7 +103,7 @@ def test_a_result_has_the_features_of_its_text() -> None:
     load = text.load
     assert (load.answers, load.looked_at, load.collapsed, load.equal) == (4, 4, 4, 4)
     assert load.repeated == " the" and load.finish_reasons == {"stop": 4}
-    assert load.characters_per_token == 4.0 and load.models == {"tiny": 4}
+    assert load.characters_per_token == 4.0 and load.models == {"m": 4}
     assert load.excerpts[0].startswith('" the the')
 
 

@@ -206,12 +206,20 @@ def of_result(result: Mapping[str, Any]) -> Counts:
 def counted_alike(
     engine: str, status: Mapping[str, Any], before: Counts, result: Mapping[str, Any]
 ) -> Counts:
-    """Assert that the engine counted exactly the requests and tokens that the benchmark reports.
+    """Assert that the engine counted exactly the requests and tokens that the benchmark reports,
+    and those of its text probe. Return the counts of the load.
     Waits a moment: SGLang counts a request after its last byte, and another process writes vLLM's
     page."""
     ours = of_result(result)
     deadline = time.monotonic() + 5
-    while (theirs := counts(engine, status["url"], status["run_dir"]) - before) != ours:
+    probe = of_probe(result)
+    while (theirs := counts(engine, status["url"], status["run_dir"]) - before - probe) != ours:
         assert time.monotonic() < deadline, f"the engine counted {theirs}, the benchmark {ours}"
         time.sleep(0.1)
     return theirs
+
+
+def of_probe(result: Mapping[str, Any]) -> Counts:
+    """Return what the text probe of a benchmark sent, which is no part of the load."""
+    probe = result["text"]["probe"]
+    return Counts(probe["requests"], probe["prompt_tokens"], probe["output_tokens"])

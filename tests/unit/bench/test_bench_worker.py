@@ -106,7 +106,7 @@ def test_a_run_from_start_to_end() -> None:
         outcome = asyncio.run(run(spec_for(server.url), on_progress=seen.append))
         assert len(server.requests) == 10
     s = outcome.summary
-    assert (s.requests_ok, s.requests_failed, s.output_tokens, s.prompt_tokens) == (8, 0, 24, 8 * 150)
+    assert (s.requests_ok, s.requests_failed, s.output_tokens, s.prompt_tokens) == (8, 0, 24, 1200)
     assert (s.warmup_requests, s.warmup_output_tokens, s.warmup_prompt_tokens) == (2, 6, 2 * 150)
     assert sorted(r.index for r in outcome.requests) == list(range(8))
     assert outcome.spec.salt and before < outcome.t0_unix <= outcome.t1_unix <= time.time() + 0.01

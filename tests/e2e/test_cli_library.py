@@ -39,6 +39,7 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
             ("--simulate", "gb10", "gpu", "status", "--simulate", "h100"),
             "--simulate is given twice",
         ),
+        (("local", "servers"), "`workbench --host local servers`"),
         (("frobnicate",), "nor ssh knows a host of that name"),
         (("results", "show", "three"), "invalid int"),
         (("compare", "1"), "there is no result 1"),

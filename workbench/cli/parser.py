@@ -204,6 +204,11 @@ def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> 
 
     from workbench.session import host_names
 
+    if options and options[0] in FILES and host_names.is_known(host):
+        raise _input_error(
+            f"{host!r} is a host and not a command",
+            f"`workbench --host {host} {' '.join(options)}` runs the command on this host",
+        )
     if (options and not options[0].startswith("-")) or not host_names.is_known(host):
         near = difflib.get_close_matches(
             host, [*FILES, "help", *host_names.known_names()], n=1, cutoff=0.75

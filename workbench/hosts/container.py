@@ -17,9 +17,9 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from workbench.hosts import files_via_shell, host_facts, shell_scripts
 from workbench.hosts.base import (
@@ -66,6 +66,11 @@ END_S = 10.0
 _MARK = shell_scripts.INSIDE.encode()
 # by the shell in the container: nothing began
 _REFUSED = re.compile(f"{shell_scripts.INSIDE} (missing|setsid)")
+# runc, crun, docker and lxc-attach say in these words that the container has no `sh`
+_NO_SHELL = re.compile(
+    r"[\s\"'`/]sh[\"'`]?:? (?:executable file )?(?:not found|no such file)|exec [\"'`]sh[\"'`]",
+    re.IGNORECASE,
+)
 
 
 def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = None) -> ContainerHost:
@@ -364,7 +369,7 @@ class ContainerHost(BaseHost):
         self._why = why
         self._link.lost(running, why.message)
         for stream in tuple(self._streams):
-            self._spawn(stream.end())
+            self._spawn(stream.end)
 
     async def cut_off(self, running: _Running) -> HostError:
         """Return the error for a command whose output ended before the command itself, because the
@@ -394,12 +399,15 @@ class ContainerHost(BaseHost):
         if not self._link.connected and self._why is not None:
             return self._why
         last = clean(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
-        step = f"the {noun} needs a POSIX sh"
+        by_hand = " ".join((*self.container_kind.enter(self.container), "sh"))
+        step = f"the cause shows on {self.inner.name} with: {by_hand}"
+        if _NO_SHELL.search(errors):
+            step = f"the {noun} needs a POSIX sh"
         return HostUnreachable(
             f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step
         )
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(_quietly(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -455,14 +463,14 @@ class ContainerHost(BaseHost):
             self.lost(running, error)
             raise
         except CommandTimeout:
-            self._spawn(self._end(running, token))
+            self._spawn(partial(self._end, running, token))
             raise timed_out(argv, timeout_s, self.name) from None
         except (HostError, asyncio.CancelledError):
-            self._spawn(self._end(running, token))
+            self._spawn(partial(self._end, running, token))
             raise
         errors, code = shell_scripts.exit_code(done.stderr.decode("utf-8", "surrogateescape"))
         if code is None and not _REFUSED.search(errors):
-            self._spawn(self._end(running, token))
+            self._spawn(partial(self._end, running, token))
         if _MARK + b"\n" not in done.stdout:
             raise await self.not_begun(running, argv, errors)
         if code is None:
@@ -568,6 +576,8 @@ class ContainerHost(BaseHost):
         return int(pid), ProcessAround(None, title, place or self.inner.name)
 
 
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
+    """Await what `work` returns, and ignore its errors. The task may be cancelled before it begins,
+    and a coroutine that was made before would then never be awaited."""
     with contextlib.suppress(Exception):  # it ends what nobody awaits
-        await work
+        await work()

@@ -4,6 +4,7 @@ tests/e2e/test_containers.py."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from pathlib import Path
 
@@ -217,6 +218,46 @@ def test_without_setsid_in_an_lxc_container_the_error_says_so(
         assert "util-linux" in str(caught.value.next_step)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "Error: runc: exec failed: error setting rlimit type 7: operation not permitted",
+        "env: pct: No such file or directory",
+    ],
+)
+def test_a_container_that_refuses_an_entry_is_not_said_to_lack_a_shell(
+    programs: ContainerPrograms, cause: str
+) -> None:
+    programs.refuse_to_enter("docker", cause)
+    host = container(programs, "docker")
+
+    async def main() -> None:
+        with pytest.raises(HostUnreachable) as caught:
+            await host.run(["true"])
+        assert cause in caught.value.message
+        assert "POSIX" not in (caught.value.next_step or "")
+        assert "docker exec" in (caught.value.next_step or "")
+        await host.close()
+
+    asyncio.run(main())
+
+
+def test_work_that_is_cancelled_before_it_begins_leaves_no_warning(
+    programs: ContainerPrograms, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def main() -> None:
+        host = container(programs, "docker")
+        stream = await host.stream(["sleep", "30"])
+        host.lost(host._link.current, HostUnreachable("gone", host=host.name))
+        del stream
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    gc.collect()
+    assert not [str(w.message) for w in recwarn if "never awaited" in str(w.message)]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -63,6 +63,8 @@ _SAME = (
     *("platform", "device", "cap-add", "security-opt", "pid", "userns"),
 )
 _PULL_S = 4 * 3600.0  # for an image of tens of gigabytes
+# docker and podman, about a container that does not exist
+_NO_SUCH = re.compile(r"no such (?:container|object)|no container with name", re.IGNORECASE)
 _SWITCHES = ("init", "privileged")
 # The whole log is kept until the keeper has copied it: podman's default, the journal, drops lines
 # of a busy server.
@@ -462,8 +464,10 @@ class Containers:
         if handle.startswith("-"):
             raise _no_container(handle, self.name, host)
         done = await host.run([self.name, "container", "inspect", handle])
-        if done.returncode != 0:
+        if done.returncode != 0 and _NO_SUCH.search(done.err):
             raise _no_container(handle, self.name, host, done.problem)
+        if done.returncode != 0:
+            raise _no_answer(handle, self.name, host, done.problem)
         return _adoptable(handle, done.stdout, self.name, host)
 
 
@@ -516,6 +520,15 @@ def _no_container(
         host=host.name,
         command=shlex.join((program, "container", "inspect", handle)),
         next_step=f"`{program} ps` lists the containers",
+    )
+
+
+def _no_answer(handle: str, program: str, host: Host, problem: str) -> ServerError:
+    return ServerError(
+        f"{program} does not report the container {handle!r}: {problem}",
+        host=host.name,
+        command=shlex.join((program, "container", "inspect", handle)),
+        next_step=f"`{program} info` shows whether {program} answers you on this host",
     )
 
 

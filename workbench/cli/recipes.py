@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected, local_session
+from workbench.cli.open_session import connected, gpus_read, local_session
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, one_of, option
@@ -17,6 +19,7 @@ from workbench.model.errors import InputError, PresetError, WorkbenchError
 from workbench.recipes.registry import EXPORT_FORMS
 
 if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo
     from workbench.model.plan import LaunchPlan
     from workbench.session.recipes import Imported
     from workbench.session.session import Session
@@ -36,7 +39,11 @@ if TYPE_CHECKING:
         option("--pid PID", "a server that runs on the host", int),
     ),
     option("--name ID", "id of the new preset (default: from the recipe)"),
-    option("--entry NAME", "service, variant or model to take from a file that has several"),
+    option(
+        "--entry NAME",
+        "service, variant, model or number of the server command to take from a file that has "
+        "several",
+    ),
     YES,
     examples=(
         "workbench import recipe.yaml --name my-recipe",
@@ -57,13 +64,10 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
             imported = await session.presets.recipes.read_process(arguments.pid, arguments.name)
     else:
         session = local_session()
-        if arguments.line is not None or arguments.file == "-":
-            text = arguments.line if arguments.line is not None else _standard_input()
-            imported = session.presets.recipes.read_text(text, "", arguments.name, arguments.entry)
-        else:
-            imported = session.presets.recipes.read_file(
-                Path(arguments.file), arguments.name, arguments.entry
-            )
+        read = _reader(session, arguments)
+        imported = read(None)
+        if imported.depends_on_gpus:
+            imported = read(await _gpus(arguments))
     if not arguments.json:
         _show(imported)
     path = None
@@ -76,6 +80,28 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
     elif path:
         say(f"saved: {path}\n`workbench plan {imported.preset_id}` shows its command")
     return 0 if imported.preset is not None else 2
+
+
+def _reader(
+    session: Session, arguments: argparse.Namespace
+) -> Callable[[Sequence[GpuInfo] | None], Imported]:
+    """Return a function that reads the recipe for a host with the given GPUs."""
+    recipes, name, entry = session.presets.recipes, arguments.name, arguments.entry
+    if arguments.line is None and arguments.file != "-":
+        return partial(recipes.read_file, Path(arguments.file), name, entry)
+    text = arguments.line if arguments.line is not None else _standard_input()
+    return partial(recipes.read_text, text, "", name, entry)
+
+
+async def _gpus(arguments: argparse.Namespace) -> Sequence[GpuInfo] | None:
+    """Return the GPUs of the host, None if they cannot be read. A recipe can be imported on a
+    machine without GPUs."""
+    try:
+        async with connected(arguments) as session, gpus_read(session) as reading:
+            return (await reading).infos
+    except WorkbenchError as error:
+        note(f"the GPUs of the host are not known: {error.message}")
+        return None
 
 
 def _trust_program(session: Session, preset_id: str) -> None:

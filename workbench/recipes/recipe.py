@@ -8,12 +8,15 @@ only a shell could compute, so that neither is written into a preset.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
+from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
 from workbench.model.preset import IMAGE
 from workbench.model.secrets import mask_plan, mask_text
@@ -45,6 +48,28 @@ class Recipe:
     variables: Mapping[str, str] = field(default_factory=dict)  # name -> description
     caveats: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    # the number of GPUs in the plan follows from the GPUs of the host
+    depends_on_gpus: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is known besides the text of a recipe. `entry` is the service, variant or model to read
+    from a text that has several. `directory` is the directory of the recipe's file. `gpus` are the
+    GPUs of the host on which the server will run. None means unknown."""
+
+    entry: str | None = None
+    directory: Path | None = None
+    gpus: tuple[GpuInfo, ...] | None = None
+
+    def check_entry(self, form: str, kind: str, known: Collection[str] = ()) -> None:
+        """Raise InputError if an entry is asked for that is not in `known`. `form` is the format of
+        the recipe, and `kind` says what its entries are, such as "variant"."""
+        if self.entry is None or self.entry in known:
+            return
+        text = f"the {form} has no {kind} {self.entry!r}"
+        choose = f"choose one of these: {', '.join(known)}"
+        raise InputError(text, next_step=choose if known else "leave out --entry: it has none")
 
 
 @dataclass(slots=True)

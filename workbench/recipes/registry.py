@@ -1,7 +1,7 @@
 """The registry of recipe formats: those that Workbench reads and those that it writes.
 
 For a new format, write one module and add an entry here. A module that reads a format has
-`recognizes(document)` and `read(document, notes, entry)`. Modules are imported when their format is
+`recognizes(document)` and `read(document, notes, given)`. Modules are imported when their format is
 first used.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean, clean_data, clean_json
-from workbench.recipes.recipe import COMPUTED, Notes, Recipe, finished
+from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, finished
 
 if TYPE_CHECKING:
     from workbench.recipes.launch import Launch
@@ -34,9 +34,9 @@ class ImportForm:
         )
         return recognized
 
-    def read(self, document: Mapping[str, Any], notes: Notes, entry: str | None) -> Recipe:
+    def read(self, document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         recipe: Recipe = import_module(f"workbench.recipes.imports.{self.module}").read(
-            document, notes, entry
+            document, notes, given
         )
         return recipe
 
@@ -48,6 +48,7 @@ IMPORT_FORMS = (
     ImportForm("club presets", "club_preset"),
     ImportForm("llama-swap configurations", "llama_swap"),
     ImportForm("sparkrun and spark-vllm-docker recipes", "sparkrun"),
+    ImportForm("TabbyAPI's config.yml", "tabby_config"),
     ImportForm("an engine's configuration files", "engine_config"),
 )
 
@@ -114,25 +115,27 @@ def export_form(name: str) -> ExportForm:
     return found
 
 
-def read_text(text: str, entry: str | None = None) -> Recipe:
-    """Return the recipe in a text: a systemd unit, a document in one of IMPORT_FORMS, or else a command line or
-    shell script. `entry` chooses one of several servers in the text. Nothing in the text is run.
-    Raises InputError if the text cannot be read."""
+def read_text(text: str, given: Given | None = None) -> Recipe:
+    """Return the recipe in a text: a systemd unit, a document in one of IMPORT_FORMS, or else a
+    command line or shell script. Nothing in the text is run. Raises InputError if the text cannot
+    be read, or has no entry of the name that is given."""
     from workbench.recipes.imports import systemd_unit
 
     text = clean(text, len(text), lines=True).replace(COMPUTED, "")
     notes = Notes()
+    given = given or Given()
     if systemd_unit.recognizes(text):
+        given.check_entry(systemd_unit.FORM, "entry")
         return finished(systemd_unit.read(text, notes), notes)
     document = _document(text)
     if document is None:
         from workbench.recipes.imports import shell_script
 
-        return finished(shell_script.read(text, notes, entry), notes)
+        return finished(shell_script.read(text, notes, given), notes)
     for form in IMPORT_FORMS:
         if form.recognizes(document):
             try:
-                return finished(form.read(document, notes, entry), notes)
+                return finished(form.read(document, notes, given), notes)
             except RecursionError:
                 raise InputError("a value of the recipe is nested too deeply") from None
     known = ", ".join(form.title for form in IMPORT_FORMS)

@@ -26,11 +26,15 @@ _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A reference to a shell variable. `default` is the word in `${name:-word}`, None if the
-    reference has no default. `every` stands for all elements of an array, `${name[@]}`."""
+    reference has no default. `every` stands for all elements of an array, `${name[@]}`.
+    `alternative` is the word in `${name:+word}`, which counts if the variable has a value, and
+    `source` the text of such a reference."""
 
     name: str
     default: tuple[Part, ...] | None = None
     every: bool = False
+    alternative: tuple[Part, ...] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +262,11 @@ def _variable(inside: str, source: str) -> Part:
     if array := _ALL_ELEMENTS.fullmatch(inside):
         return Variable(array[1], every=True)
     found = _WITH_DEFAULT.fullmatch(inside)
-    if found is None or found[2] == "+":
+    if found is None:
         return Code(source)
+    if found[2] == "+":
+        alternative = parts_of(found[3])
+        return Variable(found[1], alternative=alternative, source=source)
     if found[2] in ("-", "="):
         return Variable(found[1], parts_of(found[3]))
     return Code(source) if found[1].isdecimal() else Variable(found[1])

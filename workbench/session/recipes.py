@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,10 @@ from workbench.model.errors import InputError, PresetError
 from workbench.model.findings import Finding, Level, by_severity
 
 if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo
     from workbench.model.plan import LaunchPlan
     from workbench.model.preset import Preset
-    from workbench.recipes.recipe import Recipe
+    from workbench.recipes.recipe import Given, Recipe
     from workbench.session.state_holder import StateHolder
     from workbench.store.presets import PresetLibrary
 
@@ -30,6 +31,8 @@ class Imported:
     document: dict[str, Any]
     preset: Preset | None
     findings: tuple[Finding, ...]
+    # the number of GPUs in the preset follows from the GPUs of the host
+    depends_on_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,18 @@ class Recipes:
         self._core, self._library, self._saved = core, library, saved
 
     def read_file(
-        self, path: Path, preset_id: str | None = None, entry: str | None = None
+        self,
+        path: Path,
+        preset_id: str | None = None,
+        entry: str | None = None,
+        gpus: Sequence[GpuInfo] | None = None,
     ) -> Imported:
         """Return the recipe in a file as a preset. `preset_id` is the id of that preset, by default
         one made from the recipe. `entry` is the service, variant or model to read from a file that
-        has several. Raises InputError if the file cannot be read or is no recipe."""
+        has several. `gpus` are the GPUs of the host, None if they are unknown. Raises InputError if
+        the file cannot be read or is no recipe."""
+        from workbench.recipes.recipe import Given
+
         try:
             if not path.is_file():
                 raise InputError(
@@ -98,17 +108,31 @@ class Recipes:
             ) from None
         if len(data) > MAX_BYTES or b"\0" in data:
             raise InputError(f"{path} is no recipe: it is larger than 1 MiB or not a text")
-        return self.read_text(data.decode("utf-8-sig", "replace"), path.name, preset_id, entry)
+        directory = path.absolute().parent
+        given = Given(entry, directory, None if gpus is None else tuple(gpus))
+        return self._read(data.decode("utf-8-sig", "replace"), path.name, preset_id, given)
 
     def read_text(
-        self, text: str, source: str = "", preset_id: str | None = None, entry: str | None = None
+        self,
+        text: str,
+        source: str = "",
+        preset_id: str | None = None,
+        entry: str | None = None,
+        gpus: Sequence[GpuInfo] | None = None,
     ) -> Imported:
         """Return a recipe or a pasted command line as a preset. `source` names the origin of the
         text, and `preset_id` is the id of the preset, by default one made from the recipe. `entry`
-        is the service, variant or model to read from a text that has several."""
+        is the service, variant or model to read from a text that has several. `gpus` are the GPUs
+        of the host, None if they are unknown."""
+        from workbench.recipes.recipe import Given
+
+        given = Given(entry, None, None if gpus is None else tuple(gpus))
+        return self._read(text, source, preset_id, given)
+
+    def _read(self, text: str, source: str, preset_id: str | None, given: Given) -> Imported:
         from workbench.recipes.registry import read_text
 
-        recipe = read_text(text, entry)
+        recipe = read_text(text, given)
         return self._imported(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
     async def read_process(self, pid: int, preset_id: str | None = None) -> Imported:
@@ -142,7 +166,14 @@ class Recipes:
         catalog = engines.get(recipe.plan.engine).catalog()
         about_plan = engines.validate(recipe.plan, catalog) if checked.preset is not None else ()
         findings = (*recipe.findings, *about_file, *about_plan)
-        return Imported(recipe.form, chosen, document, checked.preset, by_severity(findings))
+        return Imported(
+            recipe.form,
+            chosen,
+            document,
+            checked.preset,
+            by_severity(findings),
+            recipe.depends_on_gpus,
+        )
 
     def save(self, imported: Imported) -> str:
         """Write the preset into the user's own directory. Return its path. Raises PresetError if it

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from workbench.model.errors import InputError
+from workbench.model.gpu import GpuInfo
 from workbench.model.untrusted_text import UNSAFE
 from workbench.recipes.imports import running_process
 from workbench.recipes.preset_document import document_of
-from workbench.recipes.recipe import Recipe
+from workbench.recipes.recipe import Given, Recipe
 from workbench.recipes.registry import read_text
 
 SPARKRUN = """
@@ -285,19 +286,185 @@ def test_what_is_not_taken_over_is_named(text: str, code: str, said: str) -> Non
 
 
 def test_an_entry_chooses_the_variant_the_service_or_the_model() -> None:
-    fp8 = read_text(VLLM_RECIPE, "fp8")
+    fp8 = read_text(VLLM_RECIPE, Given("fp8"))
     assert (
         fp8.plan is not None
         and fp8.plan.model == "org/Model-7B-FP8"
         and settings(fp8)["kv-cache-dtype"] == "fp8"
     )
     assert fp8.plan.engine_versions == ">=0.11.0"
-    large = read_text(LLAMA_SWAP, "large")
+    large = read_text(LLAMA_SWAP, Given("large"))
     assert large.plan is not None and large.plan.model == "/x.gguf"
     assert texts(large, "refused") == ["the stop command is not run: touch CANARY"]
-    for text in (VLLM_RECIPE, LLAMA_SWAP, COMPOSE):
-        with pytest.raises(InputError, match="has no"):
-            read_text(text, "nosuch")
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (VLLM_RECIPE, "default, fp8"),
+        (LLAMA_SWAP, "small, large"),
+        (COMPOSE, "ui"),
+        (SPARKRUN, "--entry"),
+        (CLUB, "--entry"),
+        (ENGINE_CONFIG, "--entry"),
+        ("[Service]\nExecStart=/usr/bin/vllm serve org/m\n", "--entry"),
+        ("vllm serve org/m\nvllm serve org/n\n", "1, 2"),
+    ],
+)
+def test_an_unknown_entry_is_refused_and_the_known_ones_are_named(text: str, known: str) -> None:
+    with pytest.raises(InputError, match=r"has no .*'nosuch'") as refused:
+        read_text(text, Given("nosuch"))
+    assert known in (refused.value.next_step or "")
+
+
+def test_an_entry_chooses_a_server_command_of_a_script() -> None:
+    recipe = read_text("vllm serve org/m\nvllm serve org/n --seed 2\n", Given("2"))
+    assert recipe.plan is not None
+    assert (recipe.plan.model, settings(recipe)) == ("org/n", {"seed": 2})
+
+
+SPARKRUN_VARIANTS = """
+recipe_version: "2"
+model: org/Model-7B
+runtime: vllm
+container: vllm/vllm-openai:v0.24.0
+defaults: {max_num_seqs: 4, gpu_memory_utilization: 0.65}
+env: {A: "1", B: "1"}
+variants:
+  max_context: {description: long, max_num_seqs: 1, max_model_len: 262144}
+  concurrent: {max_num_seqs: 8, container: "vllm/vllm-openai:v0.27.1", env: {B: "2"}}
+command: |
+  vllm serve {model} --max-num-seqs {max_num_seqs} --gpu-memory-utilization {gpu_memory_utilization}
+"""
+
+
+def test_an_entry_chooses_a_variant_of_a_sparkrun_recipe() -> None:
+    usual = read_text(SPARKRUN_VARIANTS)
+    assert settings(usual)["max-num-seqs"] == 4
+    assert "the variant max_context is left out: --entry max_context reads it" in texts(
+        usual, "left-out"
+    )
+    concurrent = read_text(SPARKRUN_VARIANTS, Given("concurrent"))
+    assert concurrent.plan is not None
+    assert concurrent.plan.image == "vllm/vllm-openai:v0.27.1"
+    assert settings(concurrent) == {
+        "max-num-seqs": 8,
+        "gpu-memory-utilization": 0.65,
+        "A": "1",
+        "B": "2",
+    }
+    long = read_text(SPARKRUN_VARIANTS, Given("max_context"))
+    assert settings(long)["max-num-seqs"] == 1
+    assert any("max_model_len = 262144 is left out" in said for said in texts(long, "left-out"))
+
+
+VLLM_LARGE = """
+meta: {title: Large}
+model: {model_id: org/Large, architecture: moe, nightly_required: true}
+variants:
+  default: {precision: bf16, vram_minimum_gb: 564}
+  fp8: {model_id: org/Large-FP8, vram_minimum_gb: 240, tp: 4}
+  nvfp4: {model_id: org/Large-FP4, vram_minimum_gb: 141, tp: {h200: 1, hopper: 2}}
+  int4: {model_id: org/Large-INT4, vram_minimum_gb: 90}
+  small: {model_id: org/Large-FP2, vram_minimum_gb: 141}
+compatible_strategies: [single_node_tp, single_node_tep, multi_node_tp]
+strategy_overrides:
+  single_node_tep: {extra_args: ["--max-num-seqs", "7"]}
+hardware_overrides:
+  hopper: {extra_args: ["--max-num-seqs", "5"]}
+  blackwell: {extra_args: ["--max-num-seqs", "6"]}
+"""
+
+
+def cards(count: int, name: str, memory_gb: float, capability: str) -> tuple[GpuInfo, ...]:
+    size = int(memory_gb * 1e9)
+    return tuple(
+        GpuInfo(at, f"GPU-{at}", name, compute_capability=capability, memory_total_bytes=size)
+        for at in range(count)
+    )
+
+
+PRO_6000 = cards(2, "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 102.6, "12.0")
+H200 = cards(8, "NVIDIA H200", 150.7, "9.0")
+
+
+@pytest.mark.parametrize(
+    ("entry", "gpus", "wanted"),
+    [
+        (None, H200, 4),  # 564 GB on cards of 151 GB
+        ("fp8", H200, 4),  # the variant's own number
+        ("nvfp4", H200, None),  # one card: the exact name counts before the generation
+        ("int4", PRO_6000, None),
+        ("small", PRO_6000, 2),
+        (None, PRO_6000, 8),
+        ("fp8", None, 4),
+        (None, None, None),
+    ],
+)
+def test_a_vllm_recipe_gets_the_smallest_number_of_gpus_with_the_memory(
+    entry: str | None, gpus: tuple[GpuInfo, ...] | None, wanted: int | None
+) -> None:
+    recipe = read_text(VLLM_LARGE, Given(entry, gpus=gpus))
+    assert recipe.plan is not None
+    assert recipe.plan.flag("tensor-parallel-size") == wanted
+    assert recipe.depends_on_gpus
+    of_generation = 5 if gpus is H200 else 6
+    assert recipe.plan.flag("max-num-seqs") == (of_generation if gpus else None)
+
+
+def test_a_vllm_recipe_says_at_once_whether_it_fits_and_what_does() -> None:
+    large = read_text(VLLM_LARGE, Given(gpus=PRO_6000))
+    found = next(f for f in large.findings if f.code == "recipe.does-not-fit")
+    assert "needs 564 GB of GPU memory on 8 GPUs; this host has 2 x 103 GB" in found.text
+    assert found.fix == "take --entry nvfp4 (141 GB on 2 GPUs) or " + (
+        "--entry int4 (90 GB on 1 GPU) or --entry small (141 GB on 2 GPUs)"
+    )
+    fits = read_text(VLLM_LARGE, Given("small", gpus=PRO_6000))
+    assert not texts(fits, "does-not-fit")
+    assert (fits.gpus, fits.memory_gib) == (2, 65.7)
+    unknown = read_text(VLLM_LARGE)
+    assert any("needs 564 GB" in said for said in texts(unknown, "memory"))
+    said = texts(unknown, "left-out")
+    assert any("the strategies single_node_tep, multi_node_tp" in text for text in said)
+    assert any("strategy_overrides for single_node_tep" in text for text in said)
+    assert any("hardware_overrides of the recipe for hopper" in text for text in said)
+    assert any("nightly_required" in text for text in texts(unknown, "not-understood"))
+
+
+@pytest.mark.parametrize(
+    ("strategies", "flags"),
+    [
+        (
+            "default_strategy: single_node_tep\ncompatible_strategies: [single_node_tp, "
+            "single_node_tep]",
+            {"tensor-parallel-size": 4, "enable-expert-parallel": True},
+        ),
+        (
+            "compatible_strategies: [single_node_dep]",
+            {"data-parallel-size": 4, "enable-expert-parallel": True},
+        ),
+        (
+            "compatible_strategies: [single_node_tp]\nstrategy_min_gpus: {h200: 8}",
+            {"tensor-parallel-size": 8},
+        ),
+        (
+            "compatible_strategies: [single_node_tp]\nstrategy_overrides: {single_node_tp: "
+            "{tp: 8}}",
+            {"tensor-parallel-size": 8},
+        ),
+        (
+            "compatible_strategies: [single_node_tp, single_node_dep]\nstrategy_hardware: "
+            "{single_node_tp: {hopper: unsupported}}",
+            {"data-parallel-size": 4, "enable-expert-parallel": True},
+        ),
+    ],
+)
+def test_the_strategy_of_a_vllm_recipe_becomes_flags(
+    strategies: str, flags: dict[str, Any]
+) -> None:
+    head = VLLM_LARGE.partition("compatible_strategies")[0]
+    recipe = read_text(f"{head}{strategies}\n", Given(gpus=H200))
+    assert settings(recipe) == flags
 
 
 def bomb(step: str, first: str) -> str:
@@ -491,3 +658,97 @@ def test_a_number_of_thousands_of_digits_in_a_container_is_not_understood(word: 
     long = "9" * 5000
     recipe = read_text(f"docker run {word.format(long)} vllm/vllm-openai --model org/m")
     assert recipe.plan is not None and texts(recipe, "not-understood")
+
+
+COMPOSE_OF_A_TREE = """
+services:
+  vllm:
+    image: vllm/vllm-openai:v0.24.0
+    volumes:
+      - ${MODEL_DIR:-../../models-cache}:/root/.cache/huggingface
+      - ../templates/chat.jinja:/etc/chat.jinja:ro
+      - {type: bind, source: ./drafts, target: /drafts}
+      - named:/var/lib/x
+    command: >-
+      --model /root/.cache/huggingface/seven --chat-template /etc/chat.jinja
+      --speculative-config '{"model": "/drafts/small", "num_speculative_tokens": 2}'
+      ${THINKING:+--seed ${SEED:-${OTHER_SEED:-3}}} --max-num-seqs ${SEQS:-${OTHER_SEQS:-4}}
+"""
+
+
+def test_relative_volumes_and_dotenv_of_a_compose_file_count_from_its_directory(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "a" / "b"
+    directory.mkdir(parents=True)
+    recipe = read_text(COMPOSE_OF_A_TREE, Given(directory=directory))
+    assert recipe.plan is not None
+    assert recipe.plan.model == f"{tmp_path}/models-cache/seven"
+    assert settings(recipe) == {
+        "chat-template": f"{tmp_path}/a/templates/chat.jinja",
+        "speculative-config": {"model": f"{directory}/drafts/small", "num_speculative_tokens": 2},
+        "max-num-seqs": 4,
+    }
+    assert any("THINKING has no value" in said for said in texts(recipe, "left-out"))
+    (directory / ".env").write_text(
+        "# a comment\nMODEL_DIR=/srv/models\nexport THINKING=1\n"
+        "OTHER_SEED='8'\nSEQS=  # empty\nOTHER_SEQS=16 # many\n"
+    )
+    recipe = read_text(COMPOSE_OF_A_TREE, Given(directory=directory))
+    assert recipe.plan is not None and recipe.plan.model == "/srv/models/seven"
+    found = settings(recipe)
+    assert (found["seed"], found["max-num-seqs"]) == (8, 16)
+
+
+def test_without_its_directory_a_relative_volume_is_named() -> None:
+    recipe = read_text(COMPOSE_OF_A_TREE)
+    said = texts(recipe, "left-out")
+    assert any("the volume ../templates/chat.jinja" in text for text in said)
+
+
+TABBY_CONFIG = """
+network: {host: 0.0.0.0, port: 5001, disable_auth: true, api_servers: [OAI, Kobold]}
+logging: {log_prompt: false}
+model:
+  model_dir: models
+  model_name: Seven-exl3
+  max_seq_len: 32768
+  cache_mode: "6,6"
+  gpu_split: [40, 44.5]
+  gpu_split_auto: false
+  use_as_default: [max_seq_len]
+  inline_model_loading:
+draft_model: {draft_model_dir: models, draft_model_name: Small-exl3}
+lora: {lora_dir: loras, loras: [{name: one, scaling: 0.5}]}
+odd: {x: 1}
+"""
+
+
+def test_the_configuration_file_of_tabbyapi_gives_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "main.py").touch()
+    recipe = read_text(TABBY_CONFIG, Given(directory=tmp_path))
+    assert recipe.plan is not None
+    assert (recipe.plan.engine, recipe.plan.model) == ("tabbyapi", f"{tmp_path}/models/Seven-exl3")
+    assert recipe.plan.workdir == str(tmp_path)
+    found = settings(recipe)
+    assert found["cache-mode"] == "6,6" and found["port"] == 5001
+    assert found["api-servers"] == ["OAI", "Kobold"]
+    assert found["gpu-split"] == [40, 44.5] and found["gpu-split-auto"] is False
+    assert found["draft-model-dir"] == f"{tmp_path}/models"
+    assert found["loras"] == [{"name": "one", "scaling": 0.5}]
+    assert texts(recipe, "not-understood") == ["odd is not understood and left out: {'x': 1}"]
+
+
+def test_a_command_line_of_tabbyapi_reads_its_configuration_file(tmp_path: Path) -> None:
+    (tmp_path / "own.yml").write_text(TABBY_CONFIG)
+    line = f"python main.py --config {tmp_path}/own.yml --port 5002"
+    recipe = read_text(line)
+    assert recipe.plan is not None and recipe.plan.model == "Seven-exl3"
+    found = settings(recipe)
+    assert (found["port"], found["max-seq-len"]) == (5002, 32768)
+    assert "config" not in found
+    (tmp_path / "config.yml").write_text("model: {model_name: Usual}")
+    usual = read_text(f"cd {tmp_path} && python main.py")
+    assert usual.plan is not None and usual.plan.model == "Usual"
+    missing = read_text("python main.py --config /nonexistent/config.yml")
+    assert any("/nonexistent/config.yml is not read" in text for text in texts(missing, "config"))

@@ -18,7 +18,7 @@ from workbench.recipes.imports.fields import (
     words_of,
 )
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
-from workbench.recipes.recipe import Notes, Recipe
+from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM = "club preset"
 _KNOWN = (
@@ -33,9 +33,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
     )
 
 
-def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe in a preset file. Parts that are not understood are added to `notes`.
-    `entry` is not used."""
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
+    """Return the recipe in a preset file. Parts that are not understood are added to `notes`."""
+    given.check_entry(FORM, "entry")
     runtime, model = table_of(document, "runtime", notes), table_of(document, "model", notes)
     hardware, context = table_of(document, "hardware", notes), table_of(document, "context", notes)
     rest_of(document, f"{_KNOWN} known_evidence", notes)

@@ -1,18 +1,22 @@
 """Reads compose files as recipes: the service that starts a server, with references such as
-`${NAME:-default}` replaced by their defaults."""
+`${NAME:-default}` replaced by the values of the file `.env` beside the compose file, or by their
+defaults."""
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from workbench.model.errors import InputError
+from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import VARIABLE_NAME, clean
 from workbench.recipes.imports.containers import Container, environment, server_commands
 from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
-from workbench.recipes.recipe import Notes, Recipe
+from workbench.recipes.recipe import Given, Notes, Recipe, short
 from workbench.recipes.shell_text import Variable, interpolated, simple_commands
 
 FORM = "compose file"
@@ -24,6 +28,7 @@ _OF_CONTAINER = (
     "extra_hosts expose "
     "mem_limit cpus pid profiles pull_policy platform"
 )
+_MOST_BYTES = 256 * 1024  # of a file of variables
 _REFUSED = "build env_file extends secrets configs develop post_start pre_stop"
 
 
@@ -31,24 +36,24 @@ def recognizes(document: Mapping[str, Any]) -> bool:
     return isinstance(document.get("services"), Mapping)
 
 
-def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the service `entry`, or by default of the first service that starts a
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
+    """Return the recipe of the service `given.entry`, or by default of the first service that starts a
     server. Parts that are not understood are added to `notes`. Raises InputError if there is no
-    service `entry`."""
+    such service."""
     services = table_of(document, "services", notes)
-    if entry is not None and entry not in services:
-        raise InputError(
-            f"the compose file has no service {entry!r}",
-            next_step=f"choose one of its services: {', '.join(services)}",
-        )
+    given.check_entry(FORM, "service", services)
+    entry = given.entry
     rest_of(document, "services version name volumes networks", notes)
+    values = _dotenv(given.directory, notes)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}
     for name, service in services.items():
         if isinstance(service, Mapping) and entry in (None, name):
             noted[name] = Notes()
             if commands := server_commands(
-                _container(service, noted[name]), noted[name], interpret
+                _container(service, noted[name], values, given.directory),
+                noted[name],
+                interpret,
             ):
                 found[name] = commands
     if not found:
@@ -69,8 +74,34 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     return Recipe(recipe.plan, FORM, name=first, title=first, gpus=recipe.gpus)
 
 
-def _container(service: Mapping[str, Any], notes: Notes) -> Container:
-    filled = _filled_in(service, notes)
+def _dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
+    """Return the variables in the file `.env` of the directory; {} if it has no such file."""
+    path = directory / ".env" if directory is not None else None
+    try:
+        if path is None or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return {}
+        text = path.read_text("utf-8", "replace")
+    except OSError as error:
+        notes.add(Level.WARN, "dotenv", f"{path} cannot be read: {error.strerror or error}")
+        return {}
+    found = {}
+    for line in clean(text, len(text), lines=True).splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if not equals or not VARIABLE_NAME.fullmatch(name.strip()):
+            continue
+        quote = value.strip()[:1]
+        if quote in ("'", '"') and value.count(quote) > 1:
+            value = value.split(quote)[1]
+        else:
+            value = f" {value}".partition(" #")[0].strip()
+        found[name.strip()] = value
+    return found
+
+
+def _container(
+    service: Mapping[str, Any], notes: Notes, values: Mapping[str, str], directory: Path | None
+) -> Container:
+    filled = _filled_in(service, notes, values)
     rest_of(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED}", notes)
     for name in _REFUSED.split():
         if filled.get(name):
@@ -83,7 +114,7 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
         _words(filled, "entrypoint", notes),
         _words(filled, "command", notes),
         environment(filled.get("environment"), notes),
-        [_volume(one) for one in _list(filled, "volumes", notes)],
+        [_volume(one, directory) for one in _list(filled, "volumes", notes)],
         [_port(one) for one in _list(filled, "ports", notes)],
         text_of(filled, "working_dir", notes) or None,
         _gpus(filled),
@@ -123,10 +154,16 @@ def _list(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
     return [one for one in value if one] if isinstance(value, list) else []
 
 
-def _volume(volume: Any) -> str:
+def _volume(volume: Any, directory: Path | None) -> str:
+    """Return a volume as "HOST:CONTAINER". A host path that is relative to the compose file becomes
+    absolute if the file's directory is known. Any other name is that of a volume."""
     if isinstance(volume, Mapping):
-        return f"{volume.get('source', '')}:{volume.get('target', '')}"
-    return str(volume)
+        volume = f"{volume.get('source', '')}:{volume.get('target', '')}"
+    source, colon, rest = str(volume).partition(":")
+    if directory is None or not source.startswith((".", "~")):
+        return str(volume)
+    path = os.path.normpath(directory / Path(source).expanduser())
+    return f"{path}{colon}{rest}"
 
 
 def _port(port: Any) -> str:
@@ -152,28 +189,34 @@ def _gpus(service: Mapping[str, Any]) -> str:
     return ""
 
 
-def _filled_in(value: Any, notes: Notes) -> Any:
+def _filled_in(value: Any, notes: Notes, values: Mapping[str, str]) -> Any:
     """Return a copy of `value`, a value of a compose file, without references to variables: each is
-    replaced by its default, or by a variable of the preset if it has no default. "$$" becomes "$".
-    """
+    replaced by its value in `values`, else by its default, else by a variable of the preset. "$$"
+    becomes "$"."""
     if isinstance(value, Mapping):
-        return {k: _filled_in(v, notes) for k, v in value.items()}
+        return {k: _filled_in(v, notes, values) for k, v in value.items()}
     if isinstance(value, list):
-        return [_filled_in(v, notes) for v in value]
+        return [_filled_in(v, notes, values) for v in value]
     return (
-        "".join(_part(part, notes) for part in interpolated(value))
+        "".join(_part(part, notes, values) for part in interpolated(value))
         if isinstance(value, str)
         else value
     )
 
 
-def _part(part: Any, notes: Notes) -> str:
+def _part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
     if part == Variable("@"):  # a shell script's arguments, written without a second dollar sign
         return "$@"
-    if isinstance(part, Variable):
-        return (
-            notes.variable(part.name, FORM)
-            if part.default is None
-            else "".join(_part(p, notes) for p in part.default)
-        )
-    return part if isinstance(part, str) else part.source
+    if not isinstance(part, Variable):
+        return part if isinstance(part, str) else part.source
+    known = values.get(part.name)
+    if part.alternative is not None:
+        if known:
+            return "".join(_part(one, notes, values) for one in part.alternative)
+        notes.left_out(short(part.source), f"{part.name} has no value in the compose file's .env")
+        return ""
+    if known or (known is not None and part.default is None):
+        return known
+    if part.default is None:
+        return notes.variable(part.name, FORM)
+    return "".join(_part(one, notes, values) for one in part.default)

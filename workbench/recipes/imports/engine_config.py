@@ -12,7 +12,7 @@ from workbench.engines.catalog import lookup
 from workbench.engines.command_line import StartOfEngine
 from workbench.recipes.imports.fields import flag_words
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
-from workbench.recipes.recipe import Notes, Recipe
+from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM = "engine configuration"
 
@@ -21,9 +21,10 @@ def recognizes(document: Mapping[str, Any]) -> bool:
     return _known(_engine(document), document) * 2 > len(document)
 
 
-def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in an engine's configuration file, which consists of flags. The recipe's
-    engine is the one that knows most of these flags. `entry` is not used."""
+    engine is the one that knows most of these flags."""
+    given.check_entry(FORM, "entry")
     engine = _engine(document)
     words = flag_words(engine, document, notes, "")
     return Recipe(plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM)

@@ -103,6 +103,10 @@ def flag_words(
             elif on or negation:
                 yield f"--{match.name}" if on else str(negation)
         elif isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+            in_one_place = match.spec is not None and match.spec.nargs not in (None, ",")
+            if in_one_place and value:  # of several places, the engine takes the last
+                yield from (f"--{match.name}", *map(str, value))
+                continue
             for one in value:
                 yield from _with_value(match.name, one, joined=engine.argparse_values)
         elif isinstance(value, str | int | float):

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from workbench.model.errors import InputError
 from workbench.recipes.imports.containers import environment
 from workbench.recipes.imports.fields import filled_in, rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
-from workbench.recipes.recipe import Notes, Recipe
+from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM = "llama-swap configuration"
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
@@ -30,16 +29,12 @@ def recognizes(document: Mapping[str, Any]) -> bool:
     )
 
 
-def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the model `entry`, or by default of the first model. Parts that are not
-    understood are added to `notes`. Raises InputError if there is no model `entry`."""
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
+    """Return the recipe of the model `given.entry`, or by default of the first model. Parts that are not
+    understood are added to `notes`. Raises InputError if there is no such model."""
     models = table_of(document, "models", notes)
-    if entry is not None and entry not in models:
-        raise InputError(
-            f"the llama-swap configuration has no model {entry!r}",
-            next_step=f"choose one of its models: {', '.join(models)}",
-        )
-    chosen = entry or next(iter(models))
+    given.check_entry(FORM, "model", models)
+    chosen = given.entry or next(iter(models))
     for name in models:
         if name != chosen:
             notes.left_out(f"the model {name}", f"--entry {name} reads it")
@@ -52,8 +47,8 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
         **table_of(model, "macros", notes),
         "MODEL_ID": chosen,
     }
-    given = environment(words_of(model, "env", notes), notes)
-    env = {name: _filled(text, macros, notes) for name, text in given.items()}
+    own = environment(words_of(model, "env", notes), notes)
+    env = {name: _filled(text, macros, notes) for name, text in own.items()}
     lines = [
         line
         for line in text_of(model, "cmd", notes).split("\n")

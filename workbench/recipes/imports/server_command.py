@@ -93,6 +93,10 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
     host's path for each mounted path of the container."""
 
     def outside(value: Any) -> Any:
+        if isinstance(value, list):
+            return [outside(one) for one in value]
+        if isinstance(value, Mapping):  # such as the draft model in speculative-config
+            return {name: outside(one) for name, one in value.items()}
         if isinstance(value, str):
             for inner, outer in sorted(paths.items(), key=lambda pair: -len(pair[0])):
                 if value == inner or value.startswith(f"{inner.rstrip('/')}/"):

@@ -18,9 +18,9 @@ from workbench.engines.command_line import StartOfEngine, recognize, starts_in
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import whole_number
-from workbench.recipes.imports import containers
+from workbench.recipes.imports import containers, tabby_config
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
-from workbench.recipes.recipe import COMPUTED, Notes, Recipe, short
+from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, short
 from workbench.recipes.shell_text import Code, Simple, Variable, Word, simple_commands
 
 FORM = "command line"
@@ -71,14 +71,20 @@ class _State:
     found: list[ServerCommand] = field(default_factory=list)
 
 
-def read(text: str, notes: Notes, entry: str | None = None) -> Recipe:
+def read(text: str, notes: Notes, given: Given) -> Recipe:
     """Return the recipe of a command line or a shell script. Parts that are not understood are
-    added to `notes`. `entry` is not used."""
+    added to `notes`. The entries of a script are the numbers of its server commands, from "1"."""
     commands = interpret(text, notes)
     if not commands:
         notes.findings.insert(0, no_server(FORM))
         return Recipe(None, FORM)
-    return recipe_of(commands, notes, FORM)
+    given.check_entry(FORM, "server command", [str(at + 1) for at in range(len(commands))])
+    if given.entry is not None:
+        commands = [commands[int(given.entry) - 1]]
+    recipe = recipe_of(commands, notes, FORM)
+    if recipe.plan is None or recipe.plan.engine != tabby_config.ENGINE:
+        return recipe
+    return replace(recipe, plan=tabby_config.with_file(recipe.plan, notes, given))
 
 
 def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
@@ -298,6 +304,16 @@ def _text(word: Word, state: _State) -> str:
     return "".join(parts)
 
 
+def _alternative_text(part: Variable, state: _State) -> str:
+    """Return the text of `${name:+word}`: the word if the variable has a value. If the variable is
+    unknown, only a shell could compute it."""
+    value = state.variables.get(part.name)
+    if value is None or COMPUTED in value:
+        state.notes.add(Level.WARN, "computed", f"only a shell could compute {part.source}")
+        return COMPUTED
+    return _text(part.alternative or ("",), state) if value else ""
+
+
 def _part_text(part: str | Variable | Code, state: _State) -> str:
     if isinstance(part, str):
         return part
@@ -309,6 +325,8 @@ def _part_text(part: str | Variable | Code, state: _State) -> str:
         source = part.source if isinstance(part, Code) else "$@"
         state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")
         return COMPUTED
+    if part.alternative is not None:
+        return _alternative_text(part, state)
     if part.name in state.variables:
         return state.variables[part.name]
     if part.default is not None:

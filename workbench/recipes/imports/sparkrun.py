@@ -22,14 +22,14 @@ from workbench.recipes.imports.fields import (
 )
 from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
-from workbench.recipes.recipe import Notes, Recipe
+from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM = "sparkrun recipe"
 _KNOWN = (
     "recipe_version sparkrun_version name description model model_revision runtime runtime_version "
     "container command "
     "defaults env mode min_nodes max_nodes solo_only cluster_only metadata benchmark "
-    "stop_after_post"
+    "stop_after_post maintainer"
 )
 _HOOKS = (
     "build_args",
@@ -37,10 +37,12 @@ _HOOKS = (
     "pre_exec",
     "post_exec",
     "post_commands",
+    "patches",
     "builder",
     "builder_config",
 )
 _OF_CONTAINER = ("executor_config", "runtime_config", "distribution_config")
+_FIELDS = frozenset((*_KNOWN.split(), *_HOOKS, *_OF_CONTAINER))
 _HOLE = re.compile(r"\{(\w+)\}")
 
 
@@ -51,9 +53,11 @@ def recognizes(document: Mapping[str, Any]) -> bool:
     )
 
 
-def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe in a sparkrun document. Its installation hooks, which are programs, are
-    added to `notes` and never run. `entry` is not used."""
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
+    """Return the recipe in a sparkrun document, with the changes of the variant `given.entry`. Its
+    installation hooks, which are programs, are added to `notes` and never run. Raises InputError if
+    there is no such variant."""
+    document = _of_variant(document, notes, given)
     hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
     for name, value in hooks:
         for one in value if isinstance(value, list) else [value]:
@@ -97,6 +101,32 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
         about=about,
         gpus=recipe.gpus or (nodes if nodes > 1 else None),
     )
+
+
+def _of_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> Mapping[str, Any]:
+    """Return the document with the changes of the variant `given.entry`. A field of a variant
+    replaces the document's field of this name, otherwise one of its defaults. Without an entry, the
+    document is returned as it is, and the variants are added to `notes`."""
+    variants = table_of(document, "variants", notes)
+    given.check_entry(FORM, "variant", variants)
+    rest = {name: value for name, value in document.items() if name != "variants"}
+    for name in variants:
+        if name != given.entry:
+            notes.left_out(f"the variant {name}", f"--entry {name} reads it")
+    if given.entry is None:
+        return rest
+    variant = table_of(variants, given.entry, notes)
+    defaults = dict(table_of(document, "defaults", notes))
+    for name, value in variant.items():
+        if name == "defaults" and isinstance(value, Mapping):
+            defaults |= value
+        elif name == "env" and isinstance(value, Mapping):
+            rest["env"] = {**table_of(document, "env", notes), **value}
+        elif name in document or name in _FIELDS:
+            rest[name] = value
+        else:
+            defaults[name] = value
+    return {**rest, "defaults": defaults}
 
 
 def _commands(

@@ -9,11 +9,12 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
-from workbench.model.errors import InputError
+from workbench.model.flags import Origin
 from workbench.recipes.imports.containers import environment
 from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
-from workbench.recipes.recipe import Notes, Recipe, short
+from workbench.recipes.imports.vllm_placement import note_the_fit, overrides_of, placement_of
+from workbench.recipes.recipe import Given, Notes, Recipe, short
 
 FORM = "vLLM recipe"
 _KNOWN = (
@@ -22,7 +23,14 @@ _KNOWN = (
     "strategy_overrides guide "
     "kv_offload_support dependencies default_strategy omni"
 )
-_OVERRIDES = ("hardware_overrides", "strategy_overrides", "strategy_hardware", "strategy_min_gpus")
+_OF_MODEL = (
+    "model_id base_args base_env docker_image min_vllm_version architecture parameter_count "
+    "active_parameters context_length"
+)
+_OF_VARIANT = (
+    "model_id precision vram_minimum_gb description label extra_args extra_env tp "
+    "hardware_overrides min_vllm_version docker_image"
+)
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
@@ -30,22 +38,20 @@ def recognizes(document: Mapping[str, Any]) -> bool:
     return isinstance(model, Mapping) and "model_id" in model
 
 
-def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the variant `entry`, or by default of the variant "default", with all
-    features that the recipe switches on by default. Parts that are not understood are added to
-    `notes`. Raises InputError if there is no variant `entry`."""
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
+    """Return the recipe of the variant `given.entry`, or by default of the variant "default", with
+    all features that the recipe switches on by default. The number of GPUs and the parallelism are
+    those that the variant needs on the GPUs of the host. Parts that are not understood are added to
+    `notes`. Raises InputError if there is no such variant."""
     model, meta = table_of(document, "model", notes), table_of(document, "meta", notes)
     variants = table_of(document, "variants", notes)
-    chosen = entry or "default"
-    if entry is not None and entry not in variants:
-        raise InputError(
-            f"the recipe has no variant {entry!r}",
-            next_step=f"choose one of the recipe's variants: {', '.join(variants)}"
-            if variants
-            else "import the recipe without a variant: it has none",
-        )
+    given.check_entry(FORM, "variant", variants)
+    chosen = given.entry or "default"
     variant = table_of(variants, chosen, notes)
     rest_of(document, _KNOWN, notes)
+    rest_of(model, _OF_MODEL, notes, "model: ")
+    rest_of(variant, _OF_VARIANT, notes, f"the variant {chosen}: ")
+    placement = placement_of(document, variant, given, notes)
     arguments = words_of(model, "base_args", notes)
     env = environment(model.get("base_env"), notes)
     optional = words_of(document, "opt_in_features", notes)
@@ -55,18 +61,23 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
         elif isinstance(feature, Mapping):
             arguments += words_of(feature, "args", notes)
             env |= environment(feature.get("env"), notes)
+            rest_of(feature, "args env description label", notes, f"the feature {name}: ")
     arguments += words_of(variant, "extra_args", notes)
     env |= environment(variant.get("extra_env"), notes)
+    more, more_env = overrides_of(document, variant, placement.strategy, given, notes)
+    arguments += more
+    env |= environment(more_env, notes)
     _note_the_rest(document, chosen, variants, notes)
+    note_the_fit(document, variants, chosen, placement, given, notes)
     engine = registry.get("vllm")
     identity = text_of(variant, "model_id", notes) or text_of(model, "model_id", notes)
-    image = model.get("docker_image")
-    image = image.get("nvidia") if isinstance(image, Mapping) else image
     start = StartOfEngine(engine, (), (identity, *arguments) if identity else tuple(arguments))
-    plan = plan_of(
-        ServerCommand(start, env, image=image if isinstance(image, str) else None), notes
-    )
-    least = text_of(model, "min_vllm_version", notes)
+    image = _image(variant, notes) or _image(model, notes)
+    plan = plan_of(ServerCommand(start, env, image=image), notes)
+    for flag, value in placement.flags.items():
+        if plan.flag(flag) is None:
+            plan = plan.with_flag(flag, value, Origin.PRESET)
+    least = text_of(variant, "min_vllm_version", notes) or text_of(model, "min_vllm_version", notes)
     title = text_of(meta, "title", notes) or identity
     about = text_of(meta, "description", notes)
     versions = f">={least}" if least[:1].isdecimal() else None
@@ -76,7 +87,20 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
         f"{title} {chosen}",
         f"{title}, {chosen}",
         about,
+        gpus=placement.gpus,
+        memory_gib=placement.memory_gib,
+        depends_on_gpus=True,
     )
+
+
+def _image(table: Mapping[str, Any], notes: Notes) -> str | None:
+    """Return the container image for NVIDIA GPUs. Images for other GPUs are not of use here."""
+    image = table.get("docker_image")
+    if isinstance(image, Mapping):
+        image = image.get("nvidia")
+    if image is not None and not isinstance(image, str):
+        notes.not_understood("docker_image", image)
+    return image if isinstance(image, str) else None
 
 
 def _note_the_rest(
@@ -85,9 +109,11 @@ def _note_the_rest(
     for name in variants:
         if name != chosen:
             notes.left_out(f"the variant {name}", f"--entry {name} reads it")
-    for name in _OVERRIDES:
-        for key, value in table_of(document, name, notes).items():
-            notes.left_out(f"{name} for {key}", f"Workbench does not choose them: {short(value)}")
+    for name in ("hardware_opt_in_features", "default_hardware"):
+        if document.get(name):
+            notes.left_out(name, f"Workbench does not choose by it: {short(document[name])}")
+    if document.get("omni"):
+        notes.left_out("omni", "Workbench does not start servers of images, video or audio")
     dependencies = document.get("dependencies")
     for one in dependencies if isinstance(dependencies, list) else ():
         notes.refused(

@@ -81,10 +81,12 @@ class RecipeController(Controller):
             path = Path(source).expanduser()
             recipes = self.session.presets.recipes
             is_path = len(source.split()) == 1 or ("\n" not in source and path.exists())
+            watched = self.session.state.telemetry
+            gpus = watched.infos if watched is not None else None
             found[:] = [
-                recipes.read_file(path, preset_id)
+                recipes.read_file(path, preset_id, gpus=gpus)
                 if is_path
-                else recipes.read_text(source, "", preset_id)
+                else recipes.read_text(source, "", preset_id, gpus=gpus)
             ]
 
         def read(values: Values | None) -> None:

@@ -1,0 +1,114 @@
+"""Reads the configuration file of TabbyAPI, config.yml, which has a section for each group of
+flags."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.engines import registry
+from workbench.engines.command_line import StartOfEngine
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.model.flags import Origin
+from workbench.model.plan import LaunchPlan
+from workbench.model.untrusted_text import clean, clean_data
+from workbench.recipes import yaml_text
+from workbench.recipes.imports.fields import flag_words, table_of
+from workbench.recipes.imports.server_command import ServerCommand, plan_of
+from workbench.recipes.recipe import Given, Notes, Recipe
+
+FORM = "TabbyAPI configuration"
+ENGINE = "tabbyapi"
+_USUAL_FILE = "config.yml"
+_MODEL_DIRECTORIES = {  # section -> flag that names a directory below the source directory
+    "model": "model_dir",
+    "draft_model": "draft_model_dir",
+    "lora": "lora_dir",
+    "embeddings": "embedding_model_dir",
+}
+_LEAST_SECTIONS = 2
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
+    found = [name for name in _sections() if isinstance(document.get(name), Mapping)]
+    model = document.get("model")
+    names_model = isinstance(model, Mapping) and {"model_dir", "model_name"} & model.keys()
+    return bool(names_model) or len(found) >= _LEAST_SECTIONS
+
+
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
+    """Return the recipe in a config.yml. If it lies in TabbyAPI's source directory, the server
+    starts there, and relative directories of models count from there."""
+    given.check_entry(FORM, "entry")
+    source = given.directory
+    if source is not None and not (source / "main.py").is_file():
+        source = None
+    return Recipe(_plan(document, notes, source), FORM)
+
+
+def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
+    """Return the plan of a command line with the settings of the configuration file that TabbyAPI
+    reads: the file that the flag config names, otherwise config.yml in the working directory. The
+    command line counts more than the file. If the file cannot be read, the plan is returned as it
+    is."""
+    named = plan.flag("config")
+    start = Path(plan.workdir) if plan.workdir else given.directory or Path.cwd()
+    path = start / (named if isinstance(named, str) else _USUAL_FILE)
+    if named is None and (not plan.workdir or not path.is_file()):
+        return plan
+    try:
+        with path.open("rb") as handle:
+            data = handle.read(yaml_text.MAX_BYTES + 1)
+        text = clean(data.decode("utf-8-sig", "replace"), len(data), lines=True)
+        document = clean_data(yaml_text.load(text), yaml_text.MAX_BYTES, lines=True)
+    except (OSError, InputError) as error:
+        why = getattr(error, "strerror", None) or error
+        fix = "give the path of the file from this directory, or import the file itself"
+        notes.add(Level.WARN, "config", f"{path} is not read: {why}", "config", fix)
+        return plan
+    if not isinstance(document, Mapping):
+        notes.not_understood(f"the configuration file {path}")
+        return plan
+    from_file = _plan(document, notes, Path(plan.workdir) if plan.workdir else None)
+    merged = replace(plan, model=plan.model or from_file.model).without_flag("config")
+    for setting in from_file.flags:
+        if merged.flag(setting.name) is None:
+            merged = merged.with_flag(setting.name, setting.value, Origin.PRESET)
+    return merged
+
+
+def _plan(document: Mapping[str, Any], notes: Notes, source: Path | None) -> LaunchPlan:
+    """Return the plan of a configuration file. `source` is TabbyAPI's source directory, None if it
+    is unknown."""
+    engine = registry.get(ENGINE)
+    words: list[str] = []
+    loras = None
+    for name in document:
+        if name not in _sections():
+            notes.not_understood(name, document[name])
+            continue
+        section = dict(table_of(document, name, notes))
+        directory = section.get(_MODEL_DIRECTORIES.get(name, ""))
+        if source is not None and isinstance(directory, str):
+            section[_MODEL_DIRECTORIES[name]] = os.path.normpath(source / directory)
+        if name == "lora":
+            loras = section.pop("loras", None)
+        words += flag_words(engine, section, notes, f"{name}: ")
+    start = StartOfEngine(engine, (), tuple(words))
+    workdir = str(source) if source is not None else None
+    plan = plan_of(ServerCommand(start, workdir=workdir), notes)
+    if isinstance(loras, list) and loras:
+        plan = plan.with_flag("loras", loras, Origin.PRESET)
+    elif loras:
+        notes.not_understood("lora: loras", loras)
+    return plan
+
+
+def _sections() -> frozenset[str]:
+    """Return the names of the sections of config.yml."""
+    flags = registry.get(ENGINE).catalog().flags
+    return frozenset(spec.group for spec in flags.values())

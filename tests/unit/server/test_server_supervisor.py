@@ -211,7 +211,7 @@ def test_answering_health_is_not_ready_without_a_token(make: Make) -> None:
         assert status.state is ServerState.FAILED
         assert (
             status.reason is not None
-            and ("/v1/completions returned no token (500") in status.reason
+            and ("/v1/completions returned no answer (500") in status.reason
         )
 
     supervised(scenario)

@@ -103,7 +103,10 @@ class Loop:
         for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
             # on a busy machine many chunks come in one read, with no time between them
             figures = result[name]
-            assert figures["mean"] > 0 <= figures["p50"] <= figures["p90"] <= figures["p99"], name
+            if figures is None:
+                continue  # withheld: a busy machine could not time it exactly
+            assert figures["mean"] > 0 <= figures["p50"] <= figures["p90"], name
+            assert figures["p99"] is None or figures["p90"] <= figures["p99"], name
         assert result["whole_run_tok_s"] * result["duration_s"] == _about(result["output_tokens"])
         self._say(status, result, theirs)
         return result
@@ -114,8 +117,8 @@ class Loop:
             "s; both counted"
             f" {theirs.requests} requests, {theirs.prompt_tokens} prompt and "
             f"{theirs.output_tokens} output tokens;"
-            f" {result['output_tok_s']:.1f} tok/s, TTFT p50 {result['ttft_ms']['p50']:.1f} ms,"
-            f" ITL mean {result['itl_ms']['mean']:.2f} ms; {'; '.join(result['notes'])}"
+            f" {result['output_tok_s']:.1f} tok/s; TTFT {result['ttft_ms']}, ITL"
+            f" {result['itl_ms']}; {'; '.join(result['notes'])}"
         )
 
     def _compared(self, cli: CommandLine, a: dict[str, Any], b: dict[str, Any]) -> None:

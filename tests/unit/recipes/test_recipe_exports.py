@@ -227,6 +227,25 @@ def test_helm_values_say_the_flags_as_the_chart_does() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "cores", "memory"),
+    [
+        ({}, 3, "16Gi"),
+        ({"tensor-parallel-size": 4, "cpu-offload-gb": 10}, 6, "56Gi"),
+        ({"tensor-parallel-size": 2, "data-parallel-size": 4}, 17, "16Gi"),
+        ({"kv-offloading-size": 7.5}, 3, "24Gi"),
+    ],
+)
+def test_helm_values_request_what_the_processes_of_the_engine_need(
+    flags: dict[str, float], cores: int, memory: str
+) -> None:
+    """The chart's schema takes a whole number of cores and a text for the memory."""
+    settings = tuple(FlagSetting(name, value) for name, value in flags.items())
+    text, _ = exported(LaunchPlan("vllm", "org/Model", flags=settings), "helm")
+    spec = yaml.safe_load(text)["servingEngineSpec"]["modelSpec"][0]
+    assert (spec["requestCPU"], spec["requestMemory"]) == (cores, memory)
+
+
+@pytest.mark.parametrize(
     ("plan", "form", "said"),
     [
         (

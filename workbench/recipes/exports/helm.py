@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from workbench.model.errors import InputError
@@ -25,6 +26,9 @@ _FIELDS = {
     "gpuMemoryUtilization": "gpu-memory-utilization",
 }
 _HUB_TOKEN = "HF_TOKEN"
+_BASE_MEMORY_GIB = 16  # requestMemory in the example of the chart's values.yaml
+# flags with GiB of the host's memory, and whether the value is that of one GPU
+_HOST_MEMORY_FLAGS = {"cpu-offload-gb": True, "swap-space": True, "kv-offloading-size": False}
 
 
 def values(launch: Launch, notes: Notes) -> str:
@@ -63,8 +67,8 @@ def values(launch: Launch, notes: Notes) -> str:
     }
     model |= {
         "replicaCount": 1,
-        "requestCPU": None,
-        "requestMemory": None,
+        "requestCPU": _processes(launch),
+        "requestMemory": f"{_host_memory_gib(launch)}Gi",
         "requestGPU": launch.gpus,
     }
     model |= {"vllmConfig": config} | ({"env": env} if env else {})
@@ -82,13 +86,13 @@ def values(launch: Launch, notes: Notes) -> str:
 
 
 def _note(launch: Launch, name: str, notes: Notes) -> None:
-    text = "the chart needs requestCPU and requestMemory, which no plan names"
-    notes.add(
-        Level.WARN,
-        "requests",
-        text,
-        fix="set requestCPU and requestMemory in the values file to what one node has",
+    text = (
+        f"requestCPU is one core for each of the {_processes(launch)} processes of the engine, and "
+        f"requestMemory is {_BASE_MEMORY_GIB} GiB, as in the chart's example, plus what the plan "
+        "keeps in the host's memory"
     )
+    fix = "change both in the values file if the model needs more while it loads"
+    notes.add(Level.INFO, "requests", text, fix=fix)
     notes.left_out(
         f"the address {launch.host}:{launch.port}",
         "the chart gives the server an address of its own",
@@ -103,6 +107,27 @@ def _note(launch: Launch, name: str, notes: Notes) -> None:
             "volume",
             f"{launch.plan.model} is a path: mount it with a volume of the cluster",
         )
+
+
+def _processes(launch: Launch) -> int:
+    """Return the number of processes of vLLM on the node: an API server and an engine core for each
+    data parallel rank, a worker for each GPU, and a coordinator of several ranks
+    (docs/design/arch_overview.md of vLLM)."""
+    ranks = launch.plan.flag("data-parallel-size")
+    ranks = ranks if isinstance(ranks, int) and ranks > 1 else 1
+    coordinators = 1 if ranks > 1 else 0
+    return 2 * ranks + launch.gpus + coordinators
+
+
+def _host_memory_gib(launch: Launch) -> int:
+    """Return the memory to request for the server in GiB, with what the plan keeps in the host's
+    memory. Kubernetes uses it to choose a node, and does not limit the server to it."""
+    total = float(_BASE_MEMORY_GIB)
+    for flag, per_gpu in _HOST_MEMORY_FLAGS.items():
+        value = launch.plan.flag(flag)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            total += value * (launch.gpus if per_gpu else 1)
+    return ceil(total)
 
 
 def _image(image: str) -> tuple[str, str]:

@@ -77,6 +77,13 @@ _CODE_FLAGS = _words(
     "class-name"
 )
 _CODE_ENDS = ("-plugin", "-module-path", "-cls")
+# Flags whose value is an address, also one of a single word such as "gpu2".
+_ADDRESS_FLAG = re.compile(
+    r"rpc|docker-repo|(?:.+-)?(?:urls?|addr|address|domains|endpoints?|connect-endpoints|seed-instance-ip)"
+)
+_NO_ADDRESS = _words("enable-tokenizer-info-endpoint disable-access-log-for-endpoints")
+# Flags that open the server to everybody who reaches its port.
+_OPENING_FLAGS = _words("disable-auth")
 _OFF: tuple[Any, ...] = (False, None, "", [])
 # Values that name a file, an address or code. A hub id ("org/model") is a name; "pkg.module" and
 # "pkg:Class" are code.
@@ -218,7 +225,10 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
         elif spec is None:
             says = f"{spelling} is a flag that Workbench does not know: {shown}"
             yield ForeignPart("preset.unknown", spelling, str(value), says)
-        elif name not in _NAMES and _reaches(value):
+        elif name.replace("_", "-") in _OPENING_FLAGS:
+            says = f"{spelling} lets everybody who reaches the server use it: {shown}"
+            yield ForeignPart("preset.opens-server", spelling, str(value), says)
+        elif name not in _NAMES and (_is_address(name) or _reaches(value)):
             yield ForeignPart(
                 "preset.points-elsewhere",
                 spelling,
@@ -232,6 +242,11 @@ _NAMES = _words(
     "model served-model-name model-name model-path tokenizer alias api-key host revision "
     "tokenizer-revision"
 )
+
+
+def _is_address(flag: str) -> bool:
+    name = flag.replace("_", "-").lower()
+    return _ADDRESS_FLAG.fullmatch(name) is not None and name not in _NO_ADDRESS
 
 
 def is_tuning_variable(name: str) -> bool:

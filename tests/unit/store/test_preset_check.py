@@ -14,6 +14,7 @@ import tomlkit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from workbench.engines.preset_trust import foreign_flags
 from workbench.model.findings import Finding, Level
 from workbench.store.preset_check import MAX_FINDINGS, check_file, check_text
 from workbench.store.preset_file import MAX_BYTES
@@ -28,6 +29,41 @@ def one(text: str, code: str, **options: Any) -> Finding:
 
 def line_of(text: str, start: str) -> int:
     return next(n for n, line in enumerate(text.split("\n"), 1) if line.startswith(start))
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag", "value"),
+    [
+        ("llamacpp", "rpc", "evil:50052"),
+        ("llamacpp", "model-url", "evil/x"),
+        ("llamacpp", "docker-repo", "evil"),
+        ("tabbyapi", "disable-auth", True),
+        ("vllm", "allowed-media-domains", ["169.254.169.254"]),
+        ("vllm", "allowed-media-domains", "evil"),
+        ("vllm", "otlp-traces-endpoint", "evil:4317"),
+        ("vllm", "master-addr", "evil"),
+        ("sglang", "dist-init-addr", "evil:5000"),
+    ],
+)
+def test_a_flag_that_names_another_machine_or_opens_the_server_needs_agreement(
+    engine: str, flag: str, value: object
+) -> None:
+    (part,) = foreign_flags(engine, {flag: value})
+    assert part.name == flag
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag", "value"),
+    [
+        ("llamacpp", "hf-repo", "org/model"),
+        ("tabbyapi", "disable-auth", False),
+        ("vllm", "enable-tokenizer-info-endpoint", True),
+        ("vllm", "host", "127.0.0.1"),
+        ("vllm", "disable-access-log-for-endpoints", "health"),
+    ],
+)
+def test_a_flag_that_does_neither_needs_none(engine: str, flag: str, value: object) -> None:
+    assert not list(foreign_flags(engine, {flag: value}))
 
 
 def test_a_valid_file_has_no_findings(minimal: str) -> None:

@@ -28,6 +28,7 @@ from tests.support.hostile import assert_safe, hostile_texts
 from workbench.hosts.base import AuthFailed
 from workbench.hosts.login_question import MARGIN, LoginQuestion, server_words
 from workbench.hosts.ssh import SshHost
+from workbench.model.errors import HostError
 from workbench.session.session import Session
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.modals.login import Login
@@ -219,6 +220,48 @@ def test_the_screen_shows_the_words_of_a_server_in_a_frame(tmp_path: Path) -> No
                 await pilot.press("escape")
 
         asyncio.run(main())
+
+
+def test_a_login_shell_that_prints_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output before the first command is neither kept nor searched again and again."""
+    keygen(tmp_path / "host_key")
+
+    async def flood(process: Any) -> None:
+        with contextlib.suppress(Exception):
+            while True:
+                process.stdout.write(b"x" * 65_536)
+                await process.stdout.drain()
+
+    class Open(asyncssh.SSHServer):
+        def begin_auth(self, username: str) -> bool:
+            return False
+
+    async def main() -> None:
+        listening = await asyncssh.listen(
+            "127.0.0.1",
+            0,
+            server_factory=Open,
+            server_host_keys=[str(tmp_path / "host_key")],
+            process_factory=flood,
+            encoding=None,
+        )
+        port = listening.get_port()
+        (tmp_path / "known").write_text(
+            f"[127.0.0.1]:{port} {(tmp_path / 'host_key.pub').read_text()}"
+        )
+        (tmp_path / "config").write_text(
+            f"Host evil\n HostName 127.0.0.1\n Port {port}\n IdentityAgent none\n"
+            f" UserKnownHostsFile {tmp_path}/known\n IdentityFile {tmp_path}/none\n"
+        )
+        host = SshHost("evil", ssh_config=tmp_path / "config")
+        with pytest.raises(HostError, match="printed more than 4 MiB"):
+            await asyncio.wait_for(host.stream(["true"]), 60)
+        await host.close()
+        listening.close()
+
+    asyncio.run(main())
 
 
 @given(st.lists(hostile_texts() | st.text(), max_size=4), st.integers(20, 300))

@@ -21,6 +21,9 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level, by_severity
 from workbench.model.server_run import ServerState, ServerStatus, launcher_text
 from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean
+
+COMMAND_CHARS = 300  # shown of the command line of somebody else's server
 
 if TYPE_CHECKING:
     from workbench.model.server_run import EngineMetrics
@@ -195,7 +198,7 @@ def _say_other(other: FoundServer) -> None:
         f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  "
         f"{other.url}"
     )
-    say(f"  {other.command}\n  to benchmark it: {other.bench}")
+    say(f"  {clean(other.command, COMMAND_CHARS)}\n  to benchmark it: {other.bench}")
     if other.adopt:
         say(f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt}")
 

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+
 from workbench.cli.registry import one_of, option, repeatable
 from workbench.model.run_options import OPTIONS
+from workbench.model.untrusted_text import VARIABLE_NAME
+
+
+def _assignment(text: str) -> str:
+    """Return NAME=value for the text NAME, with the value that the variable has in this process.
+    Any other text is returned unchanged."""
+    if VARIABLE_NAME.fullmatch(text) is None:
+        return text
+    if text not in os.environ:
+        raise argparse.ArgumentTypeError(f"the variable {text} is not set here: give {text}=value")
+    return f"{text}={os.environ[text]}"
+
 
 EXECUTABLE_HELP = "the program that starts the engine, for example one in a virtual environment"
 
@@ -13,7 +28,13 @@ CHANGES = (
     repeatable(
         "--unset name", "remove a launch flag or an environment variable; repeatable", dest="unsets"
     ),
-    repeatable("--env K=V", "set an environment variable of the server; repeatable", dest="envs"),
+    repeatable(
+        "--env K[=V]",
+        "set an environment variable of the server; without a value, copy the variable from this "
+        "environment, so that a secret is on no command line; repeatable",
+        dest="envs",
+        type=_assignment,
+    ),
     option("--executable PATH", EXECUTABLE_HELP),
     repeatable("--var name=value", "set a variable of the preset; repeatable", dest="variables"),
 )

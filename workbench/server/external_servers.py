@@ -22,6 +22,7 @@ from workbench.hosts.python_programs import PythonProgram
 from workbench.model.errors import HostError
 from workbench.model.secrets import mask_argv
 from workbench.model.server_run import EngineMetrics
+from workbench.model.untrusted_numbers import whole
 from workbench.model.untrusted_text import clean
 from workbench.server import metrics, readiness
 from workbench.server.process_scan import ProcessScan
@@ -96,6 +97,8 @@ class FoundServer:
         return f"workbench bench --url {self.url}"
 
 
+_SHELLS = ("sh", "bash", "dash", "ash", "busybox", "zsh")
+MOST_ID = 2**32 - 1  # of a process or a user
 _SCOPES = ("system", "user", "docker", "podman")
 
 
@@ -182,13 +185,22 @@ def _candidates(
     """Return a server for each port on which one of `processes` listens."""
     candidates: dict[int, FoundServer] = {}
     open_ports = set(listening.values())
-    for seen in processes:
+    for seen in sorted(
+        processes, key=_is_shell
+    ):  # a keeper of another Workbench names the port too
         if seen.own or not seen.argv:
             continue
         ports = {listening[i] for i in seen.inodes if i in listening}
         for port in sorted((ports or _named_port(seen, open_ports)) - known_ports):
             candidates.setdefault(port, _server(seen, port))
     return list(candidates.values())
+
+
+def _is_shell(seen: _Seen) -> bool:
+    """Return whether the process is a shell that runs a script from its command line."""
+    return (
+        seen.argv[:1] != [] and seen.argv[0].rpartition("/")[2] in _SHELLS and "-c" in seen.argv[:4]
+    )
 
 
 def _parsed(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
@@ -200,20 +212,21 @@ def _parsed(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
     processes = [_seen(row) for row in rows if isinstance(row, dict)]
     listening: dict[str, int] = {}
     for inode, port in ports.items() if isinstance(ports, dict) else ():
-        if type(port) is int and 0 < port < 65536:
-            listening[inode] = port
+        if (number := whole(port, 1, 65_535)) is not None:
+            listening[inode] = number
     return [one for one in processes if one is not None], listening
 
 
 def _seen(row: Mapping[str, object]) -> _Seen | None:
-    pid, uid, argv, inodes = (row.get(name) for name in ("pid", "uid", "argv", "inodes"))
-    if type(pid) is not int or not isinstance(argv, list) or not isinstance(inodes, list):
+    pid, uid = (whole(row.get(name), 0, MOST_ID) for name in ("pid", "uid"))
+    argv, inodes = row.get("argv"), row.get("inodes")
+    if pid is None or not isinstance(argv, list) or not isinstance(inodes, list):
         return None
     log, unit, scope = row.get("log"), row.get("unit"), row.get("scope")
     to_file = isinstance(log, str) and log.startswith("/") and not log.startswith("/dev/")
     return _Seen(
         pid,
-        uid if type(uid) is int else None,
+        uid,
         row.get("own") is True,
         [clean(word) for word in argv if isinstance(word, str)],
         {inode for inode in inodes if isinstance(inode, str)},

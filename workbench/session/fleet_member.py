@@ -315,7 +315,7 @@ class FleetMember:
             await one.close()
 
     async def _read_settings(self, host: Host) -> None:
-        state = await journal.read(host)
+        state = await journal.read(host, with_log=False)
         self._register_dir = state.register.directory or ""
         gpus = self._telemetry.gpus if self._telemetry is not None else ()
         energy_j = {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}

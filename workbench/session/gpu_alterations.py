@@ -66,13 +66,13 @@ class GpuAlterations:
     async def read(self) -> None:
         """Read the altered settings, and who altered them, from the journal into the session's
         state. Notify the user of settings that a restart of the host or of the driver has reset."""
-        state, records = await self._journal()
+        state, records = await self._journal(with_log=False)
         if cut_off(records) and not self._is_changing:
             await self._settle()
-            state, records = await self._journal()
+            state, records = await self._journal(with_log=False)
         if any(is_unclaimed(r.entry, state.others) and self._is_back(r.entry) for r in records):
             await forget_settled(self._core.host)
-            state, records = await self._journal()
+            state, records = await self._journal(with_log=False)
         self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.why_lost is None)
         changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
@@ -119,20 +119,21 @@ class GpuAlterations:
         """Return (records, log entries) of the journal, the file on the host that records altered
         GPU settings. Both have the oldest first. The records include settings that a restart of the
         host or of the driver has reset."""
-        state, records = await self._journal()
+        state, records = await self._journal(with_log=True)
         return records, state.log
 
-    async def _journal(self) -> tuple[Journal, Sequence[Record]]:
+    async def _journal(self, *, with_log: bool) -> tuple[Journal, Sequence[Record]]:
         """Return the journal, which records the altered GPU settings of the host, and its records.
         Settings of other Workbenches that have been reset meanwhile are left out."""
         state, energy_j = (
-            await journal.read(self._core.host),
+            await journal.read(self._core.host, with_log=with_log),
             _energies_j(self._core.state.telemetry),
         )
         records = state.records(energy_j)
         # the reading may be older than the setting
         if any(r.why_lost is not None for r in records):
-            state, energy_j = await journal.read(self._core.host), await self._energies_now_j()
+            state = await journal.read(self._core.host, with_log=with_log)
+            energy_j = await self._energies_now_j()
             records = state.records(energy_j)
         return replace(state, others=state.without_gone(energy_j).others), records
 

@@ -175,7 +175,7 @@ class GpuControl:
         ours = {(a.gpu_uuid, a.setting) for a in self._core.state.alterations}
         if not any((a.gpu_uuid, a.setting) in ours for a in self._core.state.others):
             return ()
-        state = await journal.read(self._core.host)
+        state = await journal.read(self._core.host, with_log=False)
         rights = await self.rights.with_password(None)
         _, found = await revert.without_doubted(self._core.host, state, rights)
         return tuple(found.values())

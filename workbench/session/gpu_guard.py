@@ -132,7 +132,8 @@ class GpuGuard:
                 who = f"the guard (process {view.pid}) does not guard it: " if view.running else ""
                 raise SettingsError(
                     f"{who}{why}; a trial needs a guard that reverts its settings",
-                    next_step="change the setting without --trial",
+                    next_step="remove the cause, then repeat the command: without --trial, nothing "
+                    "reverts the setting by itself",
                 )
             self._core.update(guard=view)
             return view

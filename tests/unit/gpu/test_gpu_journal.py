@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from settings_bench import Bench, Box, run
@@ -249,5 +250,33 @@ def test_the_lock_of_a_dead_owner_is_broken(
         else:
             assert (await bench.set(GpuSettings(power_limit_w=450.0))).ok
             assert not link.is_symlink()
+
+    run(work)
+
+
+def test_a_look_at_the_settings_sends_no_log(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is most of the file: 50 KB on a host with a history."""
+    sent: list[int] = []
+
+    class Counting(Box):
+        async def run(self, *words: Any, **options: Any) -> Any:
+            done = await super().run(*words, **options)
+            sent.append(len(done.stdout))
+            return done
+
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        async with journal.locked(bench.host) as held:
+            state = held.journal
+            for number in range(250):
+                state = state.note("x" * 200, now=number)
+            await held.save(state)
+        whole = await journal.read(bench.host)
+        bench.host = Counting()
+        short = await journal.read(bench.host, with_log=False)
+        assert short.entries == whole.entries != () and len(whole.log) == 200
+        assert short.log == () and sum(sent) < 8_000 < len(bench.path.read_bytes()) / 5
+        bench.host = Box()
+        assert (await revert.revert(bench.host)).ok
 
     run(work)

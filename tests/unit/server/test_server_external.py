@@ -48,6 +48,29 @@ def wait_for(port: int) -> FoundServer:
     raise AssertionError("not found")
 
 
+def test_of_two_processes_that_name_a_port_the_engine_is_shown_and_not_its_shell(
+    tmp_path: Path,
+) -> None:
+    """The keeper of another Workbench's server has the engine's words on its command line."""
+    port = free_port()
+    argv = fake_engine.by_hand(tmp_path, "org/a model", "--port", str(port))
+    shell = ["sh", "-c", 'start_of() { :; }; "$@"; exit $?', "sh", *argv]
+    rows = []
+    processes = [(100, shell), (200, argv)]
+    for pid, words in processes:
+        rows.append({"pid": pid, "uid": 1, "own": False, "argv": words, "inodes": []})
+    seen, listening = external_servers._parsed({"processes": rows, "listening": {"1": port}})
+    (server,) = external_servers._candidates(seen, listening, set())
+    assert server.pid == 200 and "start_of" not in server.command
+
+
+@pytest.mark.parametrize("pid", [10**400, -1, True, 1.5, "1", None])
+def test_a_host_that_lies_about_process_ids_shows_none(pid: object) -> None:
+    row = {"pid": pid, "uid": 1, "own": False, "argv": ["vllm", "serve"], "inodes": []}
+    seen, _ = external_servers._parsed({"processes": [row], "listening": {"1": pid}})
+    assert seen == []
+
+
 def test_a_server_by_hand_is_found_with_its_command_line(
     by_hand: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

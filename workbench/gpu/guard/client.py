@@ -127,7 +127,7 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
-        journal = await journals.read(host)
+        journal = await journals.read(host, with_log=False)
         orders = {
             "root": root,
             "register": journal.register.directory,
@@ -236,7 +236,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
 
 async def _nothing_to_watch(host: Host) -> bool:
     try:
-        journal = await journals.read(host)
+        journal = await journals.read(host, with_log=False)
     except SettingsError:
         return False
     return not any(entry.watch and entry.state != KEPT for entry in _living(journal))

@@ -65,17 +65,20 @@ __all__ = [
 
 _ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
 
-# $1: journal, $2: number of bytes to read. Prints two lines first: the boot id, and the number that
-# sysfs gave to the driver's kernel module when it was loaded ("" if there is none). sysfs numbers
-# its directories in rising order, so a module that is loaded again has another number. Exit code 3:
-# no journal; 4: not a file.
+# $1: journal, $2: number of bytes to read, $3: "" to leave out the log. Prints two lines first: the
+# boot id, and the number that sysfs gave to the driver's kernel module when it was loaded ("" if
+# there is none). sysfs numbers its directories in rising order, so a module that is loaded again has
+# another number. Exit code 3: no journal; 4: not a file.
 READ = r"""
 cat /proc/sys/kernel/random/boot_id || echo
 stat -c %i "${WORKBENCH_SIM_SYSFS:-/sys}/module/nvidia" 2>/dev/null || echo
 [ -e "$1" ] || exit 3
 [ -f "$1" ] || exit 4
-head -c "$2" <"$1"
+head -c 1 <"$1" >/dev/null || exit 1
+head -c "$2" <"$1" | if [ -n "$3" ]; then cat; else sed '/^ "log": \[/,$d'; fi
 """
+_NO_LOG = ' "log": []\n}'  # the end of a journal whose log was not sent
+
 # Prints "held OWNER", the link's age in seconds and the host's uptime; then "gone" if OWNER was a
 # process of this host, as a guard is, and has ended or does not belong to the link's owner.
 _NAME_OWNER = r"""
@@ -373,16 +376,18 @@ def root_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-async def read(host: Host) -> Journal:
+async def read(host: Host, *, with_log: bool = True) -> Journal:
     """Read the journal and the claims of other Workbenches. A missing or damaged journal is
-    recovered from the register.
+    recovered from the register. Without `with_log`, the log is not sent, which is most of the file,
+    and the journal that is returned has none.
 
     Raises SettingsError if the file is damaged and the register has no copy, or if a newer version
     wrote the file.
     """
     path = await path_on(host)
     done, register = await asyncio.gather(
-        host.run(sh(READ, path, str(MOST_BYTES + 1))), register_on(host, root_of(path))
+        host.run(sh(READ, path, str(MOST_BYTES + 1), "log" if with_log else "")),
+        register_on(host, root_of(path)),
     )
     boot_id, driver_start, text = [*done.out.split("\n", 2), "", ""][:3]
     boot_id = boot_id.strip()
@@ -402,6 +407,8 @@ async def read(host: Host) -> Journal:
                 path,
                 host.name,
             )
+        if not with_log and not text.rstrip().endswith("}"):
+            text += _NO_LOG
         found = parse(text, boot_id, path, host.name)
     except DamagedJournal as error:
         recovered = _recovered(known, error.why)

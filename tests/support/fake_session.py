@@ -637,6 +637,12 @@ class FakeSession(FakeMeasuring):
     async def start_problem(self) -> Finding | None:
         return None
 
+    def keep(self, work: Any) -> Any:
+        return asyncio.ensure_future(work)
+
+    async def finish_measuring(self) -> None:
+        self._called("finish_measuring")
+
     async def go_back(self) -> str:
         self._called("go_back")
         return "run"

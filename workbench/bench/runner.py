@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.records import BenchOutcome, RequestRecord
@@ -32,11 +33,13 @@ class BenchCancelled(BenchError):
 
 
 @asynccontextmanager
-async def started_worker(host: Host | None = None) -> AsyncIterator[Worker]:
+async def started_worker(
+    host: Host | None = None, keep: Path | None = None
+) -> AsyncIterator[Worker]:
     """Start a worker before its run, to save time, and yield it for the argument `worker` of `run`.
     The worker is a process on `host`, or on this machine if `host` is None. The worker is ended
     when the context manager ends. Raises NoClientThere if `host` cannot run the load client."""
-    worker = await (HostWorker.start(host) if host is not None else LocalWorker.start())
+    worker = await (HostWorker.start(host) if host is not None else LocalWorker.start(keep))
     try:
         yield worker
     finally:

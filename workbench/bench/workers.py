@@ -12,6 +12,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,9 +69,22 @@ class NoClientThere(BenchError):
     the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """Where a load client leaves its result if the process that started it is killed: a file on the
+    machine of the client. `pid` is the client's process, and `name` is on the command line of a
+    client on a host."""
+
+    path: str
+    pid: int | None = None
+    name: str = ""
+
+
 class Worker(Protocol):
     """A started process of the load client, on this machine or a host, that waits for the spec of
     its run."""
+
+    kept: KeptResult | None
 
     async def send(self, line: bytes) -> None: ...
 
@@ -94,19 +108,21 @@ class Worker(Protocol):
 class LocalWorker:
     """The load client as a child process of this process."""
 
-    def __init__(self, process: Process) -> None:
-        self.process = process
+    def __init__(self, process: Process, kept: KeptResult | None = None) -> None:
+        self.process, self.kept = process, kept
         self._stderr = asyncio.ensure_future(_tail(process.stderr))
 
     @classmethod
-    async def start(cls) -> LocalWorker:
+    async def start(cls, keep: Path | None = None) -> LocalWorker:
+        """Start the client. It leaves its result in the file `keep` if this process is killed."""
+        words = (*_WORKER, *([str(keep)] if keep is not None else []))
         path = os.pathsep.join(
             p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p
         )
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *_WORKER,
+                *words,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -119,7 +135,7 @@ class LocalWorker:
                 f"the benchmark process did not start: {error}",
                 command=" ".join((sys.executable, *_WORKER)),
             ) from None
-        return cls(process)
+        return cls(process, KeptResult(str(keep), process.pid) if keep is not None else None)
 
     async def send(self, line: bytes) -> None:
         assert self.process.stdin is not None
@@ -175,6 +191,7 @@ class HostWorker:
     ):
         self._host, self._stream, self._name = host, stream, name
         self._pid, self._path = int(first["pid"]), str(first["path"])
+        self.kept: KeptResult | None = KeptResult(self._path, self._pid, name)
         self._ahead_s = time.time() - float(first["unix_s"])
         self._lines = lines
 
@@ -268,6 +285,14 @@ class HostWorker:
     async def end(self) -> None:
         with contextlib.suppress(HostError, OSError):
             await self._stream.close()
+
+
+async def fetch_kept(host: Host, kept: KeptResult) -> dict[str, Any] | None:
+    """Return the final message of a load client on `host` whose Workbench was killed, and remove
+    its file. None if the client left no result."""
+    script = sh(_FETCH, kept.path, str(kept.pid or 0), kept.name or "no-such-client")
+    done = await host.run(script, timeout_s=_START_S)
+    return _message(done.stdout) if done.returncode == 0 else None
 
 
 def _none_there(host: Host, why: str) -> NoClientThere:

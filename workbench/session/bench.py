@@ -4,11 +4,13 @@ the results."""
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import time
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import profiles
@@ -20,6 +22,7 @@ from workbench.model.answer_verdict import Earlier
 from workbench.model.bench_cli_options import options
 from workbench.model.errors import BenchError, StoreError, WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.json_records import to_json
 from workbench.model.secrets import mask_argv, mask_data
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.model_fingerprint import ModelBytes, identify
@@ -28,6 +31,7 @@ from workbench.session.bench_spec import SHAPE
 from workbench.session.conditions import conditions_of, load_digest
 from workbench.session.result_rows import last_usable
 from workbench.session.state import BenchState
+from workbench.store import left_benchmarks
 
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
@@ -71,6 +75,7 @@ class Bench:
         self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}
         # The last valid benchmark that the user asked for; loads of sweeps and proofs do not count.
         self.asked: BenchSpec | None = None
+        self._change_note: Callable[..., None] | None = None  # of the benchmark that is measured
         servers.on_ready.append(self._run_queued)
         servers.on_ended.append(self._drop_queued)
 
@@ -143,11 +148,52 @@ class Bench:
             self.asked = asked
         return result_id
 
+    @contextmanager
+    def _noted(self, load: Load) -> Iterator[None]:
+        """Keep a note about a benchmark on disk while the block runs. If this process is killed,
+        the next Workbench keeps what was measured (session/left_benchmarks.py)."""
+        kept = load.prestarted.worker.kept if load.prestarted.worker is not None else None
+        if kept is None:  # a command of the user's own
+            yield
+            return
+        there = load.prestarted.client == "host"
+        name = left_benchmarks.new_name() if there else Path(kept.path).stem
+        about = {
+            "host": self._core.host.name,
+            "run_id": load.server.status.run_id if load.server.status else None,
+            "address": load.server.address,
+            "server_host": load.server.host,
+            "gpus_known": load.server.gpus_known,
+            "simulated": load.server.simulated,
+            "client": load.prestarted.client,
+            "kept": asdict(kept),
+            "spec": to_json(replace(load.spec, prompts=())),
+            "began_unix_s": time.time(),
+            "pid": os.getpid(),
+        }
+        with left_benchmarks.noted(name, about) as change:
+            self._change_note = change
+            try:
+                yield
+            finally:
+                self._change_note = None
+
+    def goes_on_alone(self) -> None:
+        """Note that the screen has ended while the benchmark goes on."""
+        if self._change_note is not None:
+            self._change_note(alone=True)
+
+    async def keep_left(self, load: Load, measured: Measured) -> int:
+        """Store what a killed Workbench has measured. Return the id of the result."""
+        result_id = await self._store(measured, load)
+        await self._results.refresh()
+        return result_id
+
     def _run_queued(self, status: ServerStatus) -> None:
         if self._queued is not None and status.run_id == self._core.state.run_id:
             overrides, self._queued = self._queued, None
             self._core.update(bench=replace(self._core.state.bench, queued=False))
-            self._core.spawn(self._bench_queued(status.run_id, overrides))
+            self._core.keep(self._bench_queued(status.run_id, overrides))
 
     async def _bench_queued(self, run_id: str, overrides: dict[str, Any]) -> None:
         with suppress(BenchCancelled):  # by the user
@@ -240,7 +286,8 @@ class Bench:
             earlier=await asyncio.to_thread(self._earlier, load.spec),
         )
         try:
-            measured = await measurement.run()
+            with self._noted(load):
+                measured = await measurement.run()
             if idle is None and measured.idle is not None and measured.idle.power_w is not None:
                 self._idles = {idle_key: (measured.idle, time.monotonic())}
             measured = await self._checked(measured, read, locks, changes, known)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.bench import runner
@@ -92,12 +93,18 @@ class Load:
 
 @asynccontextmanager
 async def prestarted(
-    host: Host, lock: AbstractAsyncContextManager[None], *, worker: str | None, meter: bool
+    host: Host,
+    lock: AbstractAsyncContextManager[None],
+    *,
+    worker: str | None,
+    meter: bool,
+    keep: Path | None = None,
 ) -> AsyncIterator[Prestarted]:
     """Hold `lock`, and yield a benchmark's load client (the worker) and its reader of the GPUs (the
     meter), which end with the block. `worker` says where the load client runs: HERE, THERE (on
     `host`), ANYWHERE (on `host` if possible), or None for no client. Raises NoClientThere if it is
-    THERE and `host` cannot run a load client."""
+    THERE and `host` cannot run a load client. `keep` is the file for the result of a load client on
+    this machine if this process is killed."""
     made = Prestarted(client="local" if host.is_local else "tunnel")
     async with AsyncExitStack() as stack:
         if worker in (THERE, ANYWHERE):
@@ -109,7 +116,9 @@ async def prestarted(
                     raise
                 made = replace(made, why_not_there=error.message)
         if worker is not None and made.worker is None:
-            made = replace(made, worker=await stack.enter_async_context(runner.started_worker()))
+            made = replace(
+                made, worker=await stack.enter_async_context(runner.started_worker(keep=keep))
+            )
         await stack.enter_async_context(lock)
         yield replace(
             made, meter=await stack.enter_async_context(Meter(host, wait=False)) if meter else None

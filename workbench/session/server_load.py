@@ -26,6 +26,7 @@ from workbench.session.benchmark_load import (
     client_place,
     prestarted,
 )
+from workbench.store import left_benchmarks
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -177,7 +178,10 @@ class ServerLoad:
             # a cancel before the load begins has its effect, too
             self._cancel, self._run_id = cancel, run_id
             try:
-                async with prestarted(self._core.host, lock, worker=worker, meter=meter) as started:
+                keep = left_benchmarks.result_path(left_benchmarks.new_name())
+                async with prestarted(
+                    self._core.host, lock, worker=worker, meter=meter, keep=keep
+                ) as started:
                     if cancel.is_set():
                         raise BenchCancelled(
                             "the benchmark was cancelled before its load began, and no result was "

@@ -4,10 +4,10 @@ host."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, InputError, WorkbenchError
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from workbench.store.config import ConfigStore
 
 # when the host changes
+T = TypeVar("T")
 _KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})
 _RETRY_S = 5.0
 _ELSEWHERE_S = 3.0  # between two looks for what others did on the host
@@ -301,6 +302,7 @@ class Session:
         self.gpu.guard.attend()
         await self._look_around()
         self.core.spawn(self._watch_engine())
+        self.core.spawn(self._look_for_left())
         self.core.spawn(self._watch_elsewhere())
 
     async def _connect(self) -> None:
@@ -350,6 +352,11 @@ class Session:
 
         await EngineLive(self.core, self.servers, self.timeline).watch()
 
+    async def _look_for_left(self) -> None:
+        from workbench.session.left_benchmarks import look
+
+        await look(self)
+
     async def _watch_elsewhere(self) -> None:
         while True:
             await asyncio.sleep(_ELSEWHERE_S)
@@ -362,6 +369,29 @@ class Session:
         await self.results.look_elsewhere()
         await self.servers.look_elsewhere()
         await self.measurement_lock.read_owner()
+
+    def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` in a task that does not end with the screen, and return the task."""
+        return self.core.keep(work)
+
+    async def finish_measuring(self) -> None:
+        """Wait for the end of the benchmarks that the user has asked for, although the screen is
+        gone. The GPUs are read, and the guard hears of this process, until they have ended."""
+        bench = self._built("bench")
+        if bench is None or not (self.core.kept or self.state.bench.queued):
+            return
+        bench.goes_on_alone()
+        self.core.record("# the terminal was closed", "the benchmark goes on without the screen")
+        changed = asyncio.Event()
+        unsubscribe = self.subscribe(lambda state, fields: changed.set())
+        try:
+            while self.core.kept or self.state.bench.queued:
+                changed.clear()
+                waiting = asyncio.ensure_future(changed.wait())
+                await asyncio.wait({waiting, *self.core.kept}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+        finally:
+            unsubscribe()
 
     async def close(self) -> None:
         """Leave the host without changing its servers and GPU settings. A benchmark is cancelled,

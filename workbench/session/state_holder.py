@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
@@ -19,6 +19,7 @@ from workbench.session.state import Activity, HostView, Notice, SessionState
 ACTIVITY_KEPT = 500
 
 
+T = TypeVar("T")
 Listener = Callable[[SessionState, frozenset[str]], None]
 
 
@@ -31,6 +32,7 @@ class StateHolder:
         self._state = SessionState(host=host_view(host))
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.kept: set[asyncio.Task[Any]] = set()  # that a screen leaves to the session
         self._defects: set[str] = set()  # texts of the exceptions that were shown
         self._recorded: WorkbenchError | None = None  # the last failure in the activity log
 
@@ -129,6 +131,19 @@ class StateHolder:
         task.add_done_callback(lambda _: work.close())
         return task
 
+    def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` in a task that belongs to the session and not to the screen: it goes on if the
+        screen ends first. The caller handles its errors."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.kept.add(task)
+        task.add_done_callback(self._kept_ended)
+        return task
+
+    def _kept_ended(self, task: asyncio.Task[Any]) -> None:
+        self.kept.discard(task)
+        if not task.cancelled():
+            task.exception()  # is read here too, because the caller may have ended before
+
     async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             await work
@@ -141,11 +156,11 @@ class StateHolder:
 
     async def end_tasks(self) -> None:
         """Cancel all background tasks except the current one, and wait for them up to 5 s."""
-        self._tasks.discard(asyncio.current_task())
-        for task in list(self._tasks):
+        running = (self._tasks | self.kept) - {asyncio.current_task()}
+        for task in running:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=5)
+        if running:
+            await asyncio.wait(running, timeout=5)
 
 
 def host_view(host: Host) -> HostView:

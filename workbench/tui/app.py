@@ -39,7 +39,9 @@ class WorkbenchApp(ThemedApp):
 
     async def on_unmount(self) -> None:
         """Close the session: its telemetry agent, port forwards and connection. Servers and GPU
-        settings stay as they are."""
+        settings stay as they are. If the terminal is gone, benchmarks are finished before."""
+        if self.hung_up:
+            await self.session.finish_measuring()
         with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 

@@ -3,6 +3,7 @@ to the panes."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -105,14 +106,16 @@ class Services:
         *,
         failed: Callable[[], None] | None = None,
         only: str = "",
+        outlives: bool = False,
     ) -> None:
         """Run `work` in the background, then call `then` with its result. If `work` raises an
         exception, show the error as a message and call `failed`. Earlier work with the same
-        non-empty name `only` is cancelled."""
+        non-empty name `only` is cancelled. With `outlives`, work goes on when the screen ends."""
 
         async def run() -> None:
             try:
-                outcome = await (work() if callable(work) else work)
+                begun = work() if callable(work) else work
+                outcome = await (asyncio.shield(self.session.keep(begun)) if outlives else begun)
             except Exception as error:
                 self.explain(error)
                 if failed is not None:

@@ -72,6 +72,7 @@ class ThemedApp(PlainEnd):
 
     def __init__(self) -> None:
         super().__init__()
+        self.hung_up = False  # whether the terminal is gone
         self._uncoloured: LineFilter | None = None
         self.set_class(G is ASCII, "-ascii")
         theme.use(self._wanted_theme())
@@ -120,13 +121,18 @@ class ThemedApp(PlainEnd):
         for number in (signal.SIGHUP, signal.SIGTERM):
             # Without a handler both end the process with no cleanup at all, not even `finally`.
             with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
-                loop.add_signal_handler(number, self.exit, 128 + number)
+                loop.add_signal_handler(number, self.end_by, number)
 
         def gone() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self.exit, 128 + signal.SIGHUP)
+                loop.call_soon_threadsafe(self.end_by, signal.SIGHUP)
 
         when_terminal_hangs_up(self, gone)
+
+    def end_by(self, number: signal.Signals) -> None:
+        """End the application because of a signal."""
+        self.hung_up = self.hung_up or number == signal.SIGHUP
+        self.exit(128 + number)
 
     async def on_event(self, event: events.Event) -> None:
         """Run keys in the order in which they were typed, even if several arrive in one packet.

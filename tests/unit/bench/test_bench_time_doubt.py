@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,8 +135,8 @@ def test_a_client_that_is_kept_from_its_core_reports_no_wrong_latency(
 ) -> None:
     stopper, start = Stopper(0.035, 0.06), LocalWorker.start
 
-    async def disturbed() -> LocalWorker:
-        worker = await start()
+    async def disturbed(keep: Path | None = None) -> LocalWorker:
+        worker = await start(keep)
         stopper.of(worker.process.pid)
         return worker
 

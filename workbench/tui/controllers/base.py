@@ -49,6 +49,7 @@ class Controller:
         then: Callable[[T], None] | None = None,
         *,
         failed: Callable[[], None] | None = None,
+        outlives: bool = False,
     ) -> None:
         """Run `work`, a measurement, in the background, as `attempt` does. If somebody else
         measures on this host, ask whether to measure beside them."""
@@ -61,7 +62,7 @@ class Controller:
         def ask(occupied: Exception) -> None:
             def decided(yes: bool | None) -> None:
                 if yes:
-                    self.attempt(beside, then, failed=failed)
+                    self.attempt(beside, then, failed=failed, outlives=outlives)
                 elif failed is not None:
                     failed()
 
@@ -78,7 +79,7 @@ class Controller:
             if outcome is not None and then is not None:
                 then(outcome)
 
-        self.attempt(first, done, failed=failed)
+        self.attempt(first, done, failed=failed, outlives=outlives)
 
     def copy(self, what: str, text: str) -> None:
         """Copy `text` to the clipboard, and show a message about the outcome. The message begins

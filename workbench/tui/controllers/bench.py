@@ -32,7 +32,7 @@ class BenchController(Controller):
                 self.services.hush()
                 made = overrides(values)
                 self.go("results")
-                self.measure(lambda: self.session.bench.run(**made))
+                self.measure(lambda: self.session.bench.run(**made), outlives=True)
 
         if starting and plan is not None:
             text, preset_id = f"{plan.plan.engine} {plan.plan.model}", plan.plan.preset_id
@@ -81,7 +81,11 @@ class BenchController(Controller):
 
         def agreed() -> None:
             self.go("results")
-            self.measure(self.session.bench.restart_and_compare, lambda _: self._show_compared())
+            self.measure(
+                self.session.bench.restart_and_compare,
+                lambda _: self._show_compared(),
+                outlives=True,
+            )
 
         await self.controllers.servers.show_plan(self.state.plan, agreed, self.again, doing=_AGAIN)
 

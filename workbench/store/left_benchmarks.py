@@ -1,0 +1,102 @@
+"""Notes about the benchmarks that run, one file each, so that a later Workbench can keep what was
+measured if the process of this one is killed.
+
+<state_dir>/benchmarks/
+    NAME.json    which server is measured, with which load, and where the load client leaves its
+                 result if nobody reads it
+    NAME.lock    locked while the Workbench that measures lives
+    NAME.result  the result of a load client on this machine whose Workbench was killed
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.model.errors import StoreError, WorkbenchError
+from workbench.model.untrusted_text import clean_json
+from workbench.store import paths
+from workbench.store.series_lock import held, is_held
+from workbench.store.text_files import read_kept, write_atomic
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBenchmark:
+    """A note about a benchmark. `alive` says whether the Workbench that measures still runs."""
+
+    name: str
+    about: Mapping[str, Any]
+    alive: bool
+
+    @property
+    def result(self) -> Path:
+        return result_path(self.name)
+
+
+def new_name() -> str:
+    return secrets.token_hex(8)
+
+
+def result_path(name: str) -> Path:
+    """Return where the load client of a benchmark leaves its result if its Workbench was killed."""
+    return _directory() / f"{name}.result"
+
+
+@contextmanager
+def noted(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., None]]:
+    """Keep a note about a benchmark while the block runs. Yield a function that changes fields of
+    the note. If the note cannot be written, the block runs without one."""
+
+    def write(**changes: Any) -> None:
+        with suppress(StoreError):
+            write_atomic(_note(name), json.dumps({**about, **changes}))
+
+    try:
+        with held(_lock(name), "this benchmark"):
+            write()
+            yield write
+    finally:
+        remove(name)
+
+
+def found(host: str) -> tuple[LeftBenchmark, ...]:
+    """Return the notes about benchmarks of a host, also of those that run now."""
+    notes = []
+    for path in sorted(_directory().glob("*.json")):
+        with suppress(WorkbenchError, ValueError, OSError, RecursionError):
+            about = clean_json(read_kept(path))
+            if isinstance(about, dict) and about.get("host") == host:
+                notes.append(LeftBenchmark(path.stem, about, is_held(_lock(path.stem))))
+    return tuple(notes)
+
+
+@contextmanager
+def taken(left: LeftBenchmark) -> Iterator[None]:
+    """Keep other Workbenches from a note while the block runs, and then remove the note. Raises
+    InputError if another Workbench has it."""
+    with held(_lock(left.name), "this benchmark"):
+        yield
+    remove(left.name)
+
+
+def remove(name: str) -> None:
+    for path in (_note(name), result_path(name), _lock(name)):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _directory() -> Path:
+    return paths.state_dir() / "benchmarks"
+
+
+def _note(name: str) -> Path:
+    return _directory() / f"{name}.json"
+
+
+def _lock(name: str) -> Path:
+    return _directory() / f"{name}.lock"

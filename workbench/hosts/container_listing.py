@@ -73,4 +73,8 @@ async def _listed(
             return tuple(kind.listed(clean(done.stdout, 1 << 20, lines=True))), ""
         problem = problem or done.problem
     step = f"; {kind.rights}" if refused_rights(problem) else ""
-    return (), f"{' '.join(kind.listing[:2])} on {host.name} fails: {problem}{step}"
+    listing = " ".join(kind.listing[:2])
+    return (), (
+        f"{kind.listing[0]} is installed on {host.name}, but `{listing}` lists nothing: "
+        f"{problem}{step}"
+    )

@@ -48,7 +48,9 @@ probe=$(mktemp "$1/check.XXXXXX" 2>&1) && echo x 2>/dev/null >"$probe" && echo "
 [ -f "$probe" ] && rm -f -- "$probe"
 echo "free_kib=$(df -Pk -- "$1" 2>/dev/null | awk 'NR == 2 { print $4 }')"
 [ -n "$2" ] && echo "program=$(command -v -- "$2")"
-if [ "$3" = sudo ] && command -v sudo >/dev/null 2>&1; then
+if [ "$3" = sudo ] && [ "$(id -u)" = 0 ]; then
+    echo "sudo=not needed: the login is root"
+elif [ "$3" = sudo ] && command -v sudo >/dev/null 2>&1; then
     if sudo -n -v </dev/null >/dev/null 2>&1; then echo "sudo=without a password"
     elif sudo -n -l </dev/null 2>/dev/null | grep -q NOPASSWD; then echo "sudo=without a password for some commands"
     else echo "sudo=asks for a password"; fi

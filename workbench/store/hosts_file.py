@@ -153,7 +153,7 @@ class HostsStore:
                 Finding(
                     Level.ERROR,
                     "hosts.unusable",
-                    error.message,
+                    error.message.removeprefix(f"{self.path} "),  # the finding names the file
                     file=str(self.path),
                     fix=error.next_step,
                 ),

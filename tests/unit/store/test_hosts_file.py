@@ -186,7 +186,9 @@ def test_hosts_that_lead_to_one_another_are_unusable(store: HostsStore) -> None:
 def test_a_file_that_is_not_toml_is_named_and_never_changed(store: HostsStore, data: bytes) -> None:
     store.path.parent.mkdir()
     store.path.write_bytes(data)
-    assert store.findings[0].code == "hosts.unusable" and not store.content.hosts
+    found = store.findings[0]
+    assert found.code == "hosts.unusable" and not store.content.hosts
+    assert str(store.path) not in found.text, "the finding names the file already"
     with pytest.raises(StoreError):  # not the ssh host of that name, which may be another machine
         store.host("spark-01")
     with pytest.raises(StoreError):

@@ -164,7 +164,8 @@ if [ "$what" = install ]; then
         refuse "$place/$unit" "it is the unit of ${other:-root}; choose another name with --run-option unit=NAME"
     fi
     said=$(mkdir -p -- "$1" 2>&1 && export -p 2>&1 >"$1/environment") || refuse "$1" "$said"
-    awk -v user="${user-}" '{ print } /^\[Service\]$/ && user { print "User=" user }' "$dir/unit" >"$dir/unit.new"
+    said=$(awk -v user="${user-}" '{ print } /^\[Service\]$/ && user { print "User=" user }' \
+        "$dir/unit" 2>&1 >"$dir/unit.new") || refuse awk "$said"
     said=$($run mkdir -p -- "$place" 2>&1 && $run cp -- "$dir/unit.new" "$place/$unit" 2>&1 &&
         $run chmod 644 "$place/$unit" 2>&1 && ctl daemon-reload 2>&1) || refuse "$place/$unit" "$said"
     if [ "$2" = boot ]; then said=$(ctl enable -- "$unit" 2>&1) || refuse "systemctl enable" "$said"; fi

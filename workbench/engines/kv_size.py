@@ -4,10 +4,13 @@ on one GPU.
 vLLM allocates blocks of tokens. It divides layers of one kind into groups of equal size, and each
 group has its own blocks in one pool (vllm/v1/core/kv_cache_utils.py of vLLM 0.32). A layer with
 sliding-window attention stores the tokens of the window and of the batches that are being computed.
+A state layer (Mamba, linear attention) takes whole blocks for its states: one for each running
+sequence, and with prefix caching one or two more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,12 +34,17 @@ class KvRule:
     share: float = SWA_SHARE  # of the other layers' tokens
     in_flight: int = 0  # tokens of one sequence that a layer keeps beyond its window
     block: int = BLOCK
+    # State layers: whether the engine keeps states for prefix caching, and the bits of a number in
+    # a state (None: as the model says). `no_states` says why their memory is unknown.
+    keeps_prefixes: bool = True
+    state_bits: int | None = None
+    no_states: str = "how the engine stores the states of such a model is not known"
 
 
 def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
     """Return the bytes that each token adds to a 16-bit KV cache, summed over all GPUs. None if the
     size is unknown, or if some layer does not store every token, as with a sliding window."""
-    if not kv or any(one.window or one.state_bytes for one in kv):
+    if not kv or any(one.window or one.is_state for one in kv):
         return None
     return float(sum(one.count * one.heads * one.values * 2 for one in kv))
 
@@ -47,7 +55,7 @@ def read_bytes(kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0
     return sum(
         one.count
         * (one.heads * one.values * min(context_tokens, one.window or context_tokens) * bits / 8)
-        + one.count * one.state_bytes
+        + one.count * one.state_size()
         for one in kv
     )
 
@@ -66,13 +74,16 @@ def sequence_bytes(
     rule = rule or KvRule()
     token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
     layers = [-(-one.count // pp) for one in kv]
+    states = [one.state_size(rule.state_bits) / tp for one in kv]
     if rule.kind != "blocks":
         kept = [_kept(one, length, rule) for one in kv]
         return sum(
-            n * (t * k + one.state_bytes)
-            for one, n, t, k in zip(kv, layers, token, kept, strict=True)
+            n * (t * k + state) for n, t, k, state in zip(layers, token, kept, states, strict=True)
         )
-    per_block = max([*(t * rule.block for t in token), *(float(one.state_bytes) for one in kv)])
+    per_block = max(t * rule.block for t in token)
+    if max(states) and per_block:  # vLLM enlarges the block of tokens until it can hold a state
+        per_block *= max(1, math.ceil(max(states) / per_block))
+    per_block = max(per_block, *states)
     blocks = [_blocks(one, length, rule, per_block, t) for one, t in zip(kv, token, strict=True)]
     if len(kv) == 1:
         return layers[0] * blocks[0] * per_block
@@ -83,8 +94,9 @@ def sequence_bytes(
 def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: float) -> int:
     """Return the number of blocks that one layer needs for a sequence of `length` tokens.
     `per_block` is the bytes of a block, and `token` the bytes of one token in this layer."""
-    if one.state_bytes:
-        return 1
+    if one.is_state:
+        # the state, that of the last whole block, and with Mamba-2 one of a prefill under way
+        return (3 if one.mamba2 else 2) if rule.keeps_prefixes else 1
     size = max(1, int(per_block // token))
     if one.window is None:
         return -(-length // size)

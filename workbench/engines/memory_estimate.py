@@ -119,7 +119,7 @@ class _Need:
         """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on
         one GPU. None if it is unknown."""
         here, facts = self.here, self.here.plan.model_facts
-        if facts is None:
+        if facts is None or self.no_sequence():
             return None
         if facts.shape is None or not facts.shape.kv:
             per_token = facts.kv_bytes_per_token
@@ -134,6 +134,15 @@ class _Need:
             rule=here.engine.kv_rule(here),
         )
         return size / GIB
+
+    def no_sequence(self) -> str:
+        """Return why the memory of a sequence is unknown although the sizes of the model's weights
+        are known; "" if there is no such reason."""
+        shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
+        if shape is None:
+            return ""
+        has_states = any(one.is_state for one in shape.kv)
+        return self.here.engine.kv_rule(self.here).no_states if has_states else shape.kv_missing
 
     def length(self) -> int:
         """Return the length in tokens of the longest sequence that the server must be able to
@@ -259,7 +268,8 @@ def _kv_basis(need: _Need) -> str:
     length = max(1, need.length())  # a plan may ask for half a token
     sequence = need.sequence(length)
     if sequence is None:
-        return "; KV cache size per token is unknown"
+        why = need.no_sequence()
+        return f"; KV cache size per token is unknown{f': {why}' if why else ''}"
     kib = sequence * 2**20 / length
     return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_factor(need.here):g} bits"
 

@@ -14,20 +14,26 @@ _LARGEST = 2**40
 _MOST_LAYERS = 4096
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _USED_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
-# Keys of models whose cache or weights need more than the arithmetic below.
-_NOT_KNOWN = (
-    "hybrid_override_pattern",
-    "attn_layer_period",
-    "layers_block_type",
-    "index_topk",
-    "ssm_cfg",
-)
+# Keys of models whose cache or weights need more than the arithmetic below -> what they are.
+_NOT_KNOWN = {
+    "attn_layer_indices": "layers of Mamba-2 in an order of their own (Bamba)",
+    "attn_layer_period": "layers of Mamba-1 (Jamba)",
+    "conv_L_cache": "layers of short convolution (LFM2)",
+    "hybrid_layer_ids": "layers of Mamba with shared attention (Zamba)",
+    "index_topk": "sparse attention with an index of its own",
+    "linear_attn_config": "linear attention beside latent attention (Kimi)",
+    "ssm_cfg": "layers of a state-space model",
+}
 FULL, WINDOW, CHUNK, LINEAR = (
     "full_attention",
     "sliding_attention",
     "chunked_attention",
     "linear_attention",
 )
+MAMBA, NONE = "mamba", "none"  # NONE: a layer without attention or state
+_NEMOTRON = {"M": MAMBA, "*": FULL, "-": NONE, "E": NONE}  # letters of hybrid_override_pattern
+_KIND_NAMES = {"attention": FULL, "mlp": NONE, "moe": NONE}
+_STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 # types whose config.json may leave out which layers have a window
 _EVERY_SECOND = ("gemma2", "gpt_oss")
 
@@ -55,6 +61,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     text = text_of(config)
     return ModelShape(
         kv=_kv_layers(text),
+        kv_missing="" if _kv_layers(text) else _why_no_kv(text),
         parts=_parts(text, _tied(config, text)),
         layers=count(text, "num_hidden_layers"),
         hidden=count(text, "hidden_size"),
@@ -87,13 +94,20 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
     """Return the attention kind of each layer, in the words of `layer_types` in a config.json, such
     as "full_attention" or "sliding_attention". None if the kinds are unknown."""
     layers = count(text, "num_hidden_layers")
+    listed = text.get("layers_block_type")
+    if layers is None and isinstance(listed, list):
+        layers = len(listed)
     if layers is None or layers > _MOST_LAYERS or any(text.get(name) for name in _NOT_KNOWN):
         return None
-    kinds = text.get("layer_types")
+    pattern = text.get("hybrid_override_pattern")
+    if isinstance(pattern, str) and pattern:
+        known = len(pattern) == layers and set(pattern) <= _NEMOTRON.keys()
+        return [_NEMOTRON[letter] for letter in pattern] if known else None
+    kinds = text.get("layers_block_type") or text.get("layer_types")
     if isinstance(kinds, list) and kinds:
-        return (
-            kinds if len(kinds) == layers and all(isinstance(kind, str) for kind in kinds) else None
-        )
+        if len(kinds) != layers or not all(isinstance(kind, str) for kind in kinds):
+            return None
+        return [_KIND_NAMES.get(str(kind), str(kind)) for kind in kinds]
     if every := count(text, "full_attention_interval"):
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     if not text.get("sliding_window") or text.get("use_sliding_window") is False:
@@ -111,8 +125,11 @@ def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     """Return the layers that store a KV cache, one entry for each attention kind. Layers that share
     the cache of another layer do not count. () if the layers are unknown."""
     kinds = layer_kinds(text)
-    if kinds is None:
+    if kinds is None or (_state_fields(text) and set(kinds) <= {FULL, WINDOW} and not _both(text)):
         return ()
+    kinds = [kind for kind in kinds if kind != NONE]
+    if _both(text):
+        kinds += [MAMBA] * len(kinds)
     # the last layers use the cache of earlier ones
     shared = count(text, "num_kv_shared_layers") or 0
     kept = kinds[: max(1, len(kinds) - shared)]
@@ -126,8 +143,9 @@ def _of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None
         WINDOW: count(text, "sliding_window"),
         CHUNK: count(text, "attention_chunk_size"),
     }
-    if kind == LINEAR:
-        return _linear(text, layers)
+    if kind in (LINEAR, MAMBA):
+        linear = _linear(text, layers) if kind == LINEAR else None
+        return linear or _mamba2(text, layers)
     if kind not in windows or (kind != FULL and windows[kind] is None):
         return None
     if (rank := count(text, "kv_lora_rank")) is not None:
@@ -143,7 +161,9 @@ def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int
     layers with full attention, False those with a sliding window, whose heads differ in some
     models. An unknown number is None."""
     heads, hidden = count(text, "num_attention_heads"), count(text, "hidden_size")
-    size = count(text, "head_dim") or (hidden // heads if hidden and heads else None)
+    size = count(text, "head_dim", "attention_head_dim") or (
+        hidden // heads if hidden and heads else None
+    )
     kv_heads = count(text, "num_key_value_heads") or heads
     if whole:
         size = count(text, "global_head_dim") or size
@@ -165,8 +185,66 @@ def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
     if not key_heads or not key_size or not heads or not size:
         return None
     newest = (count(text, "linear_conv_kernel_dim") or 1) - 1
-    state = heads * size * key_size * 4 + (2 * key_heads * key_size + heads * size) * newest * 2
-    return KvLayers(layers, heads, 0, state_bytes=state)
+    inputs = (2 * key_heads * key_size + heads * size) * newest * 2
+    bits = _STATE_BITS.get(str(text.get("mamba_ssm_dtype")))
+    matrix = heads * size * key_size
+    return KvLayers(layers, heads, 0, state_bytes=inputs, state_values=matrix, state_bits=bits)
+
+
+def _mamba2(text: Mapping[str, Any], layers: int) -> KvLayers | None:
+    """Return the memory that `layers` layers of Mamba-2 (Falcon-H1, Granite 4, Nemotron-H) keep for
+    each sequence. None if a size is missing in the config.json."""
+    heads = count(text, "mamba_n_heads", "mamba_num_heads")
+    groups = count(text, "mamba_n_groups", "n_groups")
+    state = count(text, "mamba_d_state", "ssm_state_size")
+    kernel = count(text, "mamba_d_conv", "conv_kernel")
+    if not heads or not groups or not state or not kernel:
+        return None
+    width = _mamba_width(text, heads)
+    if not width:
+        return None
+    size = count(text, "mamba_d_head", "mamba_head_dim") or width // heads
+    bits = _STATE_BITS.get(str(text.get("mamba_ssm_cache_dtype")))
+    if bits is None and text.get("model_type") == "nemotron_h":
+        bits = 32  # vLLM's default for this type
+    inputs = (width + 2 * groups * state) * (kernel - 1) * 2
+    return KvLayers(
+        layers,
+        heads,
+        0,
+        state_bytes=inputs,
+        state_values=heads * size * state,
+        state_bits=bits,
+        mamba2=True,
+    )
+
+
+def _mamba_width(text: Mapping[str, Any], heads: int) -> int | None:
+    """Return the width of the inputs of a layer of Mamba-2."""
+    if (size := count(text, "mamba_head_dim")) is not None:  # Nemotron-H
+        return heads * size
+    expand, hidden = count(text, "mamba_expand"), count(text, "hidden_size")
+    return count(text, "mamba_d_ssm") or (expand * hidden if expand and hidden else None)
+
+
+def _both(text: Mapping[str, Any]) -> bool:
+    """Return whether each layer has attention and Mamba side by side."""
+    return text.get("model_type") == "falcon_h1"
+
+
+def _state_fields(text: Mapping[str, Any]) -> bool:
+    """Return whether the config.json has fields of layers that keep a state."""
+    return any(name.startswith(("mamba_d_", "ssm_", "conv_L")) for name in text)
+
+
+def _why_no_kv(text: Mapping[str, Any]) -> str:
+    """Return why the sizes of the KV cache cannot be computed from a config.json."""
+    named = [about for name, about in _NOT_KNOWN.items() if text.get(name)]
+    if named:
+        return f"the model has {named[0]}, which Workbench has not measured"
+    if _state_fields(text):
+        return "the model has layers that keep a state, and its config.json does not say which"
+    return "the config.json does not say the sizes of all layers"
 
 
 def _feed_forward(text: Mapping[str, Any]) -> int | None:
@@ -193,7 +271,7 @@ def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
         layer_kinds(text),
     )
     used = experts_of(text)
-    if not hidden or not vocabulary or kinds is None or used is None:
+    if not hidden or not vocabulary or kinds is None or used is None or _state_fields(text):
         return None
     attention = [_attention(text, hidden, kind) for kind in kinds]
     wide = count(text, "intermediate_size")

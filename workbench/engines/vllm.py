@@ -131,6 +131,10 @@ def verifiers(here: Situation) -> Iterator[Finding]:
         )
 
 
+# bits of a number in a state, by the value of mamba-ssm-cache-dtype
+_STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
+
+
 class Vllm(Engine):
     name = "vllm"
     title = "vLLM"
@@ -338,8 +342,14 @@ class Vllm(Engine):
             here.count("pipeline-parallel-size"),
         )
         batch = here.number("max-num-batched-tokens") or BATCHED_TOKENS
+        speculates = here.value("speculative-config") is not None
         return KvRule(
-            "blocks", in_flight=int(batch) * batches, block=int(here.number("block-size") or BLOCK)
+            "blocks",
+            in_flight=int(batch) * batches,
+            block=int(here.number("block-size") or BLOCK),
+            keeps_prefixes=here.value("enable-prefix-caching") is not False,
+            state_bits=_STATE_BITS.get(str(here.value("mamba-ssm-cache-dtype"))),
+            no_states="with speculation, more states are kept" if speculates else "",
         )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:

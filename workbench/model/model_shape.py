@@ -18,7 +18,23 @@ class KvLayers:
     heads: int
     values: int  # numbers per token and head, keys and values together
     window: int | None = None  # tokens that a sequence keeps; None: all
-    state_bytes: int = 0  # per sequence, whatever its length (linear attention); `values` is then 0
+    # A state layer (Mamba, linear attention) keeps a state per sequence, whatever its length;
+    # `values` is then 0. Bytes of the newest inputs, numbers in the matrix, and bits of such a
+    # number if the model says it.
+    state_bytes: int = 0
+    state_values: int = 0
+    state_bits: int | None = None
+    mamba2: bool = False
+
+    @property
+    def is_state(self) -> bool:
+        """Whether the layer keeps a state instead of the keys and values of each token."""
+        return bool(self.state_bytes or self.state_values)
+
+    def state_size(self, bits: int | None = None) -> float:
+        """Return the bytes of one state. `bits` is the size of a number in the matrix that the
+        engine is told to use; None means that of the model, else 16."""
+        return self.state_bytes + self.state_values * (bits or self.state_bits or 16) / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,7 @@ class ModelShape:
     """The shape of a decoder model. Sizes that are unknown are None, () or 0."""
 
     kv: tuple[KvLayers, ...] = ()
+    kv_missing: str = ""  # why `kv` is ()
     parts: WeightParts | None = None
     layers: int | None = None
     hidden: int | None = None

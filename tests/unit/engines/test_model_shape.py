@@ -206,9 +206,120 @@ def test_linear_attention_has_a_state_instead_of_a_cache() -> None:
     }
     linear, full = sorted(shape_of(qwen_next).kv, key=lambda one: one.values)
     assert (linear.count, full.count, full.heads, full.values) == (36, 12, 2, 512)
-    assert linear.state_bytes == 32 * 128 * 128 * 4 + (2 * 16 * 128 + 32 * 128) * 3 * 2
+    inputs = (2 * 16 * 128 + 32 * 128) * 3 * 2
+    assert linear.state_size() == 32 * 128 * 128 * 2 + inputs
+    assert linear.state_size(bits=32) == 32 * 128 * 128 * 4 + inputs
     short, long = (sequence_bytes((full, linear), n) for n in (1, 100_001))
     assert long - short == 12 * 2 * 512 * 2 * 100_000
+
+
+TINY = {
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 2048,
+    "intermediate_size": 512,
+    "max_position_embeddings": 8192,
+}
+MAMBA_2 = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 64,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 64,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+GRANITE = {
+    "model_type": "granitemoehybrid",
+    "num_hidden_layers": 8,
+    "layer_types": ["mamba", "mamba", "mamba", "attention"] * 2,
+    **MAMBA_2,
+}
+NEMOTRON = {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 8,
+    "hybrid_override_pattern": "M-M*M-M*",
+    "head_dim": 64,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 64,
+    "n_groups": 1,
+    "ssm_state_size": 64,
+    "conv_kernel": 4,
+}
+FALCON = {"model_type": "falcon_h1", "num_hidden_layers": 4, "head_dim": 64, "mamba_d_ssm": 512}
+QWEN_NEXT = {
+    "num_hidden_layers": 8,
+    "head_dim": 64,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+}
+
+
+# Logs of vLLM 0.32.0 on a CPU: "KV cache size: N tokens", with 1 GiB, --max-model-len 4096,
+# --max-num-batched-tokens 1024 and --no-async-scheduling. On a CPU, blocks have 128 tokens and the
+# numbers of a state 32 bits.
+@pytest.mark.parametrize(
+    ("more", "flags", "logged"),
+    [
+        (FALCON | MAMBA_2, {}, 399_360),
+        (QWEN_NEXT, {}, 762_600),
+        (GRANITE, {}, 838_656),
+        (GRANITE, {"enable-prefix-caching": False}, 1_341_849),
+        (NEMOTRON, {}, 657_769),
+    ],
+)
+def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
+    more: dict[str, Any], flags: dict[str, Any], logged: int
+) -> None:
+    facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape_of(TINY | more))
+    given = {
+        "max-model-len": 4096,
+        "max-num-batched-tokens": 1024,
+        "async-scheduling": False,
+        "block-size": 128,
+        "mamba-ssm-cache-dtype": "float32",
+        "kv-cache-memory-bytes": "1G",
+        **flags,
+    }
+    settings = tuple(FlagSetting(name, value) for name, value in given.items())
+    card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
+    plan = LaunchPlan("vllm", "tiny", facts, flags=settings)
+    got = engines.fit(plan, [card])
+    assert isinstance(got, MemoryFit) and got.kv_tokens == pytest.approx(logged, rel=0.001)
+    speculating = engines.fit(plan.with_flag("speculative-config", {"method": "mtp"}), [card])
+    assert isinstance(speculating, MemoryFit) and speculating.kv_tokens is None
+    assert "unknown: with speculation, more states are kept" in speculating.basis
+    elsewhere = engines.fit(LaunchPlan("sglang", "tiny", facts), [card])
+    assert isinstance(elsewhere, MemoryFit) and elsewhere.kv_tokens is None
+    assert "how the engine stores the states of such a model is not known" in elsewhere.basis
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"num_hidden_layers": 8, "attn_layer_period": 4, "mamba_d_state": 16}, "Mamba-1 (Jamba)"),
+        ({"num_hidden_layers": 6, "attn_layer_indices": [2], **MAMBA_2}, "(Bamba)"),
+        ({"num_hidden_layers": 8, "conv_L_cache": 3, "layer_types": ["conv"] * 8}, "(LFM2)"),
+        ({"num_hidden_layers": 8, "hybrid_layer_ids": [3], "mamba_d_state": 64}, "(Zamba)"),
+        ({"num_hidden_layers": 8, "index_topk": 2048, "kv_lora_rank": 512}, "sparse attention"),
+        ({"num_hidden_layers": 8, "kv_lora_rank": 512, "linear_attn_config": {"x": 1}}, "(Kimi)"),
+        ({"num_hidden_layers": 8, "mamba_d_state": 64}, "does not say which"),
+        (GRANITE | {"mamba_d_state": 0}, "does not say which"),
+    ],
+)
+def test_a_cache_that_was_not_measured_is_unknown_with_the_reason(
+    more: dict[str, Any], why: str
+) -> None:
+    shape = shape_of(TINY | more)
+    assert shape.kv == () and why in shape.kv_missing
+    facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape)
+    card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
+    got = engines.fit(LaunchPlan("vllm", "tiny", facts), [card])
+    assert isinstance(got, MemoryFit) and got.kv_tokens is None and why in got.basis
 
 
 def test_weights_by_name_and_packed_bits() -> None:

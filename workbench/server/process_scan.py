@@ -165,11 +165,8 @@ def _listening() -> dict[str, int]:
 
 def _unit(pid: int, group: str) -> tuple[str, str | None]:
     """Return (scope, name) of the systemd unit whose main process this is, or (kind, id) of its
-    container. The name is None if it is neither. `group` is the text of its cgroup file."""
-    for kind, pattern in _CONTAINERS:
-        found = pattern.search(group)
-        if found:
-            return kind, found.group(1)
+    container. The name is None if it is neither. `group` is the text of its cgroup file. A unit
+    counts before a container: a container may run a systemd of its own."""
     for line in group.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -178,6 +175,10 @@ def _unit(pid: int, group: str) -> tuple[str, str | None]:
             name = path.rpartition("/")[2]
             if _main_pid(scope, name) == pid:
                 return scope, name
+    for kind, pattern in _CONTAINERS:
+        found = pattern.search(group)
+        if found:
+            return kind, found.group(1)
     return "system", None
 
 

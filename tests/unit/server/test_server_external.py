@@ -16,7 +16,7 @@ from support.procs import alive
 from support.serving import free_port
 
 from workbench.hosts.local import LocalHost
-from workbench.server import external_servers
+from workbench.server import external_servers, process_scan
 from workbench.server.external_servers import ExternalServers, FoundServer, find
 from workbench.server.process_scan import ProcessScan
 
@@ -169,3 +169,12 @@ def test_what_a_lying_host_says_of_its_processes_is_left_out() -> None:
         assert external_servers._candidates(processes, listening, set()) == []
     processes, listening = external_servers._parsed({"processes": [row], "listening": {"5": 80}})
     assert [one.port for one in external_servers._candidates(processes, listening, set())] == [80]
+
+
+def test_a_unit_inside_a_container_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = f"/machine.slice/libpod-{'ab' * 32}.scope"
+    monkeypatch.setattr(process_scan, "_main_pid", lambda scope, unit: 7)
+    unit = f"0::{box}/system.slice/vllm.service\n"
+    assert process_scan._unit(7, unit) == ("system", "vllm.service")
+    assert process_scan._unit(8, unit) == ("podman", "abababababab")
+    assert process_scan._unit(7, "0::/user.slice/session.scope\n") == ("system", None)

@@ -110,11 +110,24 @@ def test_another_workbench_that_opens_later_shows_the_reason(cli: Cli, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sense", "code", "word"), [(True, 0, "ready"), (False, 3, "ready?")])
-def test_llama_cpp_with_a_model_that_speaks_and_one_of_random_weights(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sense: bool, code: int, word: str
+@pytest.mark.parametrize(
+    ("how", "code", "word", "note"),
+    [
+        ({}, 0, "ready", ""),
+        ({"sense": False}, 0, "ready", "because its weights have only 12 MB"),
+        ({"sense": False, "feed_forward": 8192}, 3, "ready?", ""),
+    ],
+)
+def test_llama_cpp_with_a_model_that_speaks_and_with_random_weights(
+    cli: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: dict[str, int],
+    code: int,
+    word: str,
+    note: str,
 ) -> None:
-    model = tiny_gguf.write(tmp_path / "tiny.gguf", sense=sense)
+    model = tiny_gguf.write(tmp_path / "tiny.gguf", **how)
     program = llama_server.install(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     sets = {"port": free_port(), "ctx-size": 4096, "parallel": 4, "alias": "tiny"}
@@ -123,3 +136,4 @@ def test_llama_cpp_with_a_model_that_speaks_and_one_of_random_weights(
     assert (ran.code, ran.document["state"]) == (code, word), ran.document["text"]
     assert ran.document["text"]["answers"] >= 9
     assert ran.document["text"]["unjudged"] == ""
+    assert note in " ".join(ran.document["text"]["notes"])

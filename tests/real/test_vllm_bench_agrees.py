@@ -184,7 +184,7 @@ def test_the_two_clients_agree(command: CommandLine, tmp_path: Path) -> None:
     status = command.ok(
         "start", "vllm-any", *given, "--wait", "--timeout", READY_S, timeout_s=READY_S + 30
     )
-    assert status["state"] in ("ready", "ready?"), status["reason"]  # its weights are random
+    assert status["state"] == "ready", status["reason"]
     ours(command, status["run_id"], SHAPES[0])  # the first load compiles
     apart = []
     for shape in SHAPES:

@@ -2,7 +2,8 @@
 
 Its weights are not trained but set, so that it says what a healthy model would say: it answers
 "The code word is maple." if the prompt has that code word, and goes on with English words, which
-depend on the digits of the prompt. With `sense=False`, its weights are random, and so is its text.
+depend on the digits of the prompt. With `sense=False`, its weights are random, and its text is
+random bytes.
 
 usage: tiny_gguf.py FILE      or write(path) from a test. The same file every time.
 
@@ -40,6 +41,8 @@ WORDS = (  # noqa: SIM905  in a circle; each is followed by the next one, or the
     "across open fields at night"
 ).split()
 
+Shapes = dict[str, tuple[int, ...]]
+
 # Parts of the residual stream.
 CONSTANT, IS_CODE, IS_DIGIT, IS_OTHER = 0, 1, 2, 3
 NAME = slice(4, 256)  # the direction of a word
@@ -71,9 +74,10 @@ def words_and_merges() -> tuple[list[str], list[str]]:
     return list(tokens), list(merges)
 
 
-def write(path: Path, *, sense: bool = True) -> Path:
-    """Write the model to `path` and return it."""
-    words, merges = words_and_merges()
+def write(path: Path, *, sense: bool = True, feed_forward: int = FEED_FORWARD) -> Path:
+    """Write the model to `path` and return it. A larger `feed_forward` makes a larger file: 12 KB
+    each."""
+    words, merges = words_and_merges() if sense else (["Ġt"], ["Ġ t"])
     tokens = [*SPECIAL, *byte_characters(), *words]
     kinds = [gguf.TokenType.CONTROL] * len(SPECIAL)
     kinds += [gguf.TokenType.NORMAL] * (len(tokens) - len(SPECIAL))
@@ -82,7 +86,7 @@ def write(path: Path, *, sense: bool = True) -> Path:
     out.add_context_length(4096)
     out.add_embedding_length(WIDTH)
     out.add_block_count(LAYERS)
-    out.add_feed_forward_length(FEED_FORWARD)
+    out.add_feed_forward_length(feed_forward)
     out.add_head_count(HEADS)
     out.add_head_count_kv(KV_HEADS)
     out.add_key_length(HEAD_WIDTH)
@@ -101,7 +105,8 @@ def write(path: Path, *, sense: bool = True) -> Path:
     out.add_eos_token_id(1)
     out.add_add_bos_token(True)
     out.add_chat_template(CHAT)
-    for name, weights in (_weights(tokens) if sense else _random_weights(len(tokens))).items():
+    shapes = _shapes(len(tokens), feed_forward)
+    for name, weights in (_weights(tokens, shapes) if sense else _random(shapes)).items():
         out.add_tensor(name, weights.astype(np.float32))
     out.write_header_to_file()
     out.write_kv_data_to_file()
@@ -110,8 +115,8 @@ def write(path: Path, *, sense: bool = True) -> Path:
     return path
 
 
-def _shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocabulary, WIDTH)}
+def _shapes(vocabulary: int, feed_forward: int) -> Shapes:
+    shapes: Shapes = {"token_embd.weight": (vocabulary, WIDTH)}
     for layer in range(LAYERS):
         block = f"blk.{layer}"
         shapes |= {
@@ -121,18 +126,18 @@ def _shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
             f"{block}.attn_k.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
             f"{block}.attn_v.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
             f"{block}.attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH),
-            f"{block}.ffn_gate.weight": (FEED_FORWARD, WIDTH),
-            f"{block}.ffn_up.weight": (FEED_FORWARD, WIDTH),
-            f"{block}.ffn_down.weight": (WIDTH, FEED_FORWARD),
+            f"{block}.ffn_gate.weight": (feed_forward, WIDTH),
+            f"{block}.ffn_up.weight": (feed_forward, WIDTH),
+            f"{block}.ffn_down.weight": (WIDTH, feed_forward),
         }
     return shapes | {"output_norm.weight": (WIDTH,), "output.weight": (vocabulary, WIDTH)}
 
 
-def _random_weights(vocabulary: int) -> dict[str, np.ndarray]:
+def _random(shapes: Shapes) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     return {
         name: np.ones(shape) if "norm" in name else random.standard_normal(shape) * 0.02
-        for name, shape in _shapes(vocabulary).items()
+        for name, shape in shapes.items()
     }
 
 
@@ -142,7 +147,7 @@ def _directions(random: np.random.Generator, count: int, width: int) -> np.ndarr
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def _weights(tokens: list[str]) -> dict[str, np.ndarray]:
+def _weights(tokens: list[str], shapes: Shapes) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     place = {token: number for number, token in enumerate(tokens)}
     opening = [place[f"Ġ{word}"] for word in OPENING]
@@ -153,7 +158,7 @@ def _weights(tokens: list[str]) -> dict[str, np.ndarray]:
     speaking = [*opening, *codes, *words, end]
     weights = {
         name: np.ones(shape) if "norm" in name else np.zeros(shape)
-        for name, shape in _shapes(len(tokens)).items()
+        for name, shape in shapes.items()
     }
 
     embedding = weights["token_embd.weight"]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.answer_text import (
     Answer,
@@ -33,6 +33,9 @@ from workbench.model.answer_text import (
 )
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_text import NAME_CHARS, clean
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
 
 MAX_TOKENS = 64  # of an answer
 TEMPERATURE = 0.7  # at 0, even a healthy small model repeats itself
@@ -75,6 +78,8 @@ _FILLER = (
 )
 CHARACTERS_PER_TOKEN = 4.5  # of English, about
 
+_RANDOM_WEIGHTS = "dummy"  # of the flag load-format, in vLLM and SGLang
+_TINY_BYTES = 100e6  # of weights; such a model has not learned a language well
 _LEAST_ANSWERS = 2  # one odd answer may be chance
 _SOME, _MOST = 0.1, 0.5
 _SURE_ANSWERS = 6  # right ones, before a model is believed to be able to answer
@@ -108,6 +113,17 @@ class Ask:
     @property
     def words(self) -> int:
         return len(self.prompt.split())
+
+
+def weights_without_language(plan: LaunchPlan) -> str:
+    """Return why the text of the plan's model need not be language, by its weights; "" if it
+    must be."""
+    if plan.flag("load-format") == _RANDOM_WEIGHTS:
+        return "its weights are random (load-format dummy)"
+    size = plan.model_facts.weight_bytes if plan.model_facts else None
+    if size is not None and size < _TINY_BYTES:
+        return f"its weights have only {size / 1e6:.0f} MB"
+    return ""
 
 
 def short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:

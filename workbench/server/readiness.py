@@ -74,10 +74,13 @@ async def answers(http: httpx.AsyncClient, path: str, timeout_s: float = ANSWER_
     return f"{path}: answers {reply.status} {short(reply.content)}".rstrip()
 
 
-async def check(http: httpx.AsyncClient, engine: Engine, *, first_timeout_s: float) -> Answer:
+async def check(
+    http: httpx.AsyncClient, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
+) -> Answer:
     """Request the server's health, its list of models and answers to a few prompts, in this order,
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
-    answer. Never raises, whatever the server answers."""
+    answer, and `nonsense_expected` says why its text need not be language. Never raises, whatever
+    the server answers."""
     if (reason := await answers(http, engine.health_path)) is not None:
         return Answer(reason=reason)
     listed = await ask_server(http, "GET", engine.models_path, None, ANSWER_S)
@@ -91,7 +94,9 @@ async def check(http: httpx.AsyncClient, engine: Engine, *, first_timeout_s: flo
     if model is None:
         why = listed.status or listed.problem
         return Answer(health=True, reason=f"{engine.models_path} names no model ({why})")
-    probed = await text_probe.probe(http, model, first_timeout_s=first_timeout_s)
+    probed = await text_probe.probe(
+        http, model, first_timeout_s=first_timeout_s, nonsense_expected=nonsense_expected
+    )
     return Answer(health=True, model=model, text=probed.text, reason=probed.reason)
 
 

@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import replace
 
 from workbench.hosts.base import FileError, Host
+from workbench.model.answer_probe import weights_without_language
 from workbench.model.errors import ServerError
 from workbench.model.server_run import ServedText
 from workbench.server import readiness, running_server_secrets
@@ -50,7 +51,12 @@ async def probe_again(host: Host, run: WatchedRun) -> ServedText:
 async def _ask(run: WatchedRun) -> readiness.Answer:
     assert run.engine is not None
     http = await run.http()
-    answer = await readiness.check(http, run.engine, first_timeout_s=FIRST_TIMEOUT_S)
+    answer = await readiness.check(
+        http,
+        run.engine,
+        first_timeout_s=FIRST_TIMEOUT_S,
+        nonsense_expected=weights_without_language(run.record.plan),
+    )
     run.unanswered = answer.reason
     return answer
 

@@ -55,10 +55,13 @@ class Probe:
     reason: str | None = None
 
 
-async def probe(http: httpx.AsyncClient, model: str, *, first_timeout_s: float) -> Probe:
+async def probe(
+    http: httpx.AsyncClient, model: str, *, first_timeout_s: float, nonsense_expected: str = ""
+) -> Probe:
     """Ask the server for text, or for vectors if it generates none, and judge the answers.
     `first_timeout_s` is the time limit of the first answer. Never raises, whatever the server
-    answers. A chat completion is tried first, then a plain completion, which needs no chat
+    answers. `nonsense_expected` says why the text need not be language, "" if it must be. A chat
+    completion is tried first, then a plain completion, which needs no chat
     template, then an embedding."""
     reasons = []
     for endpoint in PATHS:
@@ -66,7 +69,7 @@ async def probe(http: httpx.AsyncClient, model: str, *, first_timeout_s: float) 
         reply, first = await asker.first(first_timeout_s)
         if first is not None:
             await asker.rest(first)
-            return Probe(asker.judged())
+            return Probe(asker.judged(nonsense_expected))
         reasons.append(f"{PATHS[endpoint]} returned no answer ({_why(reply)})")
         if reply.status is None or reply.status in _BUSY:
             break  # another endpoint of the same server would not answer either
@@ -160,9 +163,9 @@ class _Asker:
         body = answer_probe.request_body(ask, self._model, self._endpoint)
         return {**body, "max_tokens": self._tokens}
 
-    def judged(self) -> ServedText:
+    def judged(self, nonsense_expected: str) -> ServedText:
         """Return what the answers say about the server."""
-        found = [*self._of_failures(), *self._findings()]
+        found = [*self._of_failures(), *self._findings(nonsense_expected)]
         problem = next((one for one in found if one.level is Level.ERROR), None)
         notes = (one.text for one in found if one.level is not Level.ERROR)
         return ServedText(
@@ -175,12 +178,17 @@ class _Asker:
             unjudged=self._unjudged(),
         )
 
-    def _findings(self) -> Sequence[Finding]:
+    def _findings(self, nonsense_expected: str) -> Sequence[Finding]:
         probed = [one for one in self._answers if isinstance(one, Probed)]
         vectors = [one for one in self._answers if isinstance(one, Vector)]
         if vectors:
             return _of_vectors(vectors)
-        return answer_probe.judge(probed, model=self._model, together=TOGETHER)
+        return answer_probe.judge(
+            probed,
+            model=self._model,
+            together=TOGETHER,
+            nonsense_expected=nonsense_expected,
+        )
 
     def _of_failures(self) -> Iterator[Finding]:
         if self._failed:

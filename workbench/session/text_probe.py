@@ -22,6 +22,7 @@ from workbench.model.answer_probe import (
     read_answer,
     request_body,
     short_asks,
+    weights_without_language,
 )
 from workbench.model.answer_text import TextReport
 from workbench.model.counts import count_of
@@ -46,8 +47,6 @@ _LEAST_RECOUNTED_TOKENS = 24
 # Fields of the user's own body that would change what the probe measures.
 _OWN_FIELDS = ("model", "messages", "prompt", "max_tokens", "stream", "stream_options", "stop", "n")
 _NO_OWN_FIELDS = (*_OWN_FIELDS, "ignore_eos", "min_tokens", "temperature", "max_completion_tokens")
-_RANDOM_WEIGHTS = "dummy"  # of the flag load-format, in vLLM and SGLang
-_TINY_BYTES = 100e6  # of weights; such a model has not learned a language well
 
 Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
 
@@ -56,12 +55,7 @@ def nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
     """Return why the text of a server's model need not be language; "" if it must be."""
     if spec.random_weights:
         return "its weights are random (--random-weights)"
-    if plan is not None and plan.flag("load-format") == _RANDOM_WEIGHTS:
-        return "its weights are random (load-format dummy)"
-    size = plan.model_facts.weight_bytes if plan is not None and plan.model_facts else None
-    if size is not None and size < _TINY_BYTES:
-        return f"its weights have only {size / 1e6:.0f} MB"
-    return ""
+    return weights_without_language(plan) if plan is not None else ""
 
 
 class TextProbe:

@@ -114,7 +114,7 @@ def test_another_workbench_that_opens_later_shows_the_reason(cli: Cli, tmp_path:
     ("how", "code", "word", "note"),
     [
         ({}, 0, "ready", ""),
-        ({"sense": False}, 0, "ready", "because its weights have only 12 MB"),
+        ({"sense": False}, 0, "ready", "because its weights have only 11 MB"),
         ({"sense": False, "feed_forward": 8192}, 3, "ready?", ""),
     ],
 )

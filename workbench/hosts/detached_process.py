@@ -26,6 +26,7 @@ from workbench.hosts import run_processes, shell_scripts
 from workbench.hosts.base import CommandNotFound, Completed, FileError, Host, not_found
 from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
 from workbench.model.errors import HostError
+from workbench.model.untrusted_text import clean
 
 SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
 # time for the session's leader to record the exit after the last other process has ended
@@ -34,6 +35,10 @@ LEADER_S = 1.0
 
 class RunDirUsed(HostError):
     """The error for a start in a run directory that already contains a run."""
+
+
+class PortClaimed(HostError):
+    """The error for a start on a port that the process of another start has claimed."""
 
 
 class WorkdirMissing(HostError):
@@ -109,11 +114,13 @@ async def start(
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
     open_files: int | None = None,
+    port: int | None = None,
 ) -> DetachedProcess:
     """Start `argv` as a process that outlives this program, with stdin from /dev/null and its
     output in the file `log`.
 
-    Its limit of open files is raised to `open_files`, or to the hard limit if that is lower.
+    Its limit of open files is raised to `open_files`, or to the hard limit if that is lower. It
+    claims `port` until it ends, so that no other start takes that port while the process loads.
 
     The values of `env` are never on a command line. `run_dir` is created if it is missing, and may
     contain other files. Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no
@@ -126,7 +133,7 @@ async def start(
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
     command = shell_scripts.start(
-        run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files
+        run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files, port
     )
     return _started(await host.run(command, env=env), host, run_dir, argv, workdir)
 
@@ -174,7 +181,21 @@ def _started(
     if done.returncode == 0 and words[:1] == ["ok"] and len(words) == 4:
         return DetachedProcess(pid=int(words[1]), start_time=int(words[2]), sid=int(words[3]))
     kind = words[1] if words[:1] == ["error"] and len(words) > 1 else ""
+    if kind == "claimed":
+        raise _claimed(host, words[2:])
     raise _start_error(kind, host, run_dir, argv, workdir, done)
+
+
+def _claimed(host: Host, first: Sequence[str]) -> PortClaimed:
+    """Return the error for a port that another start has claimed. `first` is its user and, if
+    known, its run."""
+    user, run_id = (*first, "", "")[:2]
+    which = f"run {clean(run_id)} of {clean(user)}" if run_id else f"a server of {clean(user)}"
+    return PortClaimed(
+        f"the port was taken by another start at the same time: {which}",
+        host=host.name,
+        next_step="set another port, or wait for the end of that server; it was not disturbed",
+    )
 
 
 def _start_error(

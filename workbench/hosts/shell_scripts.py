@@ -368,7 +368,7 @@ killed=$(oom_kills)
 start_of $$ >"$dir/sid_starttime"
 echo $$ >"$dir/sid"
 exec 9>&2 2>/dev/null
-(exec sh -c "$become" sh "$dir" "$mask" "$@" 2>&9 9>&-)
+(exec sh -c "$become" sh "$dir" "$mask" "$@" 2>&9 9>&- 8<&-)
 code=$?
 now=$(oom_kills)
 [ -z "$killed" ] || killed=" $((${now:-killed} - killed))"
@@ -377,14 +377,50 @@ mv -f "$dir/exit.tmp" "$dir/exit"
 """
 )
 
+# Two servers on one port cannot both run, but neither listens while it loads. So the leader of a
+# run's session holds the kernel's lock of a file per port, which all users of the host share, from
+# before the start until the end of its process. A start that comes second waits a moment and then
+# fails with the name of the first: it prints "error claimed USER RUN". A host without `flock` or a
+# common directory has no such locks.
+_CLAIM = r"""
+claim() {
+    command -v flock >/dev/null 2>&1 || return 0
+    for place in "${WORKBENCH_GPU_REGISTER-}" /run/lock /var/tmp; do
+        [ -n "$place" ] && [ -d "$place" ] && [ -w "$place" ] && break
+        place=
+    done
+    [ -n "$place" ] || return 0
+    lock=$place/workbench-port-$1.lock
+    [ -e "$lock" ] || (umask 133; set -C; : >"$lock") 2>/dev/null
+    [ -f "$lock" ] && [ ! -L "$lock" ] || return 0
+    { exec 8<"$lock"; } 2>/dev/null || return 0
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        if flock -n 8; then
+            mine=$place/workbench-port-$1.$(id -u)
+            rm -f -- "$mine"
+            (umask 133; set -C; echo "$2" >"$mine") 2>/dev/null
+            return 0
+        fi
+        sleep 0.3 2>/dev/null || sleep 1
+    done
+    first=$(ls -1t -- "$place/workbench-port-$1".[0-9]* 2>/dev/null | head -n 1)
+    run=
+    [ -f "$first" ] && [ ! -L "$first" ] && { IFS= read -r run <"$first"; } 2>/dev/null
+    echo "error claimed $(stat -c %U -- "${first:-$lock}" 2>/dev/null || echo somebody) $run"
+    exit 1
+}
+"""
+
 # $1 run directory, $2 token, $3 working directory or "", $4 files that the processes may have open
 # at least or "", $5 _LEAD, $6 _BECOME, then the command. Only root may raise the hard limit of open
 # files. Prints "ok PID STARTTIME SID" or "error KIND". `setsid setsid`: the first one becomes a
 # leader, so that the second one forks and returns at once, without `&` (see _BECOME).
-_START = r"""
+_START = (
+    _CLAIM
+    + r"""
 fail() { echo "error $1"; exit 1; }
-dir=$1 token=$2 workdir=$3 files=$4 lead=$5 become=$6
-shift 6
+dir=$1 token=$2 workdir=$3 files=$4 port=$5 lead=$6 become=$7
+shift 7
 mask=$(umask)
 umask 077
 unset CDPATH
@@ -397,6 +433,7 @@ esac
 if [ -n "$files" ] && [ "$(ulimit -Sn)" != unlimited ] && [ "$(ulimit -Sn)" -lt "$files" ]; then
     ulimit -Sn "$files" || ulimit -n "$files" || ulimit -Sn "$(ulimit -Hn)"
 fi 2>/dev/null
+[ -z "$port" ] || claim "$port" "${dir##*/}"
 mkdir -p -- "$dir" || fail write
 if ! (set -C; : >"$dir/log") 2>/dev/null; then
     [ -e "$dir/log" ] && fail used
@@ -418,17 +455,25 @@ done
 read -r pid <"$dir/pid"; read -r start <"$dir/starttime"; read -r sid <"$dir/sid"
 echo "ok $pid $start $sid"
 """
+)
 
 
 def start(
-    run_dir: str, token: str, workdir: str, argv: Sequence[str], open_files: int | None = None
+    run_dir: str,
+    token: str,
+    workdir: str,
+    argv: Sequence[str],
+    open_files: int | None = None,
+    port: int | None = None,
 ) -> tuple[str, ...]:
     """Return the argv that starts `argv` as a detached process in `run_dir`, with the working
     directory `workdir` ("" for the default). `token` is put into the environment of its processes
     and marks them as members of the run. Their limit of open files is raised to `open_files`, or to
-    the hard limit if that is lower.
+    the hard limit if that is lower. The start fails if the process of another start has claimed
+    `port`.
     """
-    return sh(_START, run_dir, token, workdir, str(open_files or ""), _LEAD, _BECOME, *argv)
+    numbers = str(open_files or ""), str(port or "")
+    return sh(_START, run_dir, token, workdir, *numbers, _LEAD, _BECOME, *argv)
 
 
 # $1 run directory, $2 id of the process that has ended, $3 _START, then its arguments from the
@@ -457,7 +502,7 @@ def start_again(run_dir: str, ended: str, argv: Sequence[str]) -> tuple[str, ...
     """Return the argv that starts `argv` in the directory of a run whose process has ended.
     `ended`, "PID-STARTTIME" of that process, becomes a part of the name of the subdirectory to
     which its files are moved."""
-    return sh(_START_AGAIN, run_dir, ended, _START, "", "", _LEAD, _BECOME, *argv)
+    return sh(_START_AGAIN, run_dir, ended, _START, "", "", "", _LEAD, _BECOME, *argv)
 
 
 # $1 names of files to print in full, then run directories; or $2 "-r", $3 their parent, $4 a

@@ -15,6 +15,7 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_argv, mask_command
 from workbench.model.server_run import ServerStatus
 from workbench.server.launchers import launcher_of
+from workbench.server.run_directory import RunRecord
 
 # $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be
 # empty). Prints key=value lines. Reads /proc/net/tcp, since `ss` is not installed everywhere. State
@@ -135,6 +136,14 @@ def _looks_at(what: str, run_as: str) -> bool:
     container or on a compute node."""
     launcher = launcher_of(run_as)
     return launcher is None or what in launcher.looks_at
+
+
+def claimed_port(record: RunRecord) -> int | None:
+    """Return the port that the process of a run claims on its host before it listens. None if the
+    server only is followed, if it has no port, or if a launcher runs it elsewhere."""
+    if record.adopts is not None or not record.answers or not _looks_at("port", record.plan.run_as):
+        return None
+    return record.command.port
 
 
 async def port_problem(

@@ -16,6 +16,7 @@ from workbench.model.findings import Level
 from workbench.model.plan import Command
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerStatus
+from workbench.server import preflight
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import Keeper
 from workbench.server.memory_guard import guarded
@@ -67,7 +68,8 @@ class Preparation:
             if self.run.record.cluster is not None and self.run.record.replaces is not None:
                 # Its age decides when a rank that is missing counts as never started.
                 await self.host.write_file(f"{run_dir}/plan.json", encode_record(self.run.record))
-            return await _detach(self.host, self.run, self.keeper, workdir, open_files)
+            port = preflight.claimed_port(self.run.record)
+            return await _detach(self.host, self.run, self.keeper, workdir, open_files, port)
         except HostUnreachable:
             raise
         except HostError:
@@ -113,11 +115,16 @@ async def prepare(
 
 
 async def _detach(
-    host: Host, run: WatchedRun, keeper: Keeper, workdir: str | None, open_files: int | None
+    host: Host,
+    run: WatchedRun,
+    keeper: Keeper,
+    workdir: str | None,
+    open_files: int | None,
+    port: int | None,
 ) -> int | None:
     try:
         started = await detached_process.start(
-            host, run.run_dir, keeper.argv, keeper.env, workdir, open_files
+            host, run.run_dir, keeper.argv, keeper.env, workdir, open_files, port
         )
     except HostUnreachable as error:
         run.set_lost(error.message)

@@ -1,7 +1,8 @@
 """Tiny models with random weights, one for each shape of KV cache. Run by test_kv_size.py in vLLM's
 environment.
 
-usage: make_tiny_shapes.py DIRECTORY      creates DIRECTORY/gqa, mla, sliding, quantized and tied; no network
+usage: make_tiny_shapes.py DIRECTORY      creates DIRECTORY/gqa, mla, sliding, quantized, hybrid and tied; no
+                                           network
 """
 
 import json
@@ -18,6 +19,7 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV2Config,
     Gemma3TextConfig,
+    GraniteMoeHybridConfig,
     LlamaConfig,
     Qwen2Config,
     Qwen3Config,
@@ -67,6 +69,23 @@ SHAPES = {
     ),
     "quantized": lambda **ids: Qwen2Config(
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=False, **SMALL, **ids
+    ),
+    "hybrid": lambda **ids: GraniteMoeHybridConfig(
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        layer_types=["mamba", "mamba", "mamba", "attention"] * 2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        shared_intermediate_size=64,
+        mamba_n_heads=8,
+        mamba_d_head=64,
+        mamba_n_groups=1,
+        mamba_d_state=64,
+        mamba_expand=2,
+        position_embedding_type="nope",
+        **SMALL,
+        **ids,
     ),
     "tied": lambda **ids: Qwen3Config(
         num_hidden_layers=5, num_attention_heads=8, num_key_value_heads=2, head_dim=128, tie_word_embeddings=True,

@@ -1,5 +1,5 @@
 """The KV cache of real vLLM on the CPU is as large as Workbench estimates from the model's files,
-for five shapes of models with random weights.
+for six shapes of models with random weights.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ SHAPES = {
     "mla": {"block-size": 16},
     "sliding": {},
     "quantized": {"kv-cache-dtype": "fp8_e5m2"},
+    "hybrid": {"mamba-ssm-cache-dtype": "float32"},  # as on the CPU
     "tied": {},
 }
 

@@ -39,8 +39,9 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
         "simulated"
     ] is True
     assert found["output_tok_s"] == pytest.approx(32 / found["duration_s"], rel=0.01)
-    for name in FIGURES:
-        assert {"mean", "p50", "p90", "p99"} <= set(found[name])
+    for name in FIGURES:  # on a busy machine a latency can be withheld
+        withheld = "withheld" in found["absent"].get(name, "")
+        assert withheld or {"mean", "p50", "p90", "p95"} <= set(found[name])
     # The whole run is shorter than the second over which the driver takes its mean power.
     assert (
         found["power_w"] is None

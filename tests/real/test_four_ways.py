@@ -205,7 +205,7 @@ def _say(
     print(
         f"{word}: vLLM {status['engine_version']}, READY after {status['ready_after_s']:.1f} s;"
         f" {result['output_tok_s']:.1f} tok/s in {result['duration_s']:.1f} s, TTFT p50"
-        f" {result['ttft_ms']['p50']:.1f} ms, p99 {result['ttft_ms']['p99']:.1f} ms; "
+        f" {result['ttft_ms']['p50']:.1f} ms, p90 {result['ttft_ms']['p90']:.1f} ms; "
         f"{result['requests_ok']} requests;"
         f" stop {stop_s:.1f} s, {processes} processes gone; load {load:.1f}; "
         f"{result['conditions']['client']}"

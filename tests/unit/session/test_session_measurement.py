@@ -465,7 +465,7 @@ def test_a_lost_connection_keeps_what_was_measured(
 
     async def scenario(session: Session, run_id: str) -> None:
         summary = await measured(session, run_id, api_key_env="MY_KEY")
-        assert summary.requests_ok == SHAPE["requests"] and summary.ttft_ms is not None
+        assert summary.requests_ok == SHAPE["requests"] and summary.e2e_ms is not None
         (why,) = [reason for reason in summary.refused if reason.startswith("partial result")]
         assert "the connection to the host was lost" in why and "no connection for 30 s" in why
         if lost_at is Meter.after:

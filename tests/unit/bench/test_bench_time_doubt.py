@@ -82,9 +82,11 @@ def test_a_reported_latency_is_within_the_limit_of_the_truth(
             continue
         assert true is not None
         for part in ("p50", "p90", "p95", "p99"):
-            value = getattr(true, part)
-            limit = max(time_doubt.LIMIT_MS, time_doubt.LIMIT_SHARE * getattr(seen, part))
-            assert abs(getattr(seen, part) - value) <= limit + 1e-3
+            value, reported = getattr(true, part), getattr(seen, part)
+            if reported is None:  # too few samples for this percentile
+                continue
+            limit = max(time_doubt.LIMIT_MS, time_doubt.LIMIT_SHARE * reported)
+            assert abs(reported - value) <= limit + 1e-3
     assert summary.output_tokens == sum(r.output_tokens or 0 for r in records)
 
 

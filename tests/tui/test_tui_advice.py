@@ -28,7 +28,9 @@ def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
         await s.serve()
         await s.session.bench.run(concurrency=8, requests=16, max_tokens=16, warmup=8)
         await s.press("4")
-        await s.until("i advice #1 up to +127 % tok/s (transferred from", "the model fits on one GPU")
+        await s.until(
+            "i advice #1 up to +127 % tok/s (transferred from", "the model fits on one GPU"
+        )
         await s.press("enter")
         await s.until(
             "Result #1",

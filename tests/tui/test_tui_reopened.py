@@ -104,7 +104,6 @@ def test_a_host_whose_servers_have_ended_is_not_called_new() -> None:
         await s.session.servers.stop()
 
     async def second(s: RealScreen) -> None:
-        assert not s.state.servers_read
         await s.until("No server runs", "ended here", "no server")
 
     screens(first, second)

@@ -605,7 +605,7 @@ def test_a_running_process_gives_its_program_and_its_tuning_variables(
     assert (recipe.plan.executable, recipe.plan.model) == (executable, "m")
     assert settings(recipe) == {"VLLM_LOGGING_LEVEL": "DEBUG"}
     assert texts(recipe, "secret") and any(
-        "1 other variable" in text for text in texts(recipe, "left-out")
+        "(1 variable) is left out" in text for text in texts(recipe, "left-out")
     )
 
 

@@ -47,7 +47,10 @@ def test_another_supervisor_adopts_with_state_and_log(make: Make) -> None:
                 first.served_model,
                 first.ready_after_s,
             )
-            assert other.record(first.run_id) == supervisor.record(first.run_id)
+            began, kept = supervisor.record(first.run_id), other.record(first.run_id)
+            # The file is written before the start: it may wait for an image.
+            assert kept.created_unix_s <= began.created_unix_s
+            assert replace(began, created_unix_s=kept.created_unix_s) == kept
             ring = other.log(first.run_id)
             await eventually(lambda: len(ring) >= 53, what="its log from byte 0")
             assert "non-default args" in ring.lines(0, 1)[0]

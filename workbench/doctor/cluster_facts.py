@@ -18,6 +18,7 @@ from workbench.hosts.python_programs import TOO_OLD, PythonProgram
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.node_network import NodeNetwork, NodePlace
+from workbench.model.untrusted_numbers import of_field
 from workbench.model.untrusted_text import clean_json
 
 if TYPE_CHECKING:
@@ -127,11 +128,25 @@ class NodeProgram:
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
-            theirs = float((await self.ask("clock"))["unix_s"])
+            theirs = self._number("unix_s", await self.ask("clock"))
             half_s = (time.monotonic() - began_s) / 2
             found.append((half_s, theirs - (began_unix_s + half_s)))
         error_s, ahead_s = min(found)
         return ahead_s, error_s
+
+    def _number(self, field: str, answer: Mapping[str, Any]) -> float:
+        number = of_field(field, answer.get(field))
+        if number is None:
+            raise HostError(f"the program's {field} is no number", host=self._host.name)
+        return number
+
+    async def listen(self, address: str) -> int:
+        """Let the node listen at `address`, and return the port."""
+        return int(self._number("port", await self.ask("listen", address=address)))
+
+    async def connect(self, address: str, port: int) -> float:
+        """Let the node connect to a port, and return the duration in milliseconds."""
+        return self._number("ms", await self.ask("connect", address=address, port=port))
 
     async def close(self) -> None:
         await self._stream.close()
@@ -222,9 +237,9 @@ async def _connect(
         if isinstance(program, str) or node.place.address is None:
             return None
         try:
-            return int((await program.ask("listen", address=node.place.address))["port"])
-        except (HostError, KeyError, ValueError) as error:
-            return getattr(error, "message", None) or str(error)
+            return await program.listen(node.place.address)
+        except HostError as error:
+            return error.message
 
     doors = await asyncio.gather(*map(listening, nodes))
     found = []
@@ -238,15 +253,11 @@ async def _connect(
             continue
         try:
             found.append(
-                Connection(made.source, made.target, address, (await _ms(program, address, door)))
+                Connection(made.source, made.target, address, await program.connect(address, door))
             )
         except HostError as error:
             found.append(_failed(made, error.message))
     return found
-
-
-async def _ms(program: NodeProgram, address: str, port: int) -> float:
-    return float((await program.ask("connect", address=address, port=port))["ms"])
 
 
 def _failed(made: Connection, problem: str) -> Connection:

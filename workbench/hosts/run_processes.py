@@ -19,7 +19,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code
 # looks the same.
@@ -120,24 +120,25 @@ def parse(output: bytes) -> Survey | None:
             continue
         kind, _, rest = raw.decode("utf-8", "surrogateescape").partition(" ")
         if kind == "proc":
-            pid, state, *numbers = rest.split()
-            processes[int(pid)] = Process(int(pid), state, *(int(n) for n in numbers))
+            process = _process(rest)
+            if process is not None:
+                processes[process.pid] = process
         elif kind == "token":
             pid, _, token = rest.partition(" ")
-            tokens[int(pid)] = token
+            tokens[whole_number(pid) or 0] = token
         elif kind == "run":
             runs.append((rest, {}, {}))
         elif kind == "older":
             older.append(rest)
-        elif kind == "value":
+        elif kind == "value" and runs:
             name, _, value = rest.partition(" ")
             runs[-1][1][name] = value
         elif kind == "boot":
             boot = rest
         elif kind == "now":
-            now = float(rest)
+            now = decimal(rest, *range_of("unix_s")) or 0.0
         elif kind == "uptime":
-            uptime = float(rest)
+            uptime = decimal(rest, *range_of("uptime_s"))
         elif kind == "end":
             complete = True
     if not complete:
@@ -147,6 +148,16 @@ def parse(output: bytes) -> Survey | None:
         for run_dir, values, files in runs
     )
     return Survey(boot, now, processes, tokens, tuple(found), tuple(older), uptime)
+
+
+def _process(row: str) -> Process | None:
+    """Return the process in a row of the table; None for a row of another form."""
+    pid, state, *rest = [*row.split(), "", ""]
+    numbers = [whole_number(word) for word in (pid, *rest[:4])]
+    known = [number for number in numbers if number is not None]
+    if len(known) < 5 or len(rest) != 6:
+        return None
+    return Process(known[0], state, *known[1:])
 
 
 def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> RunFiles:

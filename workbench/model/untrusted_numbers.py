@@ -101,6 +101,24 @@ def of_field(field: str, value: Any) -> float | None:
     return number(value, *range_of(field))
 
 
+def impossible_in(data: Any, place: str = "") -> str:
+    """Return the place of the first impossible number in JSON data, and why it is impossible, such
+    as "summary.power_w: an impossible number (1e+308)". "" if there is none. Only times have a range
+    of their own, because the other numbers can be sums."""
+    if isinstance(data, dict):
+        inner = ((f"{place}.{name}" if place else str(name), data[name]) for name in data)
+        return next(filter(None, (impossible_in(value, at) for at, value in inner)), "")
+    if isinstance(data, (list, tuple)):
+        return next(filter(None, (impossible_in(value, place) for value in data)), "")
+    if isinstance(data, bool) or not isinstance(data, (int, float)):
+        return ""
+    low, high = range_of("unix_s") if place.endswith("unix_s") else (-(2**63), 2**63 - 1)
+    if isinstance(data, float):
+        low, high = max(low, -EXACT), min(high, EXACT)
+    why = why_impossible(data, low, high)
+    return f"{place}: {why}" if why else ""
+
+
 def finite(data: Any) -> Any:
     """Return JSON data with None in place of NaN and infinite numbers, which JSON does not have."""
     if isinstance(data, float):

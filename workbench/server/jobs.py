@@ -135,7 +135,7 @@ def seconds_of(text: str | None) -> int | None:
     or "02:03", to seconds. None for a text that is not a duration, such as "UNLIMITED"."""
     days, dash, rest = (text or "").strip().rpartition("-")
     words = [*([days] if dash else []), *rest.split(":")]
-    if not all(word.isdecimal() and len(word) < 8 for word in words):
+    if len(words) > 4 or not all(word.isdecimal() and len(word) < 8 for word in words):
         return None
     total = 0
     for word in rest.split(":"):

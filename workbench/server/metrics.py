@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from workbench.model.server_run import EngineMetrics
+from workbench.model.untrusted_numbers import EXACT, decimal, number
 
 if TYPE_CHECKING:
     import httpx
@@ -39,7 +40,6 @@ _QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
 }
 _LIVE = {"live_prompt_tokens": "prompt_tokens", "live_generation_tokens": "generation_tokens"}
 _MOST_SERIES = 2000  # of one name: more would take long each second
-_MOST = 2.0**53  # larger counts are not exact as float and do not fit the database
 
 
 async def fetch(
@@ -127,6 +127,8 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
             )
         elif share is not None:
             values[field] = 100.0 * share
+        elif found and sum(found) > EXACT:
+            absent[field] = f"the engine reports {sum(found):.3g}, which is no possible count"
         elif found:
             values[field] = round(sum(found))
         elif names:
@@ -189,11 +191,7 @@ def _samples(page: str, name: str) -> Iterator[float]:
 
 def _number(text: str | float) -> float | None:
     """Return a value of the page as a float; None if the value is not a number from 0 to 2^53."""
-    try:
-        value = float(text)
-    except (ValueError, OverflowError):
-        return None
-    return value if 0.0 <= value <= _MOST else None  # no NaN either
+    return decimal(text, 0, EXACT) if isinstance(text, str) else number(text, 0, EXACT)
 
 
 def engine_of(page: str) -> Engine | None:

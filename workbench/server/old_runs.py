@@ -17,6 +17,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.detached_process import ProcessStatus
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 from workbench.server.run_directory import RUN_ID
 
 FULL_KIB = 64  # a disk with less free space counts as full
@@ -94,13 +95,13 @@ async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     sizes: dict[str, int] = {}
     now_unix_s = 0.0
     for line in done.out.splitlines():
-        kind, *words = line.split()
+        kind, *words = line.split() or [""]
         if kind == "run" and len(words) == 4 and words[3].isdecimal():
             marks[words[0]] = words[1:]
-        elif kind == "now":
-            now_unix_s = float(words[0])
-        elif kind.isdecimal() and words:
-            sizes[words[0].removeprefix("./")] = int(kind)
+        elif kind == "now" and words:
+            now_unix_s = decimal(words[0], *range_of("unix_s")) or 0.0
+        elif (size := whole_number(kind)) is not None and words:
+            sizes[words[0].removeprefix("./")] = size
     found = (
         EndedRun(
             run_id,

@@ -20,6 +20,7 @@ from workbench.model.plan import Command
 from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.model.untrusted_numbers import of_field
 from workbench.server import log_patterns, readiness
 from workbench.server.launchers import launcher
 from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
@@ -368,6 +369,6 @@ def _restarted_since(ready: ReadyFacts, launched: Launched) -> bool:
 
 def _stop_time(data: bytes | None) -> float | None:
     try:
-        return float(json.loads(data)["unix_s"]) if data else None
-    except (ValueError, KeyError, TypeError):
+        return of_field("unix_s", json.loads(data)["unix_s"]) if data else None
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

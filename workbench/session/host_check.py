@@ -20,7 +20,7 @@ from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.gpu import DriverStatus
 from workbench.model.run_options import PROCESS
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 from workbench.model.untrusted_text import NAME_CHARS, clean
 from workbench.server.launchers import launcher_of
 from workbench.session.host_settings import HostSettings
@@ -214,7 +214,9 @@ def _skew(now: str, started: float, took_s: float) -> float | None:
     if not whole.isdecimal():
         return None
     precise = rest.isdecimal()
-    there = float(f"{whole}.{rest}" if precise else whole)
+    there = decimal(f"{whole}.{rest}" if precise else whole, *range_of("unix_s"))
+    if there is None:
+        return None
     early, late = there - started - took_s, there + (0.0 if precise else 1.0) - started
     return round(early if early > 0 else min(0.0, late), 3)
 

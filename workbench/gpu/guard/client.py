@@ -28,7 +28,7 @@ from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_records import GuardView
 from workbench.model.settings import HOST, stored
-from workbench.model.untrusted_numbers import decimal
+from workbench.model.untrusted_numbers import decimal, of_field, range_of
 
 START_S = 30.0
 STALLED_S = 20.0  # a guard completes a round at least every 5 s
@@ -217,14 +217,16 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     ages = {}
     for line in filter(None, beats):
         at, _, name = line.partition(" ")
-        ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
+        ages[name.removeprefix("beats/")] = max(0.0, _seconds(now) - _seconds(at))
     try:
         said = json.loads(state)
         if not setting_commands.plain(said):
             raise ValueError(
                 "the guard's state contains a number that Workbench cannot have written"
             )
-        seen = _seen(said, int(now or 0), told, boot, process, ages, home, _round_age_s(rounds))
+        seen = _seen(
+            said, int(_seconds(now)), told, boot, process, ages, home, _round_age_s(rounds)
+        )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         seen = GuardStatus(
             GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})")
@@ -232,6 +234,10 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     if seen.view.problem and not seen.view.running and await _nothing_to_watch(host):
         return replace(seen, view=replace(seen.view, problem=None))
     return seen
+
+
+def _seconds(text: str) -> float:
+    return decimal(text, *range_of("unix_s")) or 0.0
 
 
 async def _nothing_to_watch(host: Host) -> bool:
@@ -283,13 +289,17 @@ def _seen(
         GuardView(
             running=running,
             pid=pid if running else None,
-            since_unix_s=said.get("since_unix_s") if running else None,
+            since_unix_s=of_field("unix_s", said.get("since_unix_s")) if running else None,
             heartbeat_s=min(waits.values(), default=None),
             heartbeat_age_s=max((ages[owner] for owner in waits if owner in ages), default=None),
             trial_left_s=trial_left_s,
-            temperature_limits_c=said.get("limits_c", {}),
+            temperature_limits_c={
+                uuid: limit
+                for uuid, limit in said.get("limits_c", {}).items()
+                if of_field("limit_c", limit) is not None
+            },
             did=said.get("did"),
-            did_unix_s=said.get("did_unix_s"),
+            did_unix_s=of_field("unix_s", said.get("did_unix_s")),
             log=f"{home}/log",
             note=said.get("note") if running else None,
             problem=problem,

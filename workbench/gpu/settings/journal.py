@@ -47,6 +47,7 @@ from workbench.model.settings import (
     text_of,
     value_from,
 )
+from workbench.model.untrusted_numbers import whole_number
 
 LOG_LINES = 200
 MOST_BYTES = 4 << 20  # of the file: Workbench writes no larger one
@@ -530,7 +531,10 @@ async def is_being_changed(host: Host) -> bool:
 def _is_dead(lines: Sequence[str]) -> bool:
     """Return whether the owner of the journal's lock has ended. `lines` is the output of the shell
     script that tried to take the lock or that read its owner."""
-    age_s, up_s = (int(w) if w.lstrip("-").isdecimal() else None for w in [*lines[1:], "", ""][:2])
+    age, up, *_ = [*lines[1:], "", ""]
+    age_s, up_s = whole_number(age.removeprefix("-")), whole_number(up)
+    if age_s is not None and age.startswith("-"):
+        age_s = -age_s
     return "gone" in lines[1:] or lock_is_dead(
         lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s
     )

@@ -4,7 +4,6 @@ names the file and the field.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import Any
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.metrics import METRICS
+from workbench.model.untrusted_numbers import EXACT, number
 from workbench.report.format_values import NOT_IN_FILE
 
 # duration_s has no "unknown": a summary without it says 0.
@@ -155,10 +155,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _usable(value: float) -> bool:
-    try:
-        return math.isfinite(value) and value >= 0
-    except OverflowError:  # an integer beyond any float
-        return False
+    return number(value, 0, EXACT) is not None
 
 
 def conditions(

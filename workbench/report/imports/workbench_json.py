@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.json_records import from_json
+from workbench.model.untrusted_numbers import impossible_in
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 
 _UID = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -36,6 +37,9 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
         raise fields.wrong(
             "unix_s" if unix_s is None else "spec", "a Workbench result must have this field"
         )
+    for part, data in (("spec", spec.data), ("conditions", conditions.data), ("", summary.data)):
+        if why := impossible_in(data, part):
+            raise fields.wrong(why.partition(":")[0], f"the field has {why.partition(': ')[2]}")
     try:
         made = from_json(Conditions, conditions.data)
         read_spec, metrics = from_json(BenchSpec, spec.data), from_json(BenchSummary, summary.data)

@@ -21,6 +21,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
 from workbench.model.systemd_text import literal, quoted
+from workbench.model.untrusted_numbers import whole_number
 from workbench.server.launchers import systemd_scripts as script
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 from workbench.server.process_command import read_command
@@ -116,7 +117,7 @@ class Systemd:
                 unit,
                 f"{unit} is {state}: it was not started again after the host was restarted",
             )
-        code = int(seen.get("ExecMainStatus") or 0)
+        code = whole_number(seen.get("ExecMainStatus")) or 0
         killed = seen.get("ExecMainCode") in ("2", "3")
         return Fate(
             False,
@@ -184,7 +185,7 @@ class Systemd:
                 next_step="name one unit, without *, ? and [",
             )
         seen = await self._show(host, options, unit)
-        pid = int(seen.get("MainPID") or 0)
+        pid = whole_number(seen.get("MainPID")) or 0
         if not pid:
             state = (
                 "not found"
@@ -316,7 +317,7 @@ def _settings(launch: Launch) -> list[str]:
 def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
     """Return findings about problems that prevent or endanger a start. `seen` has the values that
     the script CHECK printed."""
-    version = int(seen.get("version") or 0)
+    version = whole_number(seen.get("version")) or 0
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""
     if not version:

@@ -6,7 +6,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply
 from workbench.model.answer_text import Answer
 
-ANSWERS = 96  # of a run; their features take about 20 ms, after the last answer
+ANSWERS = 64  # of a run; their features take about 50 ms, after the last answer
 
 
 class AnswerSample:

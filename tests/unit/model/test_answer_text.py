@@ -84,6 +84,43 @@ def test_language_has_no_defect(kind: str) -> None:
     assert features(LANGUAGE[kind]).defect == ""
 
 
+_VOCABULARY = (  # noqa: SIM905  tokens as a vocabulary of 150,000 has them
+    "getElement Update SIZE _id вод ção river (str 水 ing Поль tabla Vec .push ère müssen Node ση "
+    "tion Boolean 수 kings ilarity ))) under Context ов 한국 stamp _MAX été quick ROW Ве Prop ness "
+    "angl Index 新 ления able Query ที่ ist Handler ός sett Frame ك window 界 blue Serial ły"
+).split()
+
+
+def test_random_tokens_of_a_vocabulary_are_garbage() -> None:
+    """Broken kernels and mixed-up weights make such text; nearly all answers show it."""
+    draw = random.Random(3)
+    found = 0
+    for _ in range(100):
+        tokens = [draw.choice(_VOCABULARY) + draw.choice(("", " ")) for _ in range(60)]
+        found += bool(features("".join(tokens)).defect)
+    assert found >= 95
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "She is glad to meet everyone who is glad to walk with her along the wide river bank. " * 5,
+        "(xy" * 30,
+        "7" + "0" * 60,
+    ],
+)
+def test_phrases_and_digits_that_repeat_are_garbage(text: str) -> None:
+    assert features(text).defect
+
+
+def test_names_of_products_and_units_are_language() -> None:
+    text = (
+        "GitHub, YouTube and OpenStreetMap run on PostgreSQL; an iPhone needs 12.5 kWh a year, and "
+        "the river moves 3.5 m3 of sand per second at 40 km/h, as JavaScript programs show."
+    )
+    assert features(text).defect == ""
+
+
 @given(st.text(max_size=3000))
 def test_any_text_has_features(text: str) -> None:
     found = features(text)

@@ -11,6 +11,7 @@ vf-eval, and `own_command_watcher` ends the command together with Workbench.
   client_process, client_report  signals, priority and progress of a client process; its report after the run
   several_processes, load_share  one load from several processes
   http1, sse, exchange, reply    one answer: HTTP/1.1, server-sent events, completion chunks
+  kept_text, answer_sample       the ends of an answer's text; a sample of the answers of a run
   time_limits, client_cpu, tls   limits of a request and a run, CPU use of the client, trusted certificates
   profiles, prompt_file, prompt_length   named workloads, the user's prompts, prompts of an exact token count
 

@@ -22,6 +22,7 @@ gpu_proof, gpu_evidence         proofs, from loads, of which settings work; cloc
 server_load, benchmark_load     loads on a server, never two at once; sustained_load stores no result
 measurement_lock                the host's measurement lock: one measurement on the host at a time
 bench, bench_spec               benchmarks; bench_measurement runs one, gpu_meter and engine_watch read GPUs and engine
+text_probe                      asks the server prompts before and after a benchmark, and judges the text
 conditions                      the conditions under which a result was measured
 results, reports                stored results, and reports on them; result_rows and bench_row make the rows of the list
 result_timelines                the readings of GPUs and engine around each benchmark

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, InputError, WorkbenchError
+from workbench.model.findings import by_severity
 from workbench.session.host_names import host_called
 from workbench.session.run_log import RunLog
 from workbench.session.state import SessionState
@@ -277,14 +278,17 @@ class Session:
         """Set the refresh interval from config.toml, and report the problems of config.toml and
         hosts.toml. A file that does not exist is not checked, because loading the check takes time.
         """
-        for finding in await asyncio.to_thread(lambda: HostsStore().findings):
-            self.core.notify(finding.level, f"{finding.place}: {finding.text}", finding.fix)
-        config = self._config
-        if not config.path.exists():
+        found = list(await asyncio.to_thread(lambda: HostsStore().findings))
+        config, ui = self._config, None
+        if config.path.exists():
+            ui = (await asyncio.to_thread(lambda: config.config)).ui
+            found += config.findings
+        if found:  # one message, because a second one would replace the first
+            worst = by_severity(found)
+            text = "; ".join(f"{finding.place}: {finding.text}" for finding in worst)
+            self.core.notify(worst[0].level, text, worst[0].fix)
+        if ui is None:
             return
-        ui = (await asyncio.to_thread(lambda: config.config)).ui
-        for finding in config.findings:
-            self.core.notify(finding.level, finding.text, finding.fix)
         if self.telemetry.interval_s is None:
             await self.telemetry.set_interval(ui.refresh_s)
 

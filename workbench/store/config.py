@@ -7,8 +7,8 @@ keeps comments and unknown settings; a file that is not valid TOML is not change
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +126,7 @@ def _validated(
     findings = []
     for path, wrong in problems:
         name = ".".join(path)
-        text = (
-            f"{wrong}; the default is used"
-            if wrong
-            else ("Workbench has no such setting and ignores it")
-        )
+        text = f"{wrong}; the default is used" if wrong else _unknown_text(path)
         findings.append(
             Finding(
                 Level.ERROR if wrong else Level.WARN,
@@ -142,6 +138,16 @@ def _validated(
             )
         )
     return config, tuple(findings)
+
+
+def _unknown_text(path: Sequence[str]) -> str:
+    """Return what is wrong with a setting that does not exist. A setting of a table that is written
+    at the top of the file names that table."""
+    text = "Workbench has no such setting and ignores it"
+    tables = ((f.name, getattr(Config(), f.name)) for f in fields(Config))
+    within = [name for name, table in tables if len(path) == 1 and hasattr(table, path[0])]
+    known = [name for name in within if is_dataclass(getattr(Config(), name))]
+    return f"{text}; it belongs below [{known[0]}]" if known else text
 
 
 def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

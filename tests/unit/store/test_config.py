@@ -197,3 +197,13 @@ def test_empty_and_relative_xdg_values_are_ignored(
 
 def test_shipped_presets_are_found_in_a_checkout() -> None:
     assert (paths.shipped_presets_dir() / "vllm-any.toml").is_file()
+
+
+def test_a_setting_at_the_top_of_the_file_names_its_table(clean_environment: None) -> None:
+    path = paths.config_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('theme = "light"\n')
+    store = ConfigStore()
+    _ = store.config
+    (finding,) = store.findings
+    assert finding.text.startswith("theme: ") and "it belongs below [ui]" in finding.text

@@ -200,8 +200,8 @@ class GpuController(Controller):
             return
 
         def text(width: int) -> list[Row]:
-            rows = disturbed_rows(state.host.measured_by, width)
-            if state.bench.running:
+            rows = disturbed_rows(self.state.host.measured_by, width)
+            if self.state.bench.running:
                 rows += paragraph(
                     "! A benchmark is running: its result would mix both settings.", width, "warn"
                 )

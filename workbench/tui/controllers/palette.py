@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from workbench.store.config_schema import THEMES
-from workbench.tui.bindings import PAGE_KEYS, Key
+from workbench.tui.bindings import PAGE_KEYS, REPLAY_KEYS, Key
 from workbench.tui.cells import pad, width_of
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
@@ -44,8 +44,9 @@ class PaletteController(Controller):
 
     def _entries(self) -> Iterator[Entry]:
         actions: dict[object, Key] = {}  # two keys may run one action
+        replay = self.state.host.replay is not None
         for key in (*MAIN_KEYS, *PAGE_KEYS):
-            if key.key not in LEFT_OUT:
+            if key.key not in LEFT_OUT and (replay or key not in REPLAY_KEYS):
                 actions.setdefault(key.run, key)
         for key in actions.values():
             name = (

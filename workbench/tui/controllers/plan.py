@@ -206,10 +206,10 @@ class PlanController(Controller):
                 for path in (plan.executables if plan else ())
             ),
         ]
-        intro = (
-            "These programs were found on the host; none of them was started. You may type the "
-            "path of another program."
-        )
+        found = "These programs were found on the host; none of them was started."
+        if plan is None or not plan.executables:
+            found = f"No program of {plan.plan.engine if plan else 'the engine'} was found here."
+        intro = f"{found} You may type the path of another program."
 
         def chosen(path: str | None) -> None:
             if path is None:
@@ -247,12 +247,19 @@ class PlanController(Controller):
         if self._plan() is None:
             return
 
+        def pair(values: Values) -> tuple[str, str]:
+            """Return the name and the value, also of NAME=value that was pasted as the name."""
+            name, equals, value = values["name"].partition("=")
+            pasted = bool(equals) and not values["value"]
+            return (name, value) if pasted else (values["name"], values["value"])
+
         async def submit(values: Values) -> None:
-            self.session.plans.set_env(values["name"], values["value"])
-            self._edited(True, values["name"])
+            name, value = pair(values)
+            self.session.plans.set_env(name, value)
+            self._edited(True, name)
 
         def check(values: Values) -> None:
-            name = values["name"]
+            name, _ = pair(values)
             if not name.isascii() or not name.isidentifier():
                 raise InputError(f"expected the name of an environment variable, got “{name}”")
 

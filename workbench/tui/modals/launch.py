@@ -194,6 +194,8 @@ class StartPlan(Modal[bool]):
             count = count_of(len(self.changes), "change")
             rows += [(), ((f"{count} against the running server", "strong"),)]
             rows += change_rows(self.changes, width)
+        if self.problem is not None:  # it names the program that is missing already
+            findings = [f for f in findings if f.code != "engine.missing"]
         serious = [f for f in findings if f.level in (Level.ERROR, Level.WARN)]
         rows += [(), *finding_rows(serious, width)] if serious else []
         if plan.real_command is not None:

@@ -40,10 +40,10 @@ def help_rows(
     screen with their meanings. `panes` are pairs (name, title) in the order of the page."""
     rows: list[Row] = []
     intro = (
-        "Load a preset, edit flags, start, bench, change one thing, restart, bench, compare, "
-        "revert."
+        "Load a preset, start it, bench; find a flag and change it; restart, bench and compare; "
+        "change GPU settings, revert them:"
     )
-    rows += paragraph(f"{intro} p  /  s  b  /  s  b  c  r", width, "dim")
+    rows += paragraph(f"{intro}  p  s  b  /  .  g  r", width, "dim")
     for where, title in (("", "Everywhere"), *panes):
         rows += [(), ((title, "title"),)]
         for k in keys:

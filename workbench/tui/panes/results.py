@@ -210,7 +210,13 @@ class Results(Pane, PickList):
     def head_rows(self, width: int) -> list[Row]:
         rows = self._error(width)
         if self.items:
-            heads = ("tok/s", "TTFT50/90 ms" if width >= 64 else "TTFT ms", "ITL ms", "W", "tok/J")
+            heads = (
+                "tok/s",
+                "TTFT50/90 ms" if width >= 64 else "TTFT50/90",
+                "ITL ms",
+                "W",
+                "tok/J",
+            )
             rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
         return rows
 

@@ -216,10 +216,12 @@ def test_files(server: Sshd, tmp_path: Path) -> None:
 
 def test_facts_and_state_directory(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
+        began = time.monotonic()
         facts = await host.facts()
+        took_ms = 1000 * (time.monotonic() - began)
         assert (facts.name, facts.kind, facts.uid) == ("box", "ssh", os.getuid())
         assert facts.latency_ms is not None
-        assert 0 < facts.latency_ms < 2000
+        assert 0 < facts.latency_ms < took_ms
         assert await host.state_dir() == f"{server.state_home}/workbench"
 
     on(server, work)
@@ -229,22 +231,20 @@ def test_facts_and_state_directory(server: Sshd) -> None:
 def test_stream_takes_input_and_ends_with_its_reader(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
         stream = await host.stream(
-            ["sh", "-c", "trap '' TERM; cat; sleep 71.002; :"], input=b"a\nb"
+            ["sh", "-c", "trap '' TERM; cat; sleep 601.002; :"], input=b"a\nb"
         )
         lines = stream.lines()
         assert await anext(lines) == b"a"
         await stream.write(b"c\n")
         assert await anext(lines) == b"bc"
-        started = time.monotonic()
         await stream.close()
-        assert time.monotonic() - started < 4
         stream = await host.stream(["sh", "-c", "echo why >&2; exit 9"])
         assert [line async for line in stream.lines()] == []
         assert (await stream.wait(), await stream.stderr_tail()) == (9, "why")
         await stream.close()
 
     on(server, work)
-    eventually(lambda: not with_argument("71.002"), "the remote command to end")
+    eventually(lambda: not with_argument("601.002"), "the remote command to end")
 
 
 def test_streams_and_many_commands_share_the_sessions_of_one_connection(server: Sshd) -> None:

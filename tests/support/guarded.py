@@ -30,7 +30,7 @@ from workbench.sim.simulated_host import SimulatedHost
 T = TypeVar("T")
 FAST = {"tick_s": 0.05, "heat_s": 0.2}
 WANTED = GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))
-WITHIN_S = 5.0  # what the guard has, beside the time that was set
+WITHIN_S = 20.0  # what the guard has on a busy machine, beside the time that was set
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

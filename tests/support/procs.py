@@ -35,7 +35,7 @@ def with_argument(text: str) -> list[int]:
     return found
 
 
-def eventually(condition: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], what: str, deadline_s: float = 30.0) -> None:
     """Wait for `condition()`; fails after `deadline_s`."""
     end = time.monotonic() + deadline_s
     while not condition():

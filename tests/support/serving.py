@@ -64,7 +64,7 @@ def processes_of(run_dir: str) -> list[psutil.Process]:
 
 
 async def eventually(
-    condition: Callable[[], object], timeout_s: float = 20.0, what: str = "condition"
+    condition: Callable[[], object], timeout_s: float = 60.0, what: str = "condition"
 ) -> None:
     """Wait until `condition()` is true; AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s

@@ -44,7 +44,7 @@ from workbench.bench import records
 from workbench.bench.client import Client
 from workbench.bench.compare import compare
 from workbench.bench.connection import resolve
-from workbench.bench.records import RequestRecord
+from workbench.bench.records import SILENT, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
@@ -280,9 +280,8 @@ def run(
             server.url, "m", salt="ab", requests=len(scripts), warmup=0, max_tokens=TOKENS, **given
         )
         client = Client(spec, resolve(spec), None, lambda record: None)
-        began = time.monotonic()
         client.run()
-        assert time.monotonic() - began < 25, "no limit of time was needed"
+    assert not [r for r in client.counted if r.error in SILENT], "no limit of time was needed"
     assert sorted(r.index for r in client.counted) == list(range(len(scripts)))
     return sorted(client.counted, key=lambda r: r.index)
 

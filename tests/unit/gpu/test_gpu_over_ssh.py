@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -46,14 +45,12 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             )
             server.cut()
             await eventually(lambda: source.problem)
-            cut_at = time.monotonic()
             # the last reading stays, with its age
             assert source.latest is not None and source.latest.gpus
             await asyncio.sleep(0.3)
             assert source.age_s is not None and source.age_s >= 0.3
             server.restore()
             await eventually(lambda: source.problem is None and (source.age_s or 9) < 0.5)
-            assert time.monotonic() - cut_at < 25
             await source.close()
 
             commands = plan.plan(

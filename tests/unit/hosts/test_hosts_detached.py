@@ -176,11 +176,8 @@ def test_a_named_pipe_in_a_run_directory_is_not_waited_for(tmp_path: Path) -> No
     eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
     for name in ("ended", "members", "plan.json"):
         os.mkfifo(tmp_path / "a" / name)
-    began = time.monotonic()
     runs, _ = asyncio.run(detached_process.list_runs(HOST, str(tmp_path), files=["plan.json"]))
-    assert [(run.exit_code, run.files) for run in runs] == [
-        (0, {})
-    ] and time.monotonic() - began < 10
+    assert [(run.exit_code, run.files) for run in runs] == [(0, {})]
 
 
 def test_a_directory_without_a_run_is_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -122,15 +121,10 @@ def test_programs_that_are_asked_for_at_once_start_one_in_each_turn_of_the_loop(
 
 
 def test_timeout_kills_the_whole_group_at_once() -> None:
-    started = time.monotonic()
+    script = "trap '' TERM; sleep 601.001 & sleep 601.001; :"
     with pytest.raises(CommandTimeout, match=r"0\.3 s"):
-        asyncio.run(
-            LocalHost().run(
-                ["sh", "-c", "trap '' TERM; sleep 61.001 & sleep 61.001; :"], timeout_s=0.3
-            )
-        )
-    assert time.monotonic() - started < 5
-    eventually(lambda: not with_argument("61.001"), "both sleeps to end")
+        asyncio.run(LocalHost().run(["sh", "-c", script], timeout_s=0.3))
+    eventually(lambda: not with_argument("601.001"), "both sleeps to end")
 
 
 def test_timeout_kills_a_child_that_outlives_the_command_and_holds_its_pipes() -> None:
@@ -196,17 +190,15 @@ def test_stream_passes_the_exit_code_on_and_keeps_the_end_of_stderr() -> None:
 
 @pytest.mark.slow
 def test_closing_a_stream_ends_a_command_that_never_reads_nor_heeds_term() -> None:
-    async def main() -> float:
+    async def main() -> None:
         stream = await LocalHost().stream(
-            ["sh", "-c", "trap '' TERM; echo up; sleep 61.003; sleep 61.003"]
+            ["sh", "-c", "trap '' TERM; echo up; sleep 601.003; sleep 601.003"]
         )
         assert await first_line(stream) == b"up"
-        started = time.monotonic()
         await stream.close()
-        return time.monotonic() - started
 
-    assert asyncio.run(main()) < 4
-    eventually(lambda: not with_argument("61.003"), "the command to end")
+    asyncio.run(main())
+    eventually(lambda: not with_argument("601.003"), "the command to end")
 
 
 def test_a_stream_ends_when_its_reader_is_killed() -> None:

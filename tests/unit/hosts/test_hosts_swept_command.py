@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,13 @@ LEAVES = "sleep $0 & setsid sleep $0 & (setsid sleep $0 >/dev/null 2>&1 &) "
 
 
 def sleeper() -> str:
-    return f"62.{os.getpid()}"
+    return f"600.{os.getpid()}"  # longer than the test may take
 
 
 async def leaves_nothing(host: Host) -> None:
-    number, began = sleeper(), time.monotonic()
+    number = sleeper()
     done = await run_swept(host, ["sh", "-c", f"{LEAVES}; echo said; exit 3", number], timeout_s=30)
-    assert (done.returncode, done.out) == (3, "said\n") and time.monotonic() - began < 20
+    assert (done.returncode, done.out) == (3, "said\n")
     eventually(lambda: not with_argument(number), "the end of what it left")
     with pytest.raises(CommandTimeout) as late:
         await run_swept(host, ["sh", "-c", f"{LEAVES}; exec sleep $0", number], timeout_s=0.4)

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,6 @@ def test_the_parser_of_the_engine_gives_names_types_defaults_choices_and_help(
 
 @pytest.mark.slow
 def test_an_engine_that_hangs_fails_or_prints_nonsense_is_an_error_in_time(tmp_path: Path) -> None:
-    began = time.monotonic()
     for number, (extra, timeout_s, why) in enumerate(
         (
             ("import time; time.sleep(600)", 1.0, "did not end within 1 s"),
@@ -127,7 +125,6 @@ def test_an_engine_that_hangs_fails_or_prints_nonsense_is_an_error_in_time(tmp_p
         with pytest.raises(WorkbenchError) as error:
             ask(install(tmp_path / str(number), extra), timeout_s)
         assert why in error.value.message and "\x1b" not in error.value.message
-    assert time.monotonic() - began < 30
 
 
 LEFT = "import subprocess; subprocess.Popen([{words}], start_new_session={apart}{pipes})"
@@ -144,15 +141,14 @@ CHILDREN = {  # of an engine that ends: with its pipes, without them, and in a s
 def test_a_child_that_a_probed_engine_leaves_is_ended(
     tmp_path: Path, kind: dict[str, Any], answers: bool
 ) -> None:
-    number = f"61.{os.getpid()}"
+    number = f"600.{os.getpid()}"  # longer than the test may take
     left = LEFT.format(words=f"'sleep', '{number}'", **kind)
-    began = time.monotonic()
     if answers:
         ask(install(tmp_path, left))
     else:
         with pytest.raises(HostError, match="did not end within 1 s"):
             ask(install(tmp_path, f"{left}; import time; time.sleep(600)"), 1.0)
-    assert time.monotonic() - began < 20 and not with_argument(number)
+    assert not with_argument(number)
 
 
 def test_what_is_not_the_list_of_this_engine_is_refused(tmp_path: Path) -> None:

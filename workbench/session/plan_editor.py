@@ -81,6 +81,11 @@ class PlanEditor:
         nearest version. Without an installed engine, the newest ones that Workbench ships."""
         return self.around.own_catalog or self.engine.catalog(self.around.installed_version)
 
+    def forget_engine(self) -> None:
+        """Forget which program starts the engine, because the plan names another one now. Its flags
+        are those known so far until the host was searched."""
+        self.around = replace(self.around, installed=None, installed_problem=None, found=None)
+
     @property
     def effective(self) -> LaunchPlan:
         """The plan as the engine is started with it: with the installed engine's version and the

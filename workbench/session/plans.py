@@ -317,6 +317,8 @@ class Plans:
             )
         else:
             found = await probe(self._core.host, engine, plan.executable, plan.workdir)
+        if _program_of(editor.plan) != _program_of(plan):
+            return found  # the program was changed meanwhile, and is looked for by itself
         named = f"{engine.title} {found.version or '(version unknown)'}"
         editor.around = replace(
             editor.around,
@@ -361,14 +363,14 @@ class Plans:
         self.editor.set_flag(name, text)
         self._show_edited()
         # an image has an engine of its own
-        if name == engines.RUN_AS and self._core.host.connected:
-            self._core.spawn(self.look_and_ask())
+        if name == engines.RUN_AS:
+            self._look_again()
 
     def unset_flag(self, name: str) -> None:
         self.editor.unset_flag(name)
         self._show_edited()
-        if name in (EXECUTABLE, engines.RUN_AS) and self._core.host.connected:
-            self._core.spawn(self.look_and_ask())
+        if name in (EXECUTABLE, engines.RUN_AS):
+            self._look_again()
 
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
         """Set the program that starts the plan's engine; "" stands for the engine's usual program.
@@ -379,9 +381,18 @@ class Plans:
             self._config.set(
                 ("executables", self._core.host.name, editor.engine.name), text or None
             )
+        editor.forget_engine()
         self.show()
         if self._core.host.connected:
             self._core.spawn(self._ask(editor, await self.look_for_engine()))
+
+    def _look_again(self) -> None:
+        """Search the host for the plan's program, which an edit has changed. Until it is found,
+        nothing is said about the program before."""
+        if self._core.host.connected:
+            self.editor.forget_engine()
+            self.show()
+            self._core.spawn(self.look_and_ask())
 
     def set_env(self, name: str, value: str) -> None:
         self.editor.set_env(name, value)
@@ -408,8 +419,8 @@ class Plans:
             changes = finding.changes
             self.editor.apply_changes(changes)
         self._show_edited()
-        if any(change.name == EXECUTABLE for change in changes) and self._core.host.connected:
-            self._core.spawn(self.look_and_ask())
+        if any(change.name == EXECUTABLE for change in changes):
+            self._look_again()
         return " ".join(change.text for change in finding.changes)
 
     def undo(self) -> None:
@@ -424,8 +435,8 @@ class Plans:
         before = _program_of(self.editor.plan)
         step()
         self._show_edited()
-        if _program_of(self.editor.plan) != before and self._core.host.connected:
-            self._core.spawn(self.look_and_ask())
+        if _program_of(self.editor.plan) != before:
+            self._look_again()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set)

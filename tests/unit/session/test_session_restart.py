@@ -3,6 +3,7 @@ what ran."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -217,3 +218,27 @@ async def ready_beside(session: Session, first: str) -> str:
     status = await session.servers.wait_ready(second, 20)
     assert status.state is ServerState.READY, status.reason
     return second
+
+
+def test_after_an_undo_nothing_is_said_about_the_program_that_was_typed() -> None:
+    async def scenario(session: Session) -> None:
+        plans = session.plans
+        await plans.load_preset("vllm-any")
+        await eventually(lambda: plans.editor.around.installed, "the engine")
+        await plans.set_executable("/nonexistent/vllm")
+        assert plans.view().installed_problem
+        plans.undo()  # before the host was searched again
+        view = plans.view()
+        assert view.installed_problem is None and view.installed is None
+        assert "engine.missing" not in [finding.code for finding in view.findings]
+        await eventually(lambda: plans.view().installed, "the engine")
+        # a search for the program that was typed ends after the undo
+        plans.editor.set_flag("executable", "/nonexistent/vllm")
+        search = asyncio.ensure_future(plans.look_for_engine())
+        await asyncio.sleep(0)
+        plans.undo()
+        await search
+        await eventually(lambda: plans.view().installed, "the engine")
+        assert plans.view().installed_problem is None
+
+    on(scenario)

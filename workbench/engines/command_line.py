@@ -220,9 +220,7 @@ def _value(
     the text after "=" in "--flag=text"; None without "=". The result is None if the value is
     missing."""
     if spec is None:
-        if inline is None and (not read.words or _is_option(read.words[0])):
-            return True
-        return parse_word(None, read.words.pop(0) if inline is None else inline)
+        return _of_unknown(engine, read, inline)
     if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
         return True if inline is None else _word(spec, inline)
     if inline is not None:
@@ -234,6 +232,20 @@ def _value(
     if {"on", "off"} <= set(spec.choices) and _is_option(read.words[0]):
         return True
     return _split(spec, read.words.pop(0))
+
+
+def _of_unknown(engine: Engine, read: _Read, inline: str | None) -> FlagValue:
+    """Return the value of a flag that the catalog does not contain: another version of the engine
+    may have it, also with several values. A word that may be the model is no further value."""
+    if inline is not None:
+        return parse_word(None, inline)
+    may_be_model = engine.positional_model and not read.models
+    taken: list[FlagValue] = []
+    while read.words and not _is_option(read.words[0]) and not (taken and may_be_model):
+        taken.append(parse_word(None, read.words.pop(0)))
+    if not taken:
+        return True
+    return taken if len(taken) > 1 else taken[0]
 
 
 def _many(read: _Read, spec: FlagSpec) -> FlagValue | None:

@@ -10,6 +10,11 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Finding
 from workbench.recipes.recipe import Recipe
 
+# findings about parts of a recipe that its preset contains
+_READ_OTHERWISE = frozenset(
+    f"recipe.{code}" for code in ("repeated", "program", "two-models", "equals-sign")
+)
+
 
 def preset_id_of(recipe: Recipe) -> str:
     """Return a preset id for a recipe, made of its name, or of its engine and model if it has no
@@ -70,10 +75,14 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
 
 
 def _note(findings: tuple[Finding, ...]) -> str | None:
-    """Return a text that lists the parts of a recipe that its preset does not contain; None if it
-    contains all of them."""
-    missing = [f.text for f in findings if f.level in ("error", "warn")]
-    return _line(f"Not taken over: {'; '.join(missing)}", 2000) if missing else None
+    """Return a text that lists the parts of a recipe that its preset does not contain, and those
+    that it contains in another form; None if there are none."""
+    serious = [f for f in findings if f.level in ("error", "warn")]
+    missing = [f.text for f in serious if f.code not in _READ_OTHERWISE]
+    changed = [f.text for f in serious if f.code in _READ_OTHERWISE]
+    parts = (("Not taken over", missing), ("Taken over so", changed))
+    texts = [f"{title}: {'; '.join(texts)}" for title, texts in parts if texts]
+    return _line(". ".join(texts), 2000) or None
 
 
 def _line(text: str, limit: int) -> str:

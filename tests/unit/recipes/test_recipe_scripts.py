@@ -9,6 +9,7 @@ import pytest
 
 from workbench.model.findings import Level
 from workbench.model.plan import LaunchPlan
+from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Recipe
 from workbench.recipes.registry import read_text
 from workbench.session.recipes import Recipes
@@ -257,3 +258,46 @@ def test_the_limit_of_open_files_of_a_container_is_read() -> None:
     compose = "services: {s: {image: 'vllm/vllm-openai:latest', command: [--model, m], "
     assert _plan(f"{compose}ulimits: {{nofile: 2048}}}}}}").open_files == 2048
     assert _plan(f"{compose}ulimits: {{nofile: {{soft: 512, hard: 1024}}}}}}}}").open_files == 512
+
+
+def test_a_conda_environment_is_entered_by_its_name() -> None:
+    entered = {
+        "source /opt/conda/bin/activate x": "/opt/conda/envs/x/bin/vllm",
+        ". /opt/conda/bin/activate base": "/opt/conda/bin/vllm",
+        ". /opt/conda/bin/activate /srv/env": "/srv/env/bin/vllm",
+        "source /opt/c/etc/profile.d/conda.sh\nconda activate x": "/opt/c/envs/x/bin/vllm",
+        "conda activate /srv/env": "/srv/env/bin/vllm",
+    }
+    for lines, program in entered.items():
+        assert _plan(f"{lines}\nvllm serve m").executable == (program,), lines
+        assert _plan(f"{lines}\nconda deactivate\nvllm serve m").executable == (), lines
+    unknown = read_text("conda activate x\nvllm serve m")
+    assert unknown.plan is not None and unknown.plan.executable == ()
+    assert "a shell command is not run: conda activate x" in unknown.findings[0].text
+
+
+@pytest.mark.parametrize("chooser", ["conda run -n x", "uv run --python 3.12", "poetry run"])
+def test_a_program_of_an_environment_is_not_silently_that_on_path(chooser: str) -> None:
+    (finding,) = read_text(f"{chooser} vllm serve m").findings
+    assert finding.level is Level.WARN and chooser in finding.text
+    assert "--executable PATH/bin/vllm" in (finding.fix or "")
+    assert read_text(f"{chooser} /v/bin/vllm serve m").findings[0].level is Level.INFO
+
+
+def test_a_flag_of_another_version_keeps_all_its_values() -> None:
+    plan = _plan("python -m sglang.launch_server --model-path m --cuda-graph-bs 1 2 4 --tp 2")
+    assert plan.flag("cuda-graph-bs") == [1, 2, 4] and plan.flag("tensor-parallel-size") == 2
+    assert _plan("vllm serve --not-known 1 m").model == "m"
+
+
+def test_a_copy_of_the_output_is_left_out_as_a_redirection_is() -> None:
+    findings = read_text("vllm serve m 2>&1 | tee -a run.log").findings
+    assert [f.level for f in findings] == [Level.INFO, Level.INFO]
+
+
+def test_the_note_of_a_preset_tells_what_is_missing_and_what_is_read_otherwise() -> None:
+    recipe = read_text("vf-vllm --model m --max-num-seqs 8 --max-num-seqs 16 --port 1\nset_up x")
+    note = document_of(recipe, "x", "y")["provenance"]["note"]
+    missing, _, changed = note.partition(". Taken over so: ")
+    assert missing == "Not taken over: a shell command is not run: set_up x"
+    assert "vllm serve has the same flags" in changed and "the engine takes the last" in changed

@@ -46,8 +46,13 @@ _NOT_STARTING = containers.word_set(
     "dnf yum pip pip3 docker-compose git cmake make tar rsync scp"
 )
 _OF_SYSTEMD_RUN = ("-p", "--property")  # take NAME=VALUE, which is no environment variable
+_LOGGED = "Workbench keeps the server's output in the log of its run"
 _SCRIPT_DIRECTORY = re.compile(r"dirname.*(?:BASH_SOURCE|\$0|\$\{0)", re.DOTALL)
 _ACTIVATE = "/bin/activate"
+_CONDA_SETUP = "/etc/profile.d/conda.sh"  # below the directory of a conda installation
+_CONDAS = ("conda", "mamba", "micromamba")
+# Programs that choose an environment whose programs are not those on PATH.
+_OF_ENVIRONMENT = (*_CONDAS, "uv", "uvx", "poetry", "pixi")
 _VARIABLE = re.compile(r"\$\{\w+\}")  # a directory that the shell script's surroundings choose
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?(\+?)=(.*)", re.DOTALL)
 
@@ -63,6 +68,7 @@ class _State:
     env: dict[str, str]
     arrays: dict[str, list[str]] = field(default_factory=dict)
     programs: str | None = None  # directory of the programs of an activated virtual environment
+    conda: str | None = None  # directory of the conda installation that the script has set up
     open_files: int | None = None
     positional: Sequence[str] = ()
     depth: int = 0
@@ -144,8 +150,10 @@ def _follow(command: Simple, state: _State) -> None:
             state.notes.refused("a redirection", redirect)
         state.variables |= own
         state.env |= {name: value for name, value in own.items() if name in state.env}
-    elif words[0] in ("source", ".") and len(words) > 1 and words[1].endswith(_ACTIVATE):
-        state.programs = _from_workdir(words[1].removesuffix("/activate"), state)
+    elif _chooses_programs(words, state):
+        pass
+    elif words[0] == "tee":
+        state.notes.left_out(f"`{shlex.join(words)}`", _LOGGED)
     elif words[0] == "ulimit":
         _limit(words, state)
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
@@ -176,6 +184,46 @@ def _from_workdir(path: str, state: _State) -> str:
         "start_dir", FORM, "directory in which the script is started"
     )
     return posixpath.join(start, path)
+
+
+def _chooses_programs(words: Sequence[str], state: _State) -> bool:
+    """Follow a command that enters or leaves an environment of Python programs, or sets conda up
+    for that. Return False if it does something else, or if only conda knows the environment."""
+    command, name = words[0], words[1] if len(words) > 1 else ""
+    if command in ("source", ".") and name.endswith(_ACTIVATE):
+        state.programs = _activated(words, state)
+    elif command in ("source", ".") and name.endswith(_CONDA_SETUP):
+        state.conda = _from_workdir(name.removesuffix(_CONDA_SETUP), state)
+    elif command == "deactivate" or (command in _CONDAS and name == "deactivate"):
+        state.programs = None
+    elif command in _CONDAS and name == "activate":
+        programs = _conda_programs(words[2:], state)
+        state.programs = programs or state.programs
+        return programs is not None
+    else:
+        return False
+    return True
+
+
+def _activated(words: Sequence[str], state: _State) -> str:
+    """Return the directory of the programs of the environment that `source …/bin/activate` enters.
+    A name after it is that of an environment of conda."""
+    programs = _from_workdir(words[1].removesuffix("/activate"), state)
+    if len(words) < 3:
+        return programs
+    state.conda = posixpath.dirname(programs)
+    return _conda_programs(words[2:], state) or programs
+
+
+def _conda_programs(names: Sequence[str], state: _State) -> str | None:
+    """Return the directory of the programs of the conda environment that a script activates by its
+    name or path. None if only conda knows where that is."""
+    name = names[0] if names else "base"
+    if "/" in name:
+        return posixpath.join(_from_workdir(name, state), "bin")
+    if state.conda is None:
+        return None
+    return posixpath.join(state.conda, "bin" if name == "base" else f"envs/{name}/bin")
 
 
 def _limit(words: Sequence[str], state: _State) -> None:
@@ -220,7 +268,7 @@ def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _
         state.notes.refused("a shell command", command.source)
     elif command.redirects:
         what = f"the redirection {' '.join(command.redirects)}"
-        state.notes.left_out(what, "Workbench keeps the server's output in the log of its run")
+        state.notes.left_out(what, _LOGGED)
     state.found += found
 
 
@@ -249,7 +297,7 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
                 env[assignment[1]] = assignment[3]
         rest = [word for word in before if not _ASSIGNMENT.fullmatch(word) and word != "env"]
         if rest:
-            state.notes.left_out(f"`{shlex.join(rest)}`", "a preset starts the engine itself")
+            _leave_out(rest, start, state)
         return [_command(start, env, state)]
     for at in range(1, len(words)):
         if words[at].rpartition("/")[2] in containers.PROGRAMS:
@@ -260,6 +308,20 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
                 else []
             )
     return []
+
+
+def _leave_out(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
+    """Note that the words in front of a server's command are left out. The program of an
+    environment that they choose is not that on PATH."""
+    shown = f"`{shlex.join(words)}`"
+    of_environment = words[0].rpartition("/")[2] in _OF_ENVIRONMENT
+    program = (start.executable or start.engine.launch)[0]
+    if of_environment and "/" not in program and state.programs is None:
+        text = f"{shown} is left out: it starts the {program} of its environment, not that on PATH"
+        fix = f"name the program of that environment with --executable PATH/bin/{program}"
+        state.notes.add(Level.WARN, "environment", text, fix=fix)
+        return
+    state.notes.left_out(shown, "a preset starts the engine itself")
 
 
 def _expanded(word: Word, state: _State) -> list[str]:

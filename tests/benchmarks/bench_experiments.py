@@ -4,7 +4,7 @@ difference.
     python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown]
     [--twins]
 
-Each experiment runs the product's own code from design to verdict (session/experiment_run.py,
+Each experiment runs the product's own code from design to verdict (session/series/experiment_run.py,
 bench/experiment.py, bench/compare.py). Only its runs are not real: they come from the speed model
 of the simulated engine, with the noise of tests/support/simulated_runs.py.
 bench_experiments_served.py runs some hundreds of experiments with servers and clients.
@@ -29,7 +29,7 @@ from support.simulated_runs import REALISTIC, TWINS, Noise, SimulatedRuns  # noq
 
 from workbench.bench import experiment as design  # noqa: E402
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec  # noqa: E402
-from workbench.session.experiment_run import ExperimentConduct  # noqa: E402
+from workbench.session.series.experiment_run import ExperimentConduct  # noqa: E402
 
 SHOWN = ("better", "worse")
 EFFECTS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)

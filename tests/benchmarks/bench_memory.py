@@ -120,7 +120,7 @@ def child(what: str, *words: str) -> int:
             await super().close()
 
     import workbench.tui
-    from workbench.session.host_names import host_called
+    from workbench.session.hosts.names import host_called
 
     host = host_called(None, "four-pcie")
     if what == "telemetry" and isinstance(host, SimulatedHost):
@@ -135,7 +135,7 @@ def child(what: str, *words: str) -> int:
 async def template(path: Path) -> None:
     """Return the messages of a real agent of the simulated host: driver, infos, one whole reading."""
     from workbench.gpu import remote_programs
-    from workbench.session.host_names import host_called
+    from workbench.session.hosts.names import host_called
 
     host = host_called(None, "four-pcie")
     await host.connect()

@@ -142,7 +142,7 @@ class Home:
     def add_history(self, hours: int) -> None:
         """Add the readings of the simulated host's GPUs in the last hours, as its screens have kept
         them."""
-        from workbench.session.host_names import host_called
+        from workbench.session.hosts.names import host_called
         from workbench.store import history_files
 
         host, now = host_called(None, PROFILE), int(time.time())

@@ -32,7 +32,7 @@ from workbench.server import external_servers
 from workbench.server import supervisor as module
 from workbench.server.launchers.systemd_scripts import WRITTEN_BY
 from workbench.server.supervisor import Event, Supervisor
-from workbench.session import adoption
+from workbench.session.servers import adoption
 from workbench.session.session import Session
 from workbench.sim import engine_server
 

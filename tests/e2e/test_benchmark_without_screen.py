@@ -17,7 +17,7 @@ from support.serving import free_port
 from support.typed_screen import TypedScreen
 
 import workbench
-from workbench.session.left_benchmarks import look
+from workbench.session.bench.left_benchmarks import look
 from workbench.session.session import Session
 from workbench.store import left_benchmarks, paths
 from workbench.store.results_db import ResultsDb

@@ -10,7 +10,7 @@ import pytest
 from support.serving import free_port
 
 from workbench.gpu.measurement_lock import locked_for_measurement
-from workbench.session.host_names import host_called
+from workbench.session.hosts.names import host_called
 
 Cli = Callable[..., Any]
 FOUR = ("--simulate", "four-pcie")

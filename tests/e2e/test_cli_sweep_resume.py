@@ -29,7 +29,7 @@ WAIT_S = 120.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
 from workbench.server.supervisor import Event, Supervisor
-from workbench.session.adoption import plan_of_server
+from workbench.session.servers.adoption import plan_of_server
 
 __all__ = ["engine", "on_path"]
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from support.sshd import Sshd, sshd
 
 from workbench.hosts.base import Host
 from workbench.hosts.ssh import SshHost
-from workbench.session.fleet import Fleet
+from workbench.session.fleet.fleet import Fleet
 from workbench.sim.simulated_host import SimulatedHost
 
 SOON_S = 40.0

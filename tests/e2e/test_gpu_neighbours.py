@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from workbench.model.measurement_owner import MeasurementOwner
-from workbench.session.gpu_alterations import GpuAlterations
-from workbench.session.measurement_lock import MeasurementLock
+from workbench.session.bench.measurement_lock import MeasurementLock
+from workbench.session.gpu.alterations import GpuAlterations
 
 PRO = ("--simulate", "rtx-pro-6000")
 HOLD = (

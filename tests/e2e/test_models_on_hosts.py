@@ -22,7 +22,7 @@ from support.sshd import Sshd, sshd
 
 from workbench.model.errors import HostError, InputError
 from workbench.server import model_transfer
-from workbench.session.models import CopyReport, Progress
+from workbench.session.hosts.models import CopyReport, Progress
 from workbench.session.session import Session
 
 MODEL = "org/tiny"

@@ -21,7 +21,7 @@ from support.typed_screen import TypedScreen
 from workbench.model.errors import SettingsError
 from workbench.model.server_run import ServerState
 from workbench.server.file_limit import limit_of, limit_on
-from workbench.session.preset_apply import AppliedPreset, PresetApply
+from workbench.session.plans.preset_apply import AppliedPreset, PresetApply
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
@@ -200,7 +200,7 @@ def test_a_missing_right_is_found_before_the_start(monkeypatch: pytest.MonkeyPat
         async def none(host: object) -> Rights:
             return Rights(refusal="needs root (ada is not, and sudo does not allow it)")
 
-        monkeypatch.setattr("workbench.session.gpu_rights.rights_on", none)
+        monkeypatch.setattr("workbench.session.gpu.rights.rights_on", none)
         whole = await PresetApply(session).look()
         assert "needs root" in problems(whole.parts)["CPU C-states"]
         with pytest.raises(SettingsError, match=r"CPU C-states.*needs root.*nothing was changed"):
@@ -284,7 +284,7 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
 
 KILLED = """
 import asyncio
-from workbench.session.preset_apply import PresetApply
+from workbench.session.plans.preset_apply import PresetApply
 from workbench.session.session import Session
 
 async def main():

@@ -194,10 +194,10 @@ def test_drawing_the_first_frame_loads_no_later_part() -> None:
     loaded = done.stdout.split()
     assert "workbench.tui.screen" in loaded, done.stderr
     parts = (
-        "session.results",
-        "session.servers",
-        "session.plans",
-        "session.gpu_control",
+        "session.results.results",
+        "session.servers.servers",
+        "session.plans.plans",
+        "session.gpu.control",
         "bench",
         "store.database",
     )

@@ -20,7 +20,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import EngineMetrics, ServerState, ServerStatus
 from workbench.model.timeline import ENGINE, EventKind
-from workbench.session.engine_live import EngineLive
+from workbench.session.servers.engine_live import EngineLive
 from workbench.session.session import Session
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]

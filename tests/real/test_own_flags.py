@@ -15,7 +15,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.findings import Level
 from workbench.model.flags import FlagCatalog
 from workbench.server.engine_probe import InstalledEngine, probe
-from workbench.session.engine_flags import EngineFlags
+from workbench.session.plans.engine_flags import EngineFlags
 from workbench.session.state_holder import StateHolder
 from workbench.store.config import ConfigStore
 from workbench.store.presets import PresetLibrary

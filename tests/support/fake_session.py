@@ -32,9 +32,10 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
 from workbench.server import log_patterns
-from workbench.session.advice import Advised
-from workbench.session.bench_row import BenchRow, CeilingView
-from workbench.session.host_names import KnownHost
+from workbench.session.bench.row import BenchRow, CeilingView
+from workbench.session.history.timeline import MORE_GPU_FIELDS
+from workbench.session.hosts.names import KnownHost
+from workbench.session.results.advice import Advised
 from workbench.session.state import (
     Activity,
     BenchState,
@@ -44,7 +45,6 @@ from workbench.session.state import (
     PresetEntry,
     SessionState,
 )
-from workbench.session.timeline import MORE_GPU_FIELDS
 
 GIB = 1024**3
 

@@ -39,7 +39,7 @@ from workbench.hosts.base import Completed, Stream  # noqa: E402
 from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.settings import ClockRange, GpuSettings  # noqa: E402
-from workbench.session.gpu_alterations import OFFER, offers  # noqa: E402
+from workbench.session.gpu.alterations import OFFER, offers  # noqa: E402
 
 SCRIPTS = {
     journal.ACQUIRE: "lock",

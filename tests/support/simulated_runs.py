@@ -65,7 +65,7 @@ REALISTIC = Noise()
 
 
 class SimulatedRuns:
-    """A replacement for session/experiment_arms.py: an experiment gets its servers and measurements
+    """A replacement for session/series/experiment_arms.py: an experiment gets its servers and measurements
     from here. `effect` is the true advantage of B (0.03 = 3 %). `shared_starts` uses one server for
     neighbouring runs of an arm, which the product does not do."""
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "8")
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
     on_free_port()
 
 

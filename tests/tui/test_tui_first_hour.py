@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from support.real_screen import RealScreen, on_free_port, real_screen, shown
 
-from workbench.session.bench_row import BenchRow
+from workbench.session.bench.row import BenchRow
 from workbench.session.session import Session
 from workbench.tui.bindings import first_keys
 

@@ -14,8 +14,8 @@ from support.grid import check, grid
 
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_records import Alteration
-from workbench.session.fleet import Fleet
-from workbench.session.fleet_state import FleetHost, FleetServer, FleetState, totals
+from workbench.session.fleet.fleet import Fleet
+from workbench.session.fleet.state import FleetHost, FleetServer, FleetState, totals
 from workbench.tui.fleet.app import FleetApp
 from workbench.tui.fleet.columns import ORDERS, in_order, matches, number_runs, server_runs
 from workbench.tui.fleet.screen import FleetScreen, FleetView

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.server.log_lines import LogRing
-from workbench.session.run_log import RunLog
+from workbench.session.servers.run_log import RunLog
 from workbench.tui.panes.log import LogPane
 from workbench.tui.panes.log_lines import condensed, is_access, is_own_poll
 

@@ -175,7 +175,7 @@ def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
     """The header said "sweep 6/6, 0 s left" for two minutes."""
     from support.made_results import sweep
 
-    from workbench.session.sweep_progress import SweepProgress
+    from workbench.session.series.sweep_progress import SweepProgress
 
     session = Session.of_host(None, "four-pcie")
     made = sweep()

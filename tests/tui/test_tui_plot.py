@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workbench.session.bench_row import BenchRow
+from workbench.session.bench.row import BenchRow
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.plot import plot_rows
 

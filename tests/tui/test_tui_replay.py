@@ -20,7 +20,7 @@ from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
 from workbench.model.timeline import ENGINE, Event, EventKind
 from workbench.session import replay
-from workbench.session.recorder import Recorder
+from workbench.session.history.recorder import Recorder
 from workbench.session.replay import Replay
 from workbench.session.session import Session
 from workbench.store.recording import CellWriter, Header, event_line, infos_line, time_of

@@ -14,7 +14,7 @@ from workbench.model.errors import InputError
 from workbench.model.untrusted_numbers import whole_number
 
 if TYPE_CHECKING:
-    from workbench.session.advice import Advised
+    from workbench.session.results.advice import Advised
 
 
 @command(

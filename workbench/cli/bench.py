@@ -100,7 +100,7 @@ def _load_ahead() -> None:
     the host."""
 
     def load() -> None:
-        for module in ("workbench.session.bench", "httpx"):
+        for module in ("workbench.session.bench.bench", "httpx"):
             importlib.import_module(module)
 
     asyncio.get_running_loop().run_in_executor(None, load)

@@ -76,7 +76,7 @@ async def stop(arguments: argparse.Namespace) -> int:
     examples=("workbench cluster status sparks", "workbench cluster status sparks --json"),
 )
 async def status(arguments: argparse.Namespace) -> int:
-    from workbench.session import cluster_servers
+    from workbench.session.servers import cluster_servers
 
     use_cluster(arguments)
     async with connected(arguments) as session:
@@ -143,7 +143,7 @@ async def _chosen(session: Session, run: str | None) -> ServerStatus:
 
 
 def _say_server(status: ServerStatus) -> None:
-    from workbench.session.cluster_servers import rank_lines, server_text
+    from workbench.session.servers.cluster_servers import rank_lines, server_text
 
     say(server_text(status))
     for label, text in rank_lines(status):

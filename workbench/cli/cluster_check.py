@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     ),
 )
 async def check(arguments: argparse.Namespace) -> int:
-    from workbench.session import cluster_check
-    from workbench.session.cluster_servers import cluster_of
+    from workbench.session.hosts import cluster_check
+    from workbench.session.servers.cluster_servers import cluster_of
 
     use_cluster(arguments)
     async with connected(arguments) as session:

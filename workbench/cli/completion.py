@@ -74,7 +74,7 @@ def _runs() -> list[str]:
 
 
 def _hosts() -> Iterable[str]:
-    from workbench.session import host_names
+    from workbench.session.hosts import names as host_names
 
     return (host.name for host in host_names.real_hosts())
 

@@ -17,7 +17,7 @@ from workbench.cli.registry import command
     examples=("workbench --host gpu-box doctor", "workbench doctor --json"),
 )
 async def doctor(arguments: argparse.Namespace) -> int:
-    from workbench.session.doctor import examine
+    from workbench.session.hosts.doctor import examine
 
     async with connected(arguments) as session:
         report = await examine(session)

@@ -26,7 +26,7 @@ from workbench.cli.servers import ready_run
     ),
 )
 async def endpoint(arguments: argparse.Namespace) -> int:
-    from workbench.session import endpoint as endpoints
+    from workbench.session.servers import endpoint as endpoints
 
     async with connected(arguments) as session:
         run_id = await ready_run(session, arguments.run)

@@ -34,7 +34,7 @@ async def fit(arguments: argparse.Namespace) -> int:
     from workbench import engines
     from workbench.engines import registry
     from workbench.gpu.telemetry.source_of_host import read_once
-    from workbench.session.model_fit import report_of, table_lines
+    from workbench.session.plans.model_fit import report_of, table_lines
 
     contexts = _contexts(arguments.context)
     async with connected(arguments) as session:

@@ -12,8 +12,8 @@ from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
-    from workbench.session.fleet import Fleet
-    from workbench.session.fleet_state import FleetHost, FleetState
+    from workbench.session.fleet.fleet import Fleet
+    from workbench.session.fleet.state import FleetHost, FleetState
 
 _LONGEST_S = 20.0
 _GPU_FIELDS = (
@@ -48,7 +48,7 @@ _GPU_FIELDS = (
     ),
 )
 def fleet(arguments: argparse.Namespace) -> int:
-    from workbench.session.fleet import MOST_HOSTS, Fleet, members
+    from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, members
 
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
@@ -86,7 +86,7 @@ async def _read_once(fleet: Fleet) -> int:
 
 
 def _document(state: FleetState) -> dict[str, Any]:
-    from workbench.session.fleet_state import totals
+    from workbench.session.fleet.state import totals
 
     return {
         "simulated": state.simulated,

@@ -18,7 +18,7 @@ from workbench.model.errors import InputError
 from workbench.model.setting_records import InForce
 
 if TYPE_CHECKING:
-    from workbench.session.gpu_proof import Verification
+    from workbench.session.gpu.proof import Verification
 
 TARGET = (
     option("run RUN", "id of a run (default: the newest READY run of the host)", nargs="?"),

@@ -15,7 +15,7 @@ from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
     from workbench.model.host_entry import HostEntry
-    from workbench.session.host_check import HostCheck
+    from workbench.session.hosts.check import HostCheck
 
 _UNKNOWN = "`workbench hosts list` lists the names"
 
@@ -27,7 +27,7 @@ _UNKNOWN = "`workbench hosts list` lists the names"
     examples=("workbench hosts list", "workbench hosts list --json"),
 )
 def hosts_list(arguments: argparse.Namespace) -> int:
-    from workbench.session.host_names import real_hosts
+    from workbench.session.hosts.names import real_hosts
     from workbench.store.hosts_file import HostsStore
 
     store = HostsStore()
@@ -62,8 +62,8 @@ def hosts_list(arguments: argparse.Namespace) -> int:
 )
 async def hosts_show(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
-    from workbench.session.host_names import is_known, known_names, near
-    from workbench.session.host_settings import HostSettings
+    from workbench.session.hosts.names import is_known, known_names, near
+    from workbench.session.hosts.settings import HostSettings
     from workbench.store.config import ConfigStore
     from workbench.store.hosts_file import HostsStore
 
@@ -203,8 +203,8 @@ def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
 )
 async def hosts_check(arguments: argparse.Namespace) -> int:
     """Check the hosts. Return 0 if all can be used, otherwise 1."""
-    from workbench.session.host_check import check_all, names_to_check, summary
-    from workbench.session.host_names import SIMULATED
+    from workbench.session.hosts.check import check_all, names_to_check, summary
+    from workbench.session.hosts.names import SIMULATED
     from workbench.session.session import Session
     from workbench.store.hosts_file import HostsStore
 

@@ -33,7 +33,7 @@ def host_named(arguments: argparse.Namespace) -> str | None:
     Raises InputError for an unknown cluster or kind of container."""
     host: str | None = getattr(arguments, "target", None) or arguments.host
     if arguments.cluster is not None:
-        from workbench.session.host_names import CLUSTER
+        from workbench.session.hosts.names import CLUSTER
 
         if host is not None:
             raise InputError(

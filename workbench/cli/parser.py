@@ -202,7 +202,7 @@ def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> 
     mistyped command."""
     import difflib
 
-    from workbench.session import host_names
+    from workbench.session.hosts import names as host_names
 
     if options and options[0] in FILES and host_names.is_known(host):
         raise _input_error(

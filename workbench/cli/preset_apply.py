@@ -18,7 +18,7 @@ from workbench.cli.servers import status_json
 from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, RUN_AS, TRUST, YES
 
 if TYPE_CHECKING:
-    from workbench.session.preset_apply import AppliedPreset, PresetPart, WholePreset
+    from workbench.session.plans.preset_apply import AppliedPreset, PresetPart, WholePreset
     from workbench.session.session import Session
 
 LASTING = (
@@ -51,7 +51,7 @@ LASTING = (
 )
 async def apply_preset(arguments: argparse.Namespace) -> int:
     """Apply a preset. Return the exit code: 0 if every part is applied, otherwise 1."""
-    from workbench.session.preset_apply import PresetApply
+    from workbench.session.plans.preset_apply import PresetApply
 
     async with connected(arguments) as session:
         await load_plan(session, arguments)

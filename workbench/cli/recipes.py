@@ -21,7 +21,7 @@ from workbench.recipes.registry import EXPORT_FORMS
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
     from workbench.model.plan import LaunchPlan
-    from workbench.session.recipes import Imported
+    from workbench.session.plans.recipes import Imported
     from workbench.session.session import Session
 
 
@@ -185,7 +185,7 @@ def _json(imported: Imported, path: str | None) -> dict[str, Any]:
 async def export_launch(arguments: argparse.Namespace) -> int:
     """Print a launch in the form of another tool, or write it to a file. The text contains the
     names of secrets, never their values."""
-    from workbench.session.recipes import export
+    from workbench.session.plans.recipes import export
 
     plan, title, gpus = await _plan_of(arguments)
     name = plan.preset_id or arguments.base
@@ -218,7 +218,7 @@ async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int 
     from workbench.cli.plan import variables_of
     from workbench.cli.servers import find_run
     from workbench.engines import with_executable
-    from workbench.session.plan_editor import PlanEditor
+    from workbench.session.plans.plan_editor import PlanEditor
 
     if arguments.cluster is not None:
         return await _plan_on_cluster(arguments)

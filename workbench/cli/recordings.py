@@ -58,7 +58,7 @@ def _speed(text: str) -> float:
     ),
 )
 async def record(arguments: argparse.Namespace) -> int:
-    from workbench.session.recorder import Recorder, export
+    from workbench.session.history.recorder import Recorder, export
 
     path = Path(arguments.file)
     if arguments.last is not None:

@@ -130,7 +130,7 @@ class _Shown:
 def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
     """Yield one line for each result: id, engine, model, load, throughput, label, and marks such as
     "rejected"."""
-    from workbench.session.result_rows import rows_of
+    from workbench.session.bench.result_rows import rows_of
 
     for row, result in zip(rows_of(results), results, strict=True):
         embeds = result.spec.endpoint == "embeddings"
@@ -213,7 +213,7 @@ def note_result(arguments: argparse.Namespace) -> int:
     examples=("workbench results tag 42 +baseline",),
 )
 def tag_result(arguments: argparse.Namespace) -> int:
-    from workbench.session.results import checked_tag
+    from workbench.session.results.results import checked_tag
 
     # argparse takes options here as tags, because -TAG is one
     given = [t for t in arguments.tags if t != "--json"]

@@ -240,7 +240,7 @@ async def logs(arguments: argparse.Namespace) -> int:
     examples=("workbench stop RUN", "workbench stop RUN --uninstall"),
 )
 async def stop(arguments: argparse.Namespace) -> int:
-    from workbench.session import adoption
+    from workbench.session.servers import adoption
 
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
@@ -273,7 +273,7 @@ async def adopt(arguments: argparse.Namespace) -> int:
             f"{arguments.server!r} is not of the form WORD:HANDLE",
             next_step=f"for example {_ADOPTABLE[0]}",
         )
-    from workbench.session import adoption
+    from workbench.session.servers import adoption
 
     async with connected(arguments) as session:
         run_id = await adoption.follow(session, word, handle, arguments.run_options)
@@ -297,7 +297,7 @@ async def adopt(arguments: argparse.Namespace) -> int:
 async def restart(arguments: argparse.Namespace) -> int:
     """Restart the unit, container or job of a run in place. The server of another run is replaced
     by one with the same plan, and that of an ended run is started again."""
-    from workbench.session import adoption
+    from workbench.session.servers import adoption
 
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)

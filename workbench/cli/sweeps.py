@@ -67,7 +67,7 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     examples=("workbench sweep vllm-any --flag max-num-seqs=64,128,256",),
 )
 async def sweep_flags(arguments: argparse.Namespace) -> int:
-    from workbench.session.flag_sweep_plan import combinations_of
+    from workbench.session.series.flag_sweep_plan import combinations_of
 
     flags = _values_by_flag(arguments.swept)
     async with connected(arguments) as session, cancelled_by_signals():

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.model.setting_records import Alteration
     from workbench.server.model_fingerprint import ModelBytes
-    from workbench.session.bench_measurement import Measured
-    from workbench.session.benchmark_load import ServerUnderTest
+    from workbench.session.bench.benchmark_load import ServerUnderTest
+    from workbench.session.bench.measurement import Measured
 
 _LOAD = (
     "endpoint",

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import WorkbenchError
 from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
-from workbench.session.result_rows import last_usable
+from workbench.session.bench.result_rows import last_usable
 from workbench.session.state import Activity, SessionState
 from workbench.session.state_holder import ACTIVITY_KEPT
 from workbench.store import activity_log, paths, screen_state
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
-    from workbench.session.experiments import Experiments
-    from workbench.session.results import Results
+    from workbench.session.results.results import Results
+    from workbench.session.series.experiments import Experiments
     from workbench.session.state_holder import StateHolder
 
 _MARKS = ("mark_a", "mark_b")

@@ -17,9 +17,9 @@ from workbench.model.errors import HostError, InputError
 from workbench.model.findings import Level
 from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.timeline import ENGINE, Event, EventKind
+from workbench.session.history.timeline import MORE_GPU_FIELDS, Timeline
 from workbench.session.session import Session
 from workbench.session.state import BenchState, ReplayView
-from workbench.session.timeline import MORE_GPU_FIELDS, Timeline
 from workbench.store import recording
 from workbench.store.recording import Cell, Infos, Item
 

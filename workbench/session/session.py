@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, InputError, WorkbenchError
 from workbench.model.findings import by_severity
-from workbench.session.host_names import host_called
-from workbench.session.run_log import RunLog
+from workbench.session.hosts.names import host_called
+from workbench.session.servers.run_log import RunLog
 from workbench.session.state import SessionState
 from workbench.session.state_holder import Listener, StateHolder, host_view
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.server.log_lines import LogRing
-    from workbench.session.advice import Advisor
-    from workbench.session.bench import Bench
-    from workbench.session.experiments import Experiments
-    from workbench.session.gpu_control import GpuControl
-    from workbench.session.gpu_proof import GpuProof
-    from workbench.session.host_link import HostLink
-    from workbench.session.kept_history import KeptHistory
+    from workbench.session.bench.bench import Bench
+    from workbench.session.bench.measurement_lock import MeasurementLock
+    from workbench.session.bench.server_load import ServerLoad
+    from workbench.session.gpu.control import GpuControl
+    from workbench.session.gpu.proof import GpuProof
+    from workbench.session.history.kept_history import KeptHistory
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.history.timeline import Timeline
+    from workbench.session.hosts.link import HostLink
+    from workbench.session.hosts.models import Models
+    from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.last_screen import ScreenMemory
-    from workbench.session.measurement_lock import MeasurementLock
-    from workbench.session.models import Models
-    from workbench.session.other_hosts import OtherHosts
-    from workbench.session.plans import Plans
-    from workbench.session.presets import Presets
-    from workbench.session.reports import Reports
-    from workbench.session.results import Results
-    from workbench.session.server_load import ServerLoad
-    from workbench.session.servers import Servers
-    from workbench.session.sweeps import Sweeps
-    from workbench.session.telemetry_watch import TelemetryWatch
-    from workbench.session.timeline import Timeline
+    from workbench.session.plans.plans import Plans
+    from workbench.session.plans.presets import Presets
+    from workbench.session.results.advice import Advisor
+    from workbench.session.results.reports import Reports
+    from workbench.session.results.results import Results
+    from workbench.session.series.experiments import Experiments
+    from workbench.session.series.sweeps import Sweeps
+    from workbench.session.servers.servers import Servers
     from workbench.store.config import ConfigStore
 
 # when the host changes
@@ -89,19 +89,19 @@ class Session:
 
     @cached_property
     def link(self) -> HostLink:
-        from workbench.session.host_link import HostLink
+        from workbench.session.hosts.link import HostLink
 
         return HostLink(self.core)
 
     @cached_property
     def telemetry(self) -> TelemetryWatch:
-        from workbench.session.telemetry_watch import TelemetryWatch
+        from workbench.session.history.telemetry_watch import TelemetryWatch
 
         return TelemetryWatch(self.core)
 
     @cached_property
     def timeline(self) -> Timeline:
-        from workbench.session.timeline import Timeline
+        from workbench.session.history.timeline import Timeline
 
         return Timeline(self.core, self.telemetry)
 
@@ -113,73 +113,73 @@ class Session:
 
     @cached_property
     def presets(self) -> Presets:
-        from workbench.session.presets import Presets
+        from workbench.session.plans.presets import Presets
 
         return Presets(self.core, self._config)
 
     @cached_property
     def plans(self) -> Plans:
-        from workbench.session.plans import Plans
+        from workbench.session.plans.plans import Plans
 
         return Plans(self.core, self._config, self.presets, self.telemetry)
 
     @cached_property
     def servers(self) -> Servers:
-        from workbench.session.servers import Servers
+        from workbench.session.servers.servers import Servers
 
         return Servers(self.core, self.presets, self.plans)
 
     @cached_property
     def gpu(self) -> GpuControl:
-        from workbench.session.gpu_control import GpuControl
+        from workbench.session.gpu.control import GpuControl
 
         return GpuControl(self.core, self._config, self.telemetry)
 
     @cached_property
     def measurement_lock(self) -> MeasurementLock:
-        from workbench.session.measurement_lock import MeasurementLock
+        from workbench.session.bench.measurement_lock import MeasurementLock
 
         return MeasurementLock(self.core, self.gpu.alterations)
 
     @cached_property
     def results(self) -> Results:
-        from workbench.session.results import Results
+        from workbench.session.results.results import Results
 
         return Results(self.core, self.timeline)
 
     @cached_property
     def load(self) -> ServerLoad:
-        from workbench.session.server_load import ServerLoad
+        from workbench.session.bench.server_load import ServerLoad
 
         return ServerLoad(self.core, self.presets, self.servers, self.measurement_lock)
 
     @cached_property
     def bench(self) -> Bench:
-        from workbench.session.bench import Bench
+        from workbench.session.bench.bench import Bench
 
         return Bench(self.core, self.plans, self.servers, self.load, self.gpu, self.results)
 
     @cached_property
     def proof(self) -> GpuProof:
-        from workbench.session.gpu_proof import GpuProof
+        from workbench.session.gpu.proof import GpuProof
 
         return GpuProof(self.core, self.telemetry, self.gpu, self.load)
 
     @cached_property
     def hosts(self) -> OtherHosts:
-        from workbench.session.other_hosts import OtherHosts
+        from workbench.session.hosts.other_hosts import OtherHosts
 
         return OtherHosts(self, Session.of_host)
 
     @cached_property
     def models(self) -> Models:
-        from workbench.session.models import Models
+        from workbench.session.hosts.models import Models
 
         return Models(self)
 
     @cached_property
     def experiments(self) -> Experiments:
-        from workbench.session.experiments import Experiments
+        from workbench.session.series.experiments import Experiments
 
         return Experiments(
             self.core,
@@ -194,14 +194,14 @@ class Session:
 
     @cached_property
     def advisor(self) -> Advisor:
-        from workbench.session.advice import Advisor
+        from workbench.session.results.advice import Advisor
 
         return Advisor(self.presets, self.servers, self.telemetry, self.results, self.experiments)
 
     @cached_property
     def sweeps(self) -> Sweeps:
-        from workbench.session.sweep_parts import SweepParts
-        from workbench.session.sweeps import Sweeps
+        from workbench.session.series.sweep_parts import SweepParts
+        from workbench.session.series.sweeps import Sweeps
 
         parts = SweepParts(
             core=self.core,
@@ -219,7 +219,7 @@ class Session:
 
     @cached_property
     def reports(self) -> Reports:
-        from workbench.session.reports import Reports
+        from workbench.session.results.reports import Reports
 
         return Reports(self.results, self.experiments, self.sweeps)
 
@@ -259,7 +259,7 @@ class Session:
 
     def _keep_history(self) -> KeptHistory:
         """Begin to keep every reading in memory and on disk."""
-        from workbench.session.kept_history import KeptHistory
+        from workbench.session.history.kept_history import KeptHistory
 
         if self._kept is None:
             self._kept = KeptHistory(self.core, self.timeline, self.telemetry)
@@ -352,12 +352,12 @@ class Session:
         await self.measurement_lock.read_owner()
 
     async def _watch_engine(self) -> None:
-        from workbench.session.engine_live import EngineLive
+        from workbench.session.servers.engine_live import EngineLive
 
         await EngineLive(self.core, self.servers, self.timeline).watch()
 
     async def _look_for_left(self) -> None:
-        from workbench.session.left_benchmarks import look
+        from workbench.session.bench.left_benchmarks import look
 
         await look(self)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
-    from workbench.session.bench_row import BenchRow
+    from workbench.session.bench.row import BenchRow
 
 
 PREPARING = "preparing"  # phase of a benchmark before its first request

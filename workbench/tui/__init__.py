@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workbench.session.fleet import Fleet
+    from workbench.session.fleet.fleet import Fleet
     from workbench.session.session import Session
     from workbench.tui.app import WorkbenchApp
     from workbench.tui.textual_private import PlainEnd

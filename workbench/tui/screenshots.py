@@ -426,7 +426,7 @@ async def _play_fleet(folder: Path) -> list[Path]:
 
 
 async def _fleet_shots(folder: Path) -> list[Path]:
-    from workbench.session.fleet import Fleet
+    from workbench.session.fleet.fleet import Fleet
     from workbench.tui.fleet.app import FleetApp
     from workbench.tui.fleet.screen import FleetView
 

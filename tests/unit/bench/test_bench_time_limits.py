@@ -20,7 +20,7 @@ from workbench.bench.connection import resolve
 from workbench.bench.exchange import Exchange
 from workbench.bench.time_limits import LONGEST_RUN_S, RUN_S, Limits
 from workbench.model.bench import BenchSpec
-from workbench.session.bench_spec import spec_from
+from workbench.session.bench.spec import spec_from
 
 S = 1_000_000_000
 

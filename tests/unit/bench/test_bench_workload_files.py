@@ -14,7 +14,7 @@ from workbench.bench import prompt_file
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import InputError
-from workbench.session.bench_spec import spec_from
+from workbench.session.bench.spec import spec_from
 
 USER = [{"role": "user", "content": "hi"}]
 

@@ -9,7 +9,7 @@ import pytest
 
 from workbench.cli.parser import parse
 from workbench.model.errors import InputError
-from workbench.session.fleet import members
+from workbench.session.fleet.fleet import members
 
 HOSTS = """
 [hosts.spark-01]

@@ -17,7 +17,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.engine_probe import InstalledEngine
-from workbench.session.plan_editor import PlanEditor, Surroundings
+from workbench.session.plans.plan_editor import PlanEditor, Surroundings
 
 QWEN_2B = ModelFacts(
     "Qwen/Qwen3-VL-2B-Instruct", 2.1e9, "BF16", 4.3e9, 4.3e9, 114_688, 28, source="preset x"

@@ -13,7 +13,7 @@ from workbench.engines.model_facts import facts_of, from_config, model_key, need
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.session.conditions import ceiling_of
-from workbench.session.plan_editor import PlanEditor
+from workbench.session.plans.plan_editor import PlanEditor
 from workbench.store.presets import PresetLibrary
 
 LLAMA_70B = {

@@ -15,7 +15,7 @@ from workbench.engines.model_facts import from_config_alone
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.session.model_fit import report_of, table_lines
+from workbench.session.plans.model_fit import report_of, table_lines
 
 GIB = 2**30
 LLAMA_70B = {

@@ -20,7 +20,7 @@ from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_commands import FAILED, SETTINGS, failure
 from workbench.model.settings import DEFAULT, GPU_CLOCKS, ClockRange, GpuSettings
-from workbench.session.gpu_sweep_plan import values_of
+from workbench.session.series.gpu_sweep_plan import values_of
 
 INFO = GpuInfo(
     0,

@@ -12,7 +12,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Recipe
 from workbench.recipes.registry import read_text
-from workbench.session.recipes import Recipes
+from workbench.session.plans.recipes import Recipes
 from workbench.session.session import Session
 
 VF_VLLM = """#!/bin/bash

@@ -26,7 +26,7 @@ from workbench.model.flags import FlagKind, FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.server import engine_flags
 from workbench.server.engine_probe import InstalledEngine, probe
-from workbench.session.engine_flags import EngineFlags
+from workbench.session.plans.engine_flags import EngineFlags
 from workbench.session.session import Session
 from workbench.session.state_holder import StateHolder
 from workbench.store.config import ConfigStore

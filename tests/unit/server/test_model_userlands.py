@@ -11,7 +11,7 @@ from support.userland import UserlandHost
 
 from workbench.server import model_inventory, model_shipment, model_transfer
 from workbench.server.model_inventory import Places
-from workbench.session.host_check import _LOOK
+from workbench.session.hosts.check import _LOOK
 
 FILES = model_files()
 

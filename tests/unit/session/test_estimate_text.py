@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.engines import MemoryFit
-from workbench.session.estimate_text import change_text
+from workbench.session.plans.estimate_text import change_text
 
 
 def fit(used: float, tokens: int | None, fits: bool = True) -> MemoryFit:

@@ -8,7 +8,7 @@ from workbench.doctor.examination import Examination
 from workbench.hosts.base import HostFacts
 from workbench.model.host_entry import HostEntry
 from workbench.server.engine_probe import InstalledEngine
-from workbench.session.host_check import _about_entry, _about_system, _Looked, _skew
+from workbench.session.hosts.check import _about_entry, _about_system, _Looked, _skew
 
 SEEN = Examination(HostFacts("box", "ssh", python3="/usr/bin/python3", python3_version="3.11.2"))
 GOOD = _Looked("/state", 0.0, "yes", 10**12)

@@ -18,7 +18,8 @@ from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.errors import InputError
 from workbench.model.flags import Origin
-from workbench.session import gpu_rights, host_names
+from workbench.session.gpu import rights as gpu_rights
+from workbench.session.hosts import names as host_names
 from workbench.session.session import Session
 from workbench.store import paths
 

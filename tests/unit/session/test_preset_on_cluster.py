@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workbench.model.plan import LaunchPlan, Node, VariableSource
-from workbench.session.preset_variables import on_cluster
+from workbench.session.plans.preset_variables import on_cluster
 
 DOCUMENTED = {"head-address": "192.168.1.1", "other": "192.168.1.10", "interface": "eth1"}
 HERE = {"head-address": "10.0.0.1", "interface": "enp1s0"}

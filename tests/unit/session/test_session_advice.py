@@ -21,7 +21,13 @@ from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
-from workbench.session.advice import Advised, arms_of_finding, can_be_tested, change_of, options_of
+from workbench.session.results.advice import (
+    Advised,
+    arms_of_finding,
+    can_be_tested,
+    change_of,
+    options_of,
+)
 from workbench.session.session import Session
 from workbench.store import paths
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.session.bench_spec import SHAPE, spec_from
+from workbench.session.bench.spec import SHAPE, spec_from
 from workbench.session.session import Session
 from workbench.session.state import BenchState
 

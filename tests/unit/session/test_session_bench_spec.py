@@ -11,7 +11,7 @@ import pytest
 
 from workbench.model.errors import InputError
 from workbench.model.preset import Benchmark
-from workbench.session.bench_spec import spec_from
+from workbench.session.bench.spec import spec_from
 
 SUGGESTED = Benchmark(concurrency=[4, 16], requests=12, max_tokens=200, input_tokens=100, warmup=3)
 

@@ -15,8 +15,8 @@ from workbench.hosts.local import LocalHost
 from workbench.model.bench import BenchSpec
 from workbench.model.bench_cli_options import options
 from workbench.model.errors import InputError
-from workbench.session.bench_spec import spec_from
-from workbench.session.benchmark_load import ANYWHERE, HERE, THERE, client_place, prestarted
+from workbench.session.bench.benchmark_load import ANYWHERE, HERE, THERE, client_place, prestarted
+from workbench.session.bench.spec import spec_from
 
 
 class FarHost(LocalHost):

@@ -16,9 +16,9 @@ from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
+from workbench.session.bench.result_rows import ceiling_view, label_of, rows_of
 from workbench.session.conditions import gpus_of
-from workbench.session.result_rows import ceiling_view, label_of, rows_of
-from workbench.session.server_address import parse
+from workbench.session.servers.server_address import parse
 
 FOUR = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA L4") for i in range(4))
 

@@ -16,7 +16,7 @@ from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.bench import BenchResult, BenchSummary
 from workbench.model.errors import BenchError, HostError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec
-from workbench.session.experiment_run import ExperimentConduct, StartFailed, Stopped
+from workbench.session.series.experiment_run import ExperimentConduct, StartFailed, Stopped
 
 QUIET = Noise(0, 0, 0, 0)
 
@@ -267,7 +267,7 @@ def test_until_the_interval_is_narrow() -> None:
 
 def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("workbench.session.experiment_run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("workbench.session.series.experiment_run.time.monotonic", lambda: now[0])
 
     class Slow(SimulatedRuns):
         async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:

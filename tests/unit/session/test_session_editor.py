@@ -12,8 +12,8 @@ from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, Node
-from workbench.session.plan_editor import HISTORY_KEPT, PlanEditor, Surroundings
-from workbench.session.recipes import export
+from workbench.session.plans.plan_editor import HISTORY_KEPT, PlanEditor, Surroundings
+from workbench.session.plans.recipes import export
 
 BASE = LaunchPlan("vllm", "org/model", flags=(FlagSetting("port", 8000, Origin.PRESET),))
 

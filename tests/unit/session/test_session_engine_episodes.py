@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from workbench.model.server_run import EngineMetrics
 from workbench.model.timeline import Event, EventKind
-from workbench.session.engine_episodes import Episodes
+from workbench.session.servers.engine_episodes import Episodes
 
 T0 = 1_800_000_000.0
 

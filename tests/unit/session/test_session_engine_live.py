@@ -19,7 +19,7 @@ from support.serving import eventually, free_port, stream
 from workbench.model.engine_live import EngineView
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.timeline import ENGINE, EventKind
-from workbench.session.engine_live import EngineLive
+from workbench.session.servers.engine_live import EngineLive
 from workbench.session.session import Session
 
 FLAGS = {"vllm-any": {}, "sglang-any": {}, "llamacpp-gguf": {"parallel": "2"}}

@@ -39,7 +39,7 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
     seen: list[Experiment] = []
 
     def look(state: SessionState, changed: frozenset[str]) -> None:

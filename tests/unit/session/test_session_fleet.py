@@ -17,8 +17,8 @@ from support.serving import eventually, free_port
 
 from workbench.model.errors import InputError
 from workbench.model.settings import GpuSettings, parse_word
-from workbench.session.fleet import Fleet
-from workbench.session.fleet_state import FleetHost, FleetState, totals
+from workbench.session.fleet.fleet import Fleet
+from workbench.session.fleet.state import FleetHost, FleetState, totals
 from workbench.session.session import Session
 
 TWO = ("sim:four-pcie@a", "sim:four-pcie@b")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workbench.hosts.local import LocalHost
-from workbench.session.engine_live import EngineLive
+from workbench.session.servers.engine_live import EngineLive
 from workbench.session.session import Session
 
 QUIET_LOOKS, MOST_LOOKS = 4, 40

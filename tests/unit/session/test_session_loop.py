@@ -22,7 +22,7 @@ from workbench.bench.runner import BenchCancelled
 from workbench.hosts.base import HostKeyUnknown
 from workbench.model.errors import BenchError, HostError, InputError, PlanError, ServerError
 from workbench.model.server_run import ServerState
-from workbench.session.bench_measurement import Measurement
+from workbench.session.bench.measurement import Measurement
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 

@@ -24,9 +24,9 @@ from workbench.model.errors import BenchError
 from workbench.model.server_run import ServerState
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS
-from workbench.session.bench_measurement import Measurement
-from workbench.session.gpu_alterations import GpuAlterations
-from workbench.session.gpu_meter import Meter
+from workbench.session.bench.gpu_meter import Meter
+from workbench.session.bench.measurement import Measurement
+from workbench.session.gpu.alterations import GpuAlterations
 from workbench.session.session import Session
 from workbench.store import paths
 
@@ -40,7 +40,7 @@ def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "4")
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
 
 
 async def started(session: Session, preset: str, **flags: str) -> str:
@@ -171,7 +171,7 @@ async def other_traffic(url: str, model: str, tokens: int) -> AsyncIterator[None
 def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 1.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 1.0)
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
 
     async def scenario(session: Session, run_id: str) -> None:
@@ -209,7 +209,7 @@ def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(
 def test_another_clients_traffic_is_told(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.1)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.1)
 
     async def scenario(session: Session, run_id: str) -> None:
         async with other_traffic(url_of(session, run_id), "Qwen/Qwen3-0.6B", 64):
@@ -391,7 +391,7 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
 def test_cancelling_while_the_idle_power_is_read(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 60.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 60.0)
 
     async def scenario(session: Session, run_id: str) -> None:
         before = await finished(session, run_id)
@@ -490,7 +490,7 @@ def test_the_settings_are_read_once_before_a_benchmark_and_once_after_it(
     monkeypatch.setenv("MY_KEY", KEY)
     monkeypatch.setattr(GpuAlterations, "read", read)
     # a busy machine may take more than a second
-    monkeypatch.setattr("workbench.session.bench._READ_VALID_S", 60.0)
+    monkeypatch.setattr("workbench.session.bench.bench._READ_VALID_S", 60.0)
 
     async def scenario(session: Session, run_id: str) -> None:
         await session.gpu.alterations.read()

@@ -19,7 +19,7 @@ from workbench.model.plan import LaunchPlan, diff
 from workbench.model.preset import Preset
 from workbench.model.run_options import value_of, values_of, with_assignments
 from workbench.model.secrets import MASK
-from workbench.session.plan_editor import PlanEditor
+from workbench.session.plans.plan_editor import PlanEditor
 from workbench.store.preset_check import check_text
 from workbench.store.preset_edit import from_plan
 from workbench.store.preset_text import preset_sections

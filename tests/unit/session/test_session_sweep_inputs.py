@@ -13,7 +13,7 @@ from support.made_results import result
 from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, resumed
-from workbench.session.sweep_progress import broken, point_values, stored_shape
+from workbench.session.series.sweep_progress import broken, point_values, stored_shape
 from workbench.store.sweeps import SweepStore
 
 SPEC = SweepSpec(

@@ -13,7 +13,7 @@ from support.made_results import result, sweep
 from workbench.model.bench import BenchResult
 from workbench.model.errors import WorkbenchError
 from workbench.model.sweep import Sweep
-from workbench.session.paired_runs import compare_in_pairs
+from workbench.session.series.paired_runs import compare_in_pairs
 
 
 class Run:

@@ -18,10 +18,10 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange
 from workbench.model.sweep import Sweep, SweepPoint
-from workbench.session.concurrency_sweep import levels_of
-from workbench.session.flag_sweep_plan import combinations_of
-from workbench.session.gpu_sweep_plan import values_of
-from workbench.session.plan_editor import PlanEditor
+from workbench.session.plans.plan_editor import PlanEditor
+from workbench.session.series.concurrency_sweep import levels_of
+from workbench.session.series.flag_sweep_plan import combinations_of
+from workbench.session.series.gpu_sweep_plan import values_of
 from workbench.session.session import Session
 from workbench.session.uninterrupted import uninterrupted
 from workbench.store.sweeps import SweepStore

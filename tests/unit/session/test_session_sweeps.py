@@ -42,8 +42,8 @@ PROFILE = "rtx-pro-6000"
 def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
-    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
-    monkeypatch.setattr("workbench.session.gpu_sweep._RETRY_S", 0.01)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.series.gpu_sweep._RETRY_S", 0.01)
 
 
 def driver() -> SimState:
@@ -343,7 +343,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
 ) -> None:
     """It is tried until the link is back; where it stays away the person is told, and journal and
     guard are left."""
-    monkeypatch.setattr("workbench.session.gpu_sweep.RESTORE_S", 20.0 if back_after else 0.1)
+    monkeypatch.setattr("workbench.session.series.gpu_sweep.RESTORE_S", 20.0 if back_after else 0.1)
 
     async def scenario(session: Scripted) -> None:
         apply, cut = session.gpu.apply_each, []

@@ -29,7 +29,7 @@ from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.bounded_http import BoundedClient
-from workbench.session.text_probe import TextProbe, nonsense_expected
+from workbench.session.bench.text_probe import TextProbe, nonsense_expected
 
 REFUSED = {  # kind of text -> the code of the finding that makes the result invalid
     "bang": DEGENERATE,

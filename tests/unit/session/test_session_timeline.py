@@ -20,8 +20,8 @@ from workbench.model.server_run import ServerState
 from workbench.model.setting_records import Drift
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.timeline import CLIENT_TOK_S, ENGINE, EventKind
+from workbench.session.history.timeline_events import EventSource
 from workbench.session.session import Session
-from workbench.session.timeline_events import EventSource
 
 SHORT = {"requests": 3, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 1}
 

@@ -14,10 +14,11 @@ from support.scripted_server import plain
 
 from workbench.model.bench import BenchSpec
 from workbench.model.experiment import Arm, ExperimentSpec
-from workbench.session import experiment_arms, server_address
-from workbench.session.arm_targets import Side
-from workbench.session.experiment_arms import Arms
-from workbench.session.experiment_run import StartFailed
+from workbench.session.series import experiment_arms
+from workbench.session.series.experiment_arms import Arms
+from workbench.session.series.experiment_run import StartFailed
+from workbench.session.servers import server_address
+from workbench.session.servers.arm_targets import Side
 
 MODELS = plain("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})
 

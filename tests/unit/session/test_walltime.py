@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.session import walltime
-from workbench.session.walltime import WalltimeWarnings
+from workbench.session.servers import walltime
+from workbench.session.servers.walltime import WalltimeWarnings
 
 RUN = ServerStatus(
     "r",

@@ -14,7 +14,7 @@ from workbench.tui.pages.base import Keys, Page
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
-    from workbench.session.advice import Advised
+    from workbench.session.results.advice import Advised
 
 
 class AdviceController(Controller):
@@ -35,7 +35,7 @@ class AdviceController(Controller):
     def keys_of(self, advised: Advised) -> Keys:
         """Return the page key that starts the test of a finding in an A/B experiment, as {key:
         (label, function)}. Return {} if no finding of the advice `advised` can be tested."""
-        from workbench.session.advice import can_be_tested
+        from workbench.session.results.advice import can_be_tested
 
         found = [f for f in advised.findings if can_be_tested(f)]
         return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))} if found else {}
@@ -86,7 +86,7 @@ class AdviceController(Controller):
         await self.app.push_screen(PickModal(title, items, free=False), chosen)
 
     async def _test(self, advised: Advised, finding: Finding) -> None:
-        from workbench.session.advice import arms_of_finding, change_of, options_of
+        from workbench.session.results.advice import arms_of_finding, change_of, options_of
 
         result, view = advised.result, self.state.plan
         if result is None or not self.controllers.experiments.nothing_measured():

@@ -18,7 +18,12 @@ from workbench.tui.modals.launch import disturbed_rows
 from workbench.tui.pages.base import Page
 
 if TYPE_CHECKING:
-    from workbench.session.preset_apply import AppliedPreset, PresetApply, PresetPart, WholePreset
+    from workbench.session.plans.preset_apply import (
+        AppliedPreset,
+        PresetApply,
+        PresetPart,
+        WholePreset,
+    )
 
 NAME_CELLS = 20
 AFTERWARDS = (
@@ -52,7 +57,7 @@ class ApplyController(Controller):
 
         async def look() -> tuple[PresetApply, WholePreset]:
             await asyncio.to_thread(_load)
-            from workbench.session.preset_apply import PresetApply
+            from workbench.session.plans.preset_apply import PresetApply
 
             preset = PresetApply(self.session)
             return preset, await preset.look()
@@ -118,7 +123,7 @@ def _load() -> None:
     function in a thread, and not in the one that draws the screen."""
     import workbench.gpu.settings.apply
     import workbench.gpu.settings.plan
-    import workbench.session.preset_apply  # noqa: F401
+    import workbench.session.plans.preset_apply  # noqa: F401
 
 
 def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:

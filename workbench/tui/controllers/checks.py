@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
 from workbench.model.server_run import living_text
-from workbench.session.host_names import CLUSTER
+from workbench.session.hosts.names import CLUSTER
 from workbench.tui.bindings import CHECK_KEYS
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller, load
@@ -23,8 +23,8 @@ from workbench.tui.pages.doctor import doctor_rows
 
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
-    from workbench.session.cluster_servers import ClusterLook
-    from workbench.session.host_check import HostCheck
+    from workbench.session.hosts.check import HostCheck
+    from workbench.session.servers.cluster_servers import ClusterLook
     from workbench.tui.controllers import Controllers
 
 HOST_LIMIT_S, CLUSTER_LIMIT_S = 30.0, 90.0
@@ -74,7 +74,7 @@ class CheckController(Controller):
         page.draw()
 
         def show(found: HostCheck | ClusterLook) -> None:
-            from workbench.session.cluster_servers import worst_text
+            from workbench.session.servers.cluster_servers import worst_text
 
             said, servers = worst_text(found.findings), getattr(found, "servers", None)
             state = said if servers is None else living_text(servers)
@@ -90,9 +90,9 @@ class CheckController(Controller):
         """Check the host or cluster `name`, and return the findings. A host is checked over a new
         connection. Raise HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S
         seconds."""
-        await load("workbench.session.cluster_servers")
+        await load("workbench.session.servers.cluster_servers")
         if name.startswith(CLUSTER):
-            from workbench.session import cluster_servers
+            from workbench.session.servers import cluster_servers
 
             try:
                 async with asyncio.timeout(CLUSTER_LIMIT_S):
@@ -102,8 +102,8 @@ class CheckController(Controller):
                 text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
                 step = f"workbench cluster check {name.removeprefix(CLUSTER)}"
                 raise HostError(text, host=name, next_step=step) from None
-        await load("workbench.session.host_check")
-        from workbench.session.host_check import check_all
+        await load("workbench.session.hosts.check")
+        from workbench.session.hosts.check import check_all
         from workbench.session.session import Session
 
         return (await check_all([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S))[0]

@@ -17,9 +17,9 @@ class FleetController(Controller):
         """Open the screen with all hosts over the main screen: this host and the hosts of
         hosts.toml or, without that file, of the ssh configuration. If the user opens a host there,
         switch Workbench to that host."""
-        for module in ("workbench.session.fleet", "workbench.tui.fleet.over_main"):
+        for module in ("workbench.session.fleet.fleet", "workbench.tui.fleet.over_main"):
             await load(module)
-        from workbench.session.fleet import MOST_HOSTS, Fleet, members
+        from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, members
         from workbench.tui.fleet.over_main import FleetOverMain
         from workbench.tui.fleet.screen import FleetView
 

@@ -10,7 +10,7 @@ from textual.binding import BindingType
 
 from workbench.model.counts import count_of
 from workbench.model.server_run import living_text
-from workbench.session.host_names import CLUSTER
+from workbench.session.hosts.names import CLUSTER
 from workbench.tui.bindings import HOST_KEYS, Key, bindings_for
 from workbench.tui.cells import Row, cut, pad, paragraph
 from workbench.tui.controllers.base import Controller, load
@@ -22,8 +22,8 @@ from workbench.tui.pages.base import Page
 from workbench.tui.pages.doctor import doctor_rows
 
 if TYPE_CHECKING:
-    from workbench.session.doctor import HostReport
-    from workbench.session.host_names import KnownHost
+    from workbench.session.hosts.doctor import HostReport
+    from workbench.session.hosts.names import KnownHost
     from workbench.tui.controllers import Controllers
 
 DEMO_PROFILE = "four-pcie"
@@ -112,8 +112,8 @@ class HostController(Controller):
                 await self.switch(name)
 
         async def look(name: str) -> None:
-            await load("workbench.session.cluster_servers")
-            from workbench.session.cluster_servers import state_of
+            await load("workbench.session.servers.cluster_servers")
+            from workbench.session.servers.cluster_servers import state_of
             from workbench.session.session import Session
 
             self.known_states[name] = await state_of(name, Session.of_host)
@@ -199,7 +199,7 @@ class HostController(Controller):
     def examine(self) -> None:
         """Examine the host for missing programs, permissions and drivers, and show the findings on
         a page. The key R of the page repeats the examination."""
-        from workbench.session.doctor import examine
+        from workbench.session.hosts.doctor import examine
 
         name = self.state.host.name
         found: list[HostReport] = []

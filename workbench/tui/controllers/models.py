@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.session.host_names import real_hosts
+from workbench.session.hosts.names import real_hosts
 from workbench.tui.bindings import MODEL_KEYS
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
@@ -18,7 +18,7 @@ from workbench.tui.pages.models import ModelsPage, about_copy, file_rows
 
 if TYPE_CHECKING:
     from workbench.model.model_copy import ModelCopy
-    from workbench.session.models import CopyReport, HostModels, ModelCheck, Progress
+    from workbench.session.hosts.models import CopyReport, HostModels, ModelCheck, Progress
     from workbench.tui.controllers import Controllers
 
 T = TypeVar("T")

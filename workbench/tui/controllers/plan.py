@@ -25,8 +25,8 @@ from workbench.tui.panes.presets import Presets
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
-    from workbench.session.model_fit import FitReport
-    from workbench.session.models import HostModels
+    from workbench.session.hosts.models import HostModels
+    from workbench.session.plans.model_fit import FitReport
 
 PATH_CELLS = 72
 
@@ -357,7 +357,7 @@ class PlanController(Controller):
         """Open a page about the model of the plan: which quantizations, numbers of GPUs and context
         lengths fit into GPU memory, and where the model's files are on the host. The page is
         updated when the plan or the used memory changes."""
-        from workbench.session.model_fit import report_of
+        from workbench.session.plans.model_fit import report_of
 
         view = self._plan()
         if view is None:

@@ -20,7 +20,7 @@ from workbench.tui.pages.texts import preset_rows
 from workbench.tui.widgets.entry import LINE_END
 
 if TYPE_CHECKING:
-    from workbench.session.recipes import Imported
+    from workbench.session.plans.recipes import Imported
 
 
 class RecipeController(Controller):

@@ -22,8 +22,8 @@ from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
-    from workbench.session.advice import Advised
-    from workbench.session.bench_row import BenchRow
+    from workbench.session.bench.row import BenchRow
+    from workbench.session.results.advice import Advised
     from workbench.store.result_timelines import ResultTimeline
 
 

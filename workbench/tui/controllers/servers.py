@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from workbench.model.job import Job
     from workbench.model.server_run import ServedText, ServerStatus
     from workbench.server.external_servers import FoundServer
-    from workbench.session.endpoint import Endpoint
+    from workbench.session.servers.endpoint import Endpoint
     from workbench.session.state import PlanView
     from workbench.tui.controllers import Controllers
 
@@ -209,7 +209,7 @@ class ServerController(Controller):
             return
         # loads modules that the first frame does not need
         from workbench.server.supervisor import STOP_GRACE_S
-        from workbench.session import adoption
+        from workbench.session.servers import adoption
 
         unit = adoption.installed(self.session, server.run_id)
 
@@ -241,7 +241,9 @@ class ServerController(Controller):
     async def uninstall(self) -> None:
         """Remove the systemd unit that Workbench installed when it started the selected run. Ask
         the user for consent, and stop the server first."""
-        from workbench.session import adoption  # loads modules that the first frame does not need
+        from workbench.session.servers import (
+            adoption,  # loads modules that the first frame does not need
+        )
 
         server, measured_by = self.state.server, self.state.host.measured_by
         unit = adoption.installed(self.session, server.run_id) if server is not None else None
@@ -287,7 +289,9 @@ class ServerController(Controller):
     def restart(self) -> None:
         """Show the command that restarts the selected server through its launcher, and run it if
         the user agrees."""
-        from workbench.session import adoption  # loads modules that the first frame does not need
+        from workbench.session.servers import (
+            adoption,  # loads modules that the first frame does not need
+        )
 
         server = self.state.server
         if server is None or not server.alive:
@@ -299,7 +303,7 @@ class ServerController(Controller):
             )
 
     def _ask_restart(self, server: ServerStatus, shown: str) -> None:
-        from workbench.session import adoption
+        from workbench.session.servers import adoption
 
         def text(width: int) -> list[Row]:
             rows = [
@@ -396,7 +400,7 @@ class ServerController(Controller):
         """Show the selected server's entry for the endpoint file of the evaluation library
         "verifiers". Ask whether to copy the address, to copy the entry, or to write the entry into
         the file."""
-        from workbench.session import endpoint as endpoints  # not for the first frame
+        from workbench.session.servers import endpoint as endpoints  # not for the first frame
 
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
@@ -440,7 +444,7 @@ class ServerController(Controller):
     async def _write_endpoint(self, found: Endpoint) -> None:
         """Ask for the path of the endpoint file and the name of the entry, and write the entry
         `found` into that file on the host."""
-        from workbench.session import endpoint as endpoints
+        from workbench.session.servers import endpoint as endpoints
 
         fields = (
             Field("file", "file", found.file, "path on the host", wide=True),
@@ -463,7 +467,7 @@ class ServerController(Controller):
     def _follow_unit(self, server: FoundServer) -> None:
         """Add a server that Workbench did not start to the list of runs, and follow its state and
         log. The server is identified by its systemd unit or container."""
-        from workbench.session import adoption
+        from workbench.session.servers import adoption
 
         assert server.unit is not None
         self.services.pages.clear()

@@ -8,7 +8,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from workbench.session.fleet import Fleet
+from workbench.session.fleet.fleet import Fleet
 from workbench.tui.fleet.screen import FleetScreen, FleetView
 from workbench.tui.textual_private import is_leaving, run_bindings
 from workbench.tui.themed_app import ThemedApp

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
-from workbench.session.fleet_state import totals
+from workbench.session.fleet.state import totals
 from workbench.tui.bindings import FLEET_KEYS
 from workbench.tui.cells import Painted, Row, Run, joined, paragraph, row_width, spread
 from workbench.tui.fleet.table import gpus_title, notes_row
@@ -15,7 +15,7 @@ from workbench.tui.formats import figure
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
-    from workbench.session.fleet_state import FleetHost
+    from workbench.session.fleet.state import FleetHost
 
 SIGNS = (
     f"a cell per GPU is as high as its utilization  {G.alert} altered settings  ! clocks lowered, "

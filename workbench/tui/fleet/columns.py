@@ -14,7 +14,7 @@ from workbench.tui.widgets.graph import EIGHTHS, level_of
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
-    from workbench.session.fleet_state import FleetHost, FleetServer
+    from workbench.session.fleet.state import FleetHost, FleetServer
 
 # state of a host: its sign, its word, the role of both, and its place in the order by state
 STATES = {

@@ -12,8 +12,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from workbench.session.fleet import Fleet
-from workbench.session.fleet_state import FleetHost, FleetState
+from workbench.session.fleet.fleet import Fleet
+from workbench.session.fleet.state import FleetHost, FleetState
 from workbench.tui.bindings import FLEET_KEYS, bindings_for
 from workbench.tui.cells import Row, beside, pad, paragraph
 from workbench.tui.fleet.bars import SIGNS, AboutHost, FleetFooter, TotalsBar

@@ -28,7 +28,7 @@ from workbench.tui.widgets.graph import Graph, draw
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
-    from workbench.session.fleet_state import FleetHost
+    from workbench.session.fleet.state import FleetHost
 
 MOST_LINES = 4
 INDENT = "  "

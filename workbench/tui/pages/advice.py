@@ -9,7 +9,7 @@ from workbench.model.findings import Finding, Level
 from workbench.tui.cells import Row, beside, pad, paragraph
 
 if TYPE_CHECKING:
-    from workbench.session.advice import Advised
+    from workbench.session.results.advice import Advised
 
 SHOWN = 3
 _LABEL = 10

@@ -18,7 +18,7 @@ from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
     from workbench.model.model_copy import ModelCopy, ModelFile
-    from workbench.session.models import HostModels
+    from workbench.session.hosts.models import HostModels
     from workbench.session.state import SessionState
 
 SIZE_CELLS, FILES_CELLS, STATE_CELLS, DIGEST_CELLS = 9, 10, 12, 16

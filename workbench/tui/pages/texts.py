@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
     from workbench.model.in_force import InForceReport
     from workbench.model.preset import Preset
-    from workbench.session.model_fit import FitReport
+    from workbench.session.plans.model_fit import FitReport
     from workbench.store.glossary import Term
     from workbench.tui.bindings import ScreenKey
 
@@ -81,7 +81,7 @@ def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
 def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[Row]:
     """Return the rows of the page "What fits": the table of quantizations and GPUs, and the lines
     `files` about the files of the model. Lines longer than `width` are wrapped."""
-    from workbench.session.model_fit import table_lines
+    from workbench.session.plans.model_fit import table_lines
 
     rows: list[Row] = []
     for line in table_lines(report):

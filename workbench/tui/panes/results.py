@@ -18,7 +18,7 @@ from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.plot import plot_rows
 
 if TYPE_CHECKING:
-    from workbench.session.bench_row import BenchRow
+    from workbench.session.bench.row import BenchRow
     from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 

@@ -14,7 +14,7 @@ from workbench.tui.formats import gauge
 from workbench.tui.glyphs import ASCII, G
 
 if TYPE_CHECKING:
-    from workbench.session.bench_row import BenchRow
+    from workbench.session.bench.row import BenchRow
 
 CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
 POINT, KNEE = G.on, "◆" if G is not ASCII else "#"

@@ -1,0 +1,490 @@
+"""Benchmarks of the host's servers: running them, measuring GPUs and engine meanwhile, and storing
+the results."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import profiles
+from workbench.bench.runner import BenchCancelled
+from workbench.gpu.settings.disturbance import locks_changed
+from workbench.gpu.settings.preset_settings import not_applied
+from workbench.hosts.base import HostUnreachable
+from workbench.model.answer_verdict import Earlier
+from workbench.model.bench_cli_options import options
+from workbench.model.errors import BenchError, StoreError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.json_records import to_json
+from workbench.model.secrets import mask_argv, mask_data
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.session.bench.measurement import Measurement
+from workbench.session.bench.result_rows import last_usable
+from workbench.session.bench.spec import SHAPE
+from workbench.session.conditions import conditions_of, load_digest
+from workbench.session.state import BenchState
+from workbench.store import left_benchmarks
+
+if TYPE_CHECKING:
+    from workbench.bench.energy import Idle
+    from workbench.gpu.settings.clock_contrasts import ContrastEvidence
+    from workbench.gpu.settings.register_client import LockChange
+    from workbench.model.bench import BenchProgress, BenchSpec
+    from workbench.model.gpu import Telemetry
+    from workbench.model.setting_records import Alteration
+    from workbench.session.bench.benchmark_load import Load, ServerUnderTest
+    from workbench.session.bench.measurement import Measured
+    from workbench.session.bench.server_load import ServerLoad
+    from workbench.session.gpu.control import GpuControl
+    from workbench.session.plans.plans import Plans
+    from workbench.session.results.results import Results
+    from workbench.session.servers.servers import Servers
+    from workbench.session.state_holder import StateHolder
+
+_AGAIN = "restart, benchmark, compare"
+_EARLIER_RESULTS = 50  # among which one of the same model and load is looked for
+_IDLE_VALID_S = 900.0
+_READ_VALID_S = 1.0  # of the altered settings: a command has read them when it began
+
+
+class Bench:
+    """Benchmarks a server: that of the selected run (`run`), of a given run, or at a URL. If the
+    selected server is still starting, `run` queues the benchmark until the server is READY."""
+
+    def __init__(
+        self,
+        core: StateHolder,
+        plans: Plans,
+        servers: Servers,
+        load: ServerLoad,
+        gpu: GpuControl,
+        results: Results,
+    ) -> None:
+        self._core, self._plans, self._servers = core, plans, servers
+        self._load, self._gpu, self._results = load, gpu, results
+        self._queued: dict[str, Any] | None = None
+        # by server and settings: idle power, time
+        self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}
+        # The last valid benchmark that the user asked for; loads of sweeps and proofs do not count.
+        self.asked: BenchSpec | None = None
+        self._change_note: Callable[..., None] | None = None  # of the benchmark that is measured
+        servers.on_ready.append(self._run_queued)
+        servers.on_ended.append(self._drop_queued)
+
+    # ---- shapes
+
+    def defaults(self) -> BenchSpec:
+        """Return the spec of the last valid benchmark that the user ran in this session. Without
+        one, return the spec that the preset of the selected run suggests."""
+        server = self._core.state.server
+        return self.asked or self._load.spec_of(server.preset_id if server else None, {})
+
+    def shape(self) -> dict[str, Any]:
+        """Return the fields of the default benchmark that are set, by name, as keyword arguments
+        for a sweep or an experiment."""
+        spec = self.defaults()
+        # may be a preset's own word
+        fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}
+        return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
+
+    def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+        """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by
+        name)."""
+        return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
+
+    # ---- the user's benchmark
+
+    async def run(self, **overrides: Any) -> int | None:
+        """Benchmark the selected run with the given fields of BenchSpec. Return the id of the
+        result, or None if the benchmark was queued until the server is READY. Raises BenchError if
+        there is no server to measure."""
+        if self._servers.starting and not await self._started():
+            return None
+        status, host = self._core.state.server, self._core.host.name
+        if status is None:
+            raise BenchError(
+                "no server is selected to benchmark",
+                host=host,
+                next_step="press s to start the plan under edit",
+            )
+        self._servers.check_free()
+        # raises InputError before anything is queued
+        spec = self._load.spec_of(status.preset_id, overrides)
+        if status.state is ServerState.STARTING:
+            self._queued = overrides
+            self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
+            return None
+        if status.state is not ServerState.READY:
+            raise BenchError(
+                f"run {status.run_id} is {status.state}, not READY",
+                host=host,
+                next_step="press s to start the plan under edit",
+            )
+        return await self.run_asked(status.run_id, spec, overrides)
+
+    async def _started(self) -> bool:
+        """Wait until the server that is being started is listed, and show the benchmark as queued
+        meanwhile. Return False if the user cancelled the benchmark while it waited, else True."""
+        self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
+        await self._servers.wait_started()
+        wanted = self._core.state.bench.queued
+        self._core.update(bench=replace(self._core.state.bench, queued=False))
+        return wanted
+
+    async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
+        """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return
+        the id of the result. If the result is valid, its spec `asked` becomes the default of the
+        next benchmark."""
+        result_id = await self.run_on(run_id, **overrides)
+        if not (await self._results.get(result_id)).summary.refused:
+            self.asked = asked
+        return result_id
+
+    @contextmanager
+    def _noted(self, load: Load) -> Iterator[None]:
+        """Keep a note about a benchmark on disk while the block runs. If this process is killed,
+        the next Workbench keeps what was measured (session/bench/left_benchmarks.py)."""
+        kept = load.prestarted.worker.kept if load.prestarted.worker is not None else None
+        if kept is None:  # a command of the user's own
+            yield
+            return
+        there = load.prestarted.client == "host"
+        name = left_benchmarks.new_name() if there else Path(kept.path).stem
+        about = {
+            "host": self._core.host.name,
+            "run_id": load.server.status.run_id if load.server.status else None,
+            "address": load.server.address,
+            "server_host": load.server.host,
+            "gpus_known": load.server.gpus_known,
+            "simulated": load.server.simulated,
+            "client": load.prestarted.client,
+            "kept": asdict(kept),
+            "spec": to_json(replace(load.spec, prompts=())),
+            "began_unix_s": time.time(),
+            "pid": os.getpid(),
+        }
+        with left_benchmarks.noted(name, about) as change:
+            self._change_note = change
+            try:
+                yield
+            finally:
+                self._change_note = None
+
+    def goes_on_alone(self) -> None:
+        """Note that the screen has ended while the benchmark goes on."""
+        if self._change_note is not None:
+            self._change_note(alone=True)
+
+    async def keep_left(self, load: Load, measured: Measured) -> int:
+        """Store what a killed Workbench has measured. Return the id of the result."""
+        result_id = await self._store(measured, load)
+        await self._results.refresh()
+        return result_id
+
+    def _run_queued(self, status: ServerStatus) -> None:
+        if self._queued is not None and status.run_id == self._core.state.run_id:
+            overrides, self._queued = self._queued, None
+            self._core.update(bench=replace(self._core.state.bench, queued=False))
+            self._core.keep(self._bench_queued(status.run_id, overrides))
+
+    async def _bench_queued(self, run_id: str, overrides: dict[str, Any]) -> None:
+        with suppress(BenchCancelled):  # by the user
+            preset_id = self._servers.supervisor.status(run_id).preset_id
+            await self.run_asked(run_id, self._load.spec_of(preset_id, overrides), overrides)
+
+    def _drop_queued(self, status: ServerStatus) -> None:
+        if self._queued is not None and status.run_id == self._core.state.run_id:
+            self._queued = None
+            error = "the server did not become READY"
+            self._core.update(bench=replace(self._core.state.bench, queued=False, error=error))
+
+    async def cancel(self) -> None:
+        """Cancel the benchmark that runs or is queued. Returns when its load has ended."""
+        self._queued = None
+        self._core.update(bench=replace(self._core.state.bench, queued=False))
+        await self._load.cancel()
+
+    # ---- any benchmark
+
+    async def run_on(self, run_id: str, **overrides: Any) -> int:
+        """Benchmark a run whose server is READY. Return the id of the stored result."""
+        async with self._load.at_run(run_id, overrides, ahead=True) as load:
+            return await self._measure(load)
+
+    async def run_url(self, url: str, **overrides: Any) -> int:
+        """Benchmark the server at a base URL, started by others. Return the id of the stored
+        result. The result has GPU metrics only if the URL is a loopback address, which means the
+        session's host."""
+        async with self._load.at_url(url, overrides, ahead=True) as load:
+            return await self._measure(load)
+
+    async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
+        """Benchmark the server at `url`, or if `url` is None the run `run_id`. Return the id of the
+        stored result."""
+        if url is not None:
+            return await self.run_url(url, **overrides)
+        assert run_id is not None
+        return await self.run_on(run_id, **overrides)
+
+    async def _measure(self, load: Load) -> int:
+        last_id = self._core.state.bench.last_id
+        self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=last_id))
+        error: str | None = None
+        stored_id: int | None = None
+        try:
+            result_id = stored_id = await self._measure_and_store(load)
+        except BenchCancelled as cancelled:
+            error, stored_id = "cancelled", cancelled.result_id
+            if cancelled.result_id is not None:
+                error = (
+                    "cancelled; the measured part is stored as result "
+                    f"{cancelled.result_id}, marked partial"
+                )
+                await self._results.refresh()
+            raise
+        except WorkbenchError as failure:
+            error = failure.message
+            raise
+        finally:
+            bench = replace(self._core.state.bench, running=False, error=error, stored_id=stored_id)
+            self._core.update(bench=bench)
+        self._core.record(_command(load.spec, load.server.status), f"result {result_id}")
+        await self._results.refresh()
+        if not (await self._results.get(result_id)).summary.refused:
+            # now in `state.results`
+            self._core.update(bench=replace(self._core.state.bench, last_id=result_id))
+        return result_id
+
+    async def _measure_and_store(self, load: Load) -> int:
+        server = load.server
+        idle_key = self._idle_key(load)
+        idle, since_s = self._idles.get(idle_key, (None, 0.0))
+        if time.monotonic() - since_s > _IDLE_VALID_S:
+            idle = None
+        alterations = self._gpu.alterations
+        if time.monotonic() - alterations.read_monotonic_s > _READ_VALID_S:
+            await alterations.read()
+        locks, changes = alterations.locks_on, alterations.lock_changes
+        known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
+        read: list[asyncio.Future[None]] = []
+        measurement = Measurement(
+            self._core.host,
+            load,
+            on_progress=self.show_progress,
+            on_sent=lambda: read.append(asyncio.ensure_future(alterations.read())),
+            alterations=self._core.state.alterations,
+            known=known,
+            idle=idle,
+            earlier=await asyncio.to_thread(self._earlier, load.spec),
+        )
+        try:
+            with self._noted(load):
+                measured = await measurement.run()
+            if idle is None and measured.idle is not None and measured.idle.power_w is not None:
+                self._idles = {idle_key: (measured.idle, time.monotonic())}
+            measured = await self._checked(measured, read, locks, changes, known)
+        finally:
+            for reading in read:
+                reading.cancel()
+        result_id = await self._store(measured, load)
+        await self._results.timelines.keep(result_id, measured)
+        if measured.outcome.partial and load.cancel.is_set():
+            cancelled = BenchCancelled(
+                f"the benchmark was cancelled; the measured part is stored as result {result_id}"
+            )
+            cancelled.result_id = result_id
+            raise cancelled
+        return result_id
+
+    def _earlier(self, spec: BenchSpec) -> Earlier | None:
+        """Return the newest valid result of the same model and kind of load, to compare texts."""
+        same = ("model", "endpoint", "ignore_eos", "prompts_name", "command")
+        with suppress(StoreError):
+            for result in self._results.db.list(_EARLIER_RESULTS):
+                alike = all(getattr(result.spec, name) == getattr(spec, name) for name in same)
+                if alike and result.summary.text and not result.summary.refused:
+                    return Earlier(result.id, result.summary.text.load)
+        return None
+
+    async def _checked(
+        self,
+        measured: Measured,
+        read: Sequence[Awaitable[None]],
+        locks: Sequence[Alteration],
+        changes: frozenset[LockChange],
+        known: ContrastEvidence,
+    ) -> Measured:
+        """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as
+        partial if the connection to the host was lost. `read` are calls that read the present
+        settings. `locks` and `changes` are the clock locks and their recorded changes from before
+        the load, and `known` has the clocks of earlier loads."""
+        alterations = self._gpu.alterations
+        try:
+            await asyncio.gather(*read)
+            meanwhile = alterations.lock_changes - changes
+            if changed := locks_changed(locks, alterations.locks_on, measured.gpus, meanwhile):
+                measured = measured.with_locks_changed(changed)
+            else:
+                await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
+            await self._gpu.evidence.show(measured.proofs)
+        except HostUnreachable as lost:
+            return measured.after_lost_link(lost)
+        return measured
+
+    def _idle_key(self, load: Load) -> tuple[Any, ...]:
+        """Return the values on which the idle power of the GPUs depends: the server, and the
+        altered GPU settings. Idle power is measured again only if one of these values has changed.
+        """
+        return load.target, *(
+            (a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations
+        )
+
+    def show_progress(self, progress: BenchProgress) -> None:
+        """Show the progress of a load in the session's state."""
+        self._core.update(bench=replace(self._core.state.bench, progress=progress))
+
+    async def _store(self, measured: Measured, load: Load) -> int:
+        server = load.server
+        spec = replace(measured.outcome.spec, prompts=())  # a result keeps their name and digest
+        conditions = conditions_of(
+            load.prestarted.client,
+            spec,
+            server,
+            measured,
+            self._gpu.alterations.locks_on,
+            simulated=self._core.state.simulated
+            or server.simulated
+            or bool(server.status and server.status.simulated),
+            model=await self._model_bytes(server),
+        )
+        summary = measured.summary
+        if why := load.prestarted.why_not_there:
+            text = f"the load came from this machine through a tunnel: {why}"
+            summary = replace(summary, notes=(*summary.notes, text))
+        if self._load.beside is not None:
+            text = f"somebody else measured on this host at the same time: {self._load.beside}"
+            summary = replace(summary, marked=(*summary.marked, text))
+        if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
+            text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
+            summary = replace(summary, notes=(*summary.notes, text))
+        if server.status is not None and (
+            parts := await self._servers.missing_of_preset(server.status)
+        ):
+            text = f"the preset was not applied whole: {', '.join(parts)}"
+            summary = replace(summary, notes=(*summary.notes, text))
+        samples = [r.as_json() for r in measured.outcome.requests]
+        return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
+
+    def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
+        """Return a text for each GPU or CPU setting of a preset that is not applied on the host. ()
+        if the preset no longer exists."""
+        with suppress(WorkbenchError):
+            wanted = self._plans.preset_gpu_settings(preset_id) if preset_id else ()
+            return not_applied(wanted, telemetry, self._core.state.alterations)
+        return ()
+
+    async def _model_bytes(self, server: ServerUnderTest) -> ModelBytes:
+        """Return a digest of the model files that the server was started with, or the reason if
+        they cannot be identified."""
+        status, record = server.status, server.record
+        if status is None or record is None:
+            return ModelBytes(None, "the server was not started by Workbench")
+        if status.simulated:
+            return ModelBytes(None, "a simulated engine loads no model")
+        env, workdir = record.command.env, record.command.workdir
+        try:
+            return await identify(
+                self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s
+            )
+        except HostUnreachable as lost:
+            return ModelBytes(None, f"the model files could not be read: {lost.message}")
+
+    # ---- the tuning loop
+
+    async def restart_and_compare(self) -> None:
+        """Restart the server with the plan under edit, repeat the last benchmark, and compare the
+        two results."""
+        host = self._core.host.name
+        if _AGAIN in self._core.state.busy:
+            raise BenchError(
+                "the server is already being restarted for a comparison",
+                host=host,
+                next_step="wait for the result of that benchmark",
+            )
+        with self._core.busy(_AGAIN):
+            rows = self._core.state.results
+            before = self._core.state.bench.last_id or last_usable(rows)
+            rejected = (
+                next((row for row in rows if not row.imported), None) if before is None else None
+            )
+            shape = (
+                self._shape_again((await self._results.get(before)).spec)
+                if before is not None
+                else {}
+            )
+            run_id = await self._servers.start()
+            status = await self._servers.wait_ready(run_id)
+            if status.state is not ServerState.READY:
+                raise BenchError(
+                    f"the restarted server is {status.state}, not READY, so nothing was measured",
+                    host=host,
+                    next_step="press e in the Log pane to see the first error",
+                )
+            after = await self.run_on(run_id, **shape)
+            if before is None:
+                first = f"result {after} is stored"
+                if rejected is not None:
+                    first += (
+                        f" and compared with none, because result {rejected.id} is invalid "
+                        f"({rejected.refused[0]})"
+                    )
+                self._core.notify(
+                    Level.INFO, f"{first}: change one flag and press . again to compare"
+                )
+                return
+            self._core.update(mark_a=before, mark_b=after)
+            await self._results.compare(before, after)
+
+    def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
+        """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result.
+        Results do not contain the user's prompts and command, so both come from the last benchmark
+        of this session. Raises BenchError if that benchmark used other prompts or another command.
+        """
+        shape = {name: getattr(spec, name) for name in SHAPE}
+        if spec.prompts_name or spec.command:
+            last = self.asked or self._core.state.bench.spec
+            if last is None or (last.prompts_name, last.command) != (
+                spec.prompts_name,
+                spec.command,
+            ):
+                what = spec.prompts_name or "a command of your own"
+                raise BenchError(
+                    f"the last benchmark used {what}, which results do not contain, so it cannot "
+                    "be repeated",
+                    host=self._core.host.name,
+                    next_step="press b and run that benchmark in this session first",
+                )
+            shape["prompts"] = last.prompts
+        return shape
+
+
+def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
+    words: Sequence[str] = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]
+    if spec.command:
+        return shlex.join(["workbench", "bench", *words, "--", *mask_argv(spec.command)])
+    return shlex.join(
+        [
+            "workbench",
+            "bench",
+            *words,
+            *options(replace(spec, extra_body=mask_data(spec.extra_body))),
+        ]
+    )

@@ -1,0 +1,136 @@
+"""The engine's own metrics before, during and after one benchmark, read from the engine's metrics
+page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from workbench.hosts.task_cancellation import end
+from workbench.model.server_run import EngineMetrics
+from workbench.server import engine_counters
+from workbench.session.bench.gpu_meter import RequestCounts
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workbench.engines.base import Engine
+    from workbench.model.bench import EngineDuring
+
+INTERVAL_S = 1.0
+SETTLE_S = 3.0  # at most: the counters lag the last answer by up to a second
+_STILL_S = 1.2  # counters that do not change for this long have settled
+_LOOK_S = 0.1
+
+
+class EngineWatch:
+    """Reads the engine's metrics before, during and after a load: call `before`, run the load
+    inside `watching`, then call `after`. No method raises an error for a metric that cannot be
+    read: the metric is None and has a reason. If `engine` is None, the engine is identified by its
+    metrics page. `hear` is called with each reading during the load."""
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        engine: Engine | None,
+        hear: Callable[[EngineMetrics], None] = lambda reading: None,
+    ) -> None:
+        self._http, self._hear = http, hear
+        self.engine = engine
+        self._problem: str | None = None
+        self._before: EngineMetrics | None = None
+        self._samples: list[EngineMetrics] = []
+
+    async def identify(self) -> None:
+        """Identify the engine by its metrics page, if the engine is not known. The page is read at
+        most once for this."""
+        if self.engine is None and self._problem is None:
+            await self._recognize()
+
+    async def read(self) -> EngineMetrics:
+        """Return the engine's present metrics. If they cannot be read, every metric is None and has
+        the reason."""
+        from workbench.server import metrics  # loads httpx
+
+        await self.identify()
+        if self.engine is None:
+            return metrics.no_metrics(self._problem or "the engine is not known")
+        return await metrics.fetch(self._http, self.engine)
+
+    async def _recognize(self) -> None:
+        import httpx
+
+        from workbench.server import metrics
+
+        try:
+            answer = await self._http.get("/metrics", timeout=metrics.TIMEOUT_S)
+        except httpx.HTTPError as error:
+            self._problem = f"/metrics: {str(error) or type(error).__name__}"
+            return
+        if answer.status_code != 200:
+            self._problem = (
+                f"/metrics answers with HTTP {answer.status_code}, so the engine is not known"
+            )
+            return
+        self.engine = metrics.engine_of(answer.text)
+        if self.engine is None:
+            self._problem = "/metrics is not the page of an engine that Workbench knows"
+
+    async def requests(self) -> RequestCounts:
+        """Return the number of requests that the engine is serving or has queued now, and its
+        counters of all requests so far."""
+        now = await self.read()
+        known = [count for count in (now.running, now.waiting) if count is not None]
+        return RequestCounts(sum(known) if known else None, _counted(now))
+
+    async def before(self) -> None:
+        """Read the engine's counters before the load."""
+        self._before = await self.read()
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Read the engine's metrics every second while the block runs."""
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            await end(watch)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self._samples.append(await self.read())
+            self._hear(self._samples[-1])
+
+    async def after(
+        self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
+    ) -> EngineDuring:
+        """Return what the engine counted since the call of `before`, and its other metrics between
+        the two Unix times. Waits, at most 3 s, until `settled` is true of the result or the
+        counters no longer change."""
+        if self._before is None or not engine_counters.readable(self._before):
+            now = await self.read()
+            if not engine_counters.readable(now):
+                return engine_counters.no_counters(next(iter(now.absent.values()), "no counters"))
+        before = self._before or EngineMetrics()
+        inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
+        last, changed_s = EngineMetrics(), time.monotonic()
+        until_s = changed_s + SETTLE_S
+        while True:
+            now = await self.read()
+            found = engine_counters.summarize(before, inside, now)
+            if settled is not None and settled(found):
+                return found
+            moment_s = time.monotonic()
+            if _counted(now) != _counted(last):
+                last, changed_s = now, moment_s
+            if moment_s >= until_s or (moment_s - changed_s >= _STILL_S and not now.running):
+                return found
+            await asyncio.sleep(_LOOK_S)
+
+
+def _counted(metrics: EngineMetrics) -> tuple[int | None, ...]:
+    return metrics.requests_finished, metrics.prompt_tokens, metrics.generation_tokens

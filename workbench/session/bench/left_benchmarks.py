@@ -1,0 +1,116 @@
+"""Keeps what a Workbench has measured whose process was killed during a benchmark."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.energy import without_energy
+from workbench.bench.records import BenchOutcome
+from workbench.bench.workers import KeptResult, fetch_kept
+from workbench.model.bench import BenchSpec, BenchSummary
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.json_records import from_json
+from workbench.session.bench.benchmark_load import Load, Prestarted, ServerUnderTest
+from workbench.session.bench.measurement import Measured
+from workbench.store import left_benchmarks
+
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+    from workbench.store.left_benchmarks import LeftBenchmark
+
+_END_S = 60.0  # for a load client to write its result after its Workbench was killed
+_EACH_S = 0.2
+_TIMES = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
+_WHY = "its Workbench was killed"
+
+
+async def look(session: Session) -> None:
+    """Store the results that killed Workbenches have left of benchmarks on the session's host, and
+    tell the user about them and about benchmarks that go on without a screen."""
+    for left in await asyncio.to_thread(left_benchmarks.found, session.host.name):
+        with suppress(InputError):  # another Workbench takes it
+            if not left.alive:
+                await _take(session, left)
+            elif left.about.get("alone"):
+                session.core.notify(
+                    Level.INFO,
+                    f"{_title(left)} goes on without its screen (process {left.about.get('pid')})",
+                    "its result appears here; ending that process keeps the part measured so far",
+                )
+
+
+async def _take(session: Session, left: LeftBenchmark) -> None:
+    with left_benchmarks.taken(left):
+        result_id = None
+        with suppress(WorkbenchError, ValueError, TypeError, KeyError):
+            message = await _message(session, left)
+            if message is not None:
+                result_id = await _stored(session, left.about, message)
+    outcome = "nothing was stored, because no request had been measured"
+    if result_id is not None:
+        outcome = f"what was measured until then is result {result_id}"
+    session.core.record(f"# {_title(left)} was cut off: {_WHY}", outcome)
+    session.core.notify(Level.WARN, f"{_title(left)} was cut off, because {_WHY}; {outcome}")
+
+
+def _title(left: LeftBenchmark) -> str:
+    run_id, began = left.about.get("run_id"), left.about.get("began_unix_s")
+    what = f"a benchmark of run {run_id}" if run_id else "a benchmark"
+    at = time.strftime("%H:%M:%S", time.localtime(began)) if isinstance(began, float) else ""
+    return f"{what}, begun at {at}" if at else what
+
+
+async def _message(session: Session, left: LeftBenchmark) -> Mapping[str, Any] | None:
+    """Return the final message of the load client; None if it left none."""
+    if left.about["client"] == "host":
+        return await fetch_kept(session.host, from_json(KeptResult, left.about["kept"]))
+    for _ in range(round(_END_S / _EACH_S)):
+        if not _lives(left):
+            break
+        await asyncio.sleep(_EACH_S)  # it may be writing the result now
+    if not left.result.exists():
+        return None
+    found = json.loads(await asyncio.to_thread(left.result.read_bytes))
+    return found if isinstance(found, dict) else None
+
+
+def _lives(left: LeftBenchmark) -> bool:
+    """Return whether the load client of a benchmark on this machine still runs."""
+    try:
+        command = Path(f"/proc/{left.about['kept']['pid']}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return left.name.encode() in command
+
+
+async def _stored(
+    session: Session, about: Mapping[str, Any], message: Mapping[str, Any]
+) -> int | None:
+    """Store the result in the final message of a load client, and return its id. None if the
+    message has no result."""
+    if message.get("type") != "summary":
+        return None
+    summary = from_json(BenchSummary, message["summary"])
+    spec = from_json(BenchSpec, about["spec"])
+    times = {name: message[name] for name in _TIMES}
+    supervisor, run_id = session.servers.supervisor, about["run_id"]
+    status = await supervisor.look(run_id) if run_id else None
+    server = ServerUnderTest(
+        about["server_host"],
+        status,
+        supervisor.record(run_id) if run_id else None,
+        simulated=about["simulated"],
+        gpus_known=about["gpus_known"],
+        address=about["address"],
+    )
+    outcome = BenchOutcome(spec, summary, [], bool(message.get("partial")), **times)
+    measured = Measured(outcome, without_energy(summary, f"{_WHY}, which read the GPUs"))
+    load = Load(spec, server, {}, asyncio.Event(), Prestarted(client=about["client"]))
+    return await session.bench.keep_left(load, measured)

@@ -1,0 +1,422 @@
+"""One benchmark from its preparation to its metrics. The load is sent, and the readings of the load
+client, the GPUs and the engine are combined."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from workbench import engines
+from workbench.bench import own_command, prompt_length, runner, tls
+from workbench.bench.energy import without_energy
+from workbench.bench.records import BenchOutcome
+from workbench.bench.runner import BenchCancelled
+from workbench.hosts import detached_process
+from workbench.hosts.base import HostUnreachable
+from workbench.hosts.cluster import ClusterHost
+from workbench.model.api_key import api_key
+from workbench.model.bench import BenchProgress
+from workbench.model.errors import BenchError
+from workbench.model.setting_commands import is_lock
+from workbench.model.settings import HOST_INDEX
+from workbench.server.engine_counters import caught_up, disagreements, foreign
+from workbench.session.bench.engine_watch import EngineWatch
+from workbench.session.bench.gpu_meter import Meter, span_of, window_unix
+from workbench.session.bench.text_probe import TextProbe, nonsense_expected
+from workbench.session.conditions import gpus_of
+from workbench.session.state import PREPARING
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workbench.bench.energy import Idle
+    from workbench.bench.prompt_length import Length
+    from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
+    from workbench.gpu.settings.disturbance import DisturbanceWatch
+    from workbench.gpu.settings.proof import Proof
+    from workbench.gpu.telemetry.reading_buffer import Moment
+    from workbench.hosts.base import Host
+    from workbench.model.answer_verdict import Earlier
+    from workbench.model.bench import BenchSummary, EngineDuring
+    from workbench.model.gpu import Telemetry
+    from workbench.model.setting_records import Alteration
+    from workbench.session.bench.benchmark_load import Load
+    from workbench.session.bench.text_probe import Count
+
+T = TypeVar("T")
+
+MOMENTS_S = 60.0  # around the window of a run: readings that its timeline may contain
+_CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache decide the result
+_TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs, and `idle`
+    the power of these GPUs before the run, None if that power was not measured. `engine` is the
+    engine's name, None if the engine is not known."""
+
+    outcome: BenchOutcome
+    summary: BenchSummary
+    gpus: tuple[int, ...] = ()
+    telemetry: Telemetry | None = None
+    proofs: tuple[Proof, ...] = ()
+    idle: Idle | None = None
+    engine: str | None = None
+    clocks: tuple[Clock, ...] = ()
+    moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
+
+    def after_lost_link(self, lost: HostUnreachable) -> Measured:
+        """Return the measurement marked as partial, because the connection to the host was lost. It
+        has no clocks under load and no proofs of which GPU settings are in force."""
+        why = (
+            "partial result: the connection to the host was lost before all was read "
+            f"({lost.message})"
+        )
+        known = any(reason.startswith("partial result") for reason in self.summary.refused)
+        refused = self.summary.refused if known else (*self.summary.refused, why)
+        return replace(self, proofs=(), clocks=(), summary=replace(self.summary, refused=refused))
+
+    def with_locks_changed(self, why: Sequence[str]) -> Measured:
+        """Return the measurement marked as invalid for the reasons `why`, which name the clock
+        locks that changed during the run. The proofs that clock locks are in force are removed."""
+        kept = tuple(p for p in self.proofs if not is_lock(p.setting))
+        dropped = {p.line for p in self.proofs} - {p.line for p in kept}
+        notes = tuple(note for note in self.summary.notes if note not in dropped)
+        summary = replace(self.summary, notes=notes, refused=(*self.summary.refused, *why))
+        return replace(self, proofs=kept, summary=summary)
+
+
+class Measurement:
+    """Sends one load to a server and measures it. `idle` is the idle power of the server's GPUs if
+    an earlier benchmark has measured it. `known` has the GPUs' clocks under earlier loads, and
+    `on_sent` is called when the load has ended, before the last readings of GPUs and engine.
+    `earlier` is an earlier result of the same model and load, None if there is none."""
+
+    def __init__(
+        self,
+        host: Host,
+        load: Load,
+        *,
+        on_progress: Callable[[BenchProgress], None],
+        on_sent: Callable[[], None],
+        alterations: Sequence[Alteration] = (),
+        known: ContrastEvidence | None = None,
+        idle: Idle | None = None,
+        earlier: Earlier | None = None,
+    ) -> None:
+        self._earlier = earlier
+        self._host, self._load, self._server = host, load, load.server
+        self._spec, self._cancel = load.spec, load.cancel
+        self._on_progress, self._on_sent = on_progress, on_sent
+        self._alterations, self._known, self._idle = alterations, known, idle
+        self._length: Length | None = None
+        self._count: Count | None = None  # the server's tokenizer
+
+    async def run(self) -> Measured:
+        """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
+        BenchError if the load cannot be measured."""
+        async with self._http() as http:
+            status = self._server.status
+            engine = EngineWatch(
+                http, engines.get(status.engine) if status else None, self._load.on_engine_reading
+            )
+            self._probe = TextProbe(
+                http, self._spec, nonsense_expected(self._spec, self._server.plan)
+            )
+            measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(
+                http, engine
+            )
+            if not (measured.outcome.partial or self._cancel.is_set()):
+                await self._probe_after(measured.outcome)
+            summary = self._probe.judged(measured.summary, self._earlier)
+            name = engine.engine.name if engine.engine else None
+            return replace(measured, summary=summary, engine=name)
+
+    async def _with_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
+        started = self._load.prestarted.meter
+        async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
+            await self._until_cancelled(asyncio.gather(meter.ready(), engine.identify()))
+            return await self._metered(http, engine, meter)
+
+    async def _without_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
+        await self._until_cancelled(self._prepare(http, engine))
+        outcome, during = await self._send(engine)
+        summary = self._with_engine(outcome, during)
+        return Measured(outcome, without_energy(summary, self._server.gpus_unknown_because))
+
+    async def _metered(
+        self, http: httpx.AsyncClient, engine: EngineWatch, meter: Meter
+    ) -> Measured:
+        gpus = gpus_of(self._server.plan, meter.latest.infos if meter.latest else ())
+        idle = self._idle
+        if idle is None:
+            self._show(PREPARING)
+            idle = await self._until_cancelled(meter.idle(gpus, engine.requests))
+        await self._until_cancelled(self._prepare(http, engine))
+        watch = meter.watch(gpus)
+        outcome, during = await self._send(engine)
+        outcome = replace(outcome, summary=self._with_engine(outcome, during))
+        try:
+            return await self._with_gpus(outcome, idle, meter, watch)
+        except HostUnreachable as lost:
+            why = f"the connection to {self._server.host} was lost during the run"
+            return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(
+                lost
+            )
+
+    async def _with_gpus(
+        self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch
+    ) -> Measured:
+        """Return the measurement of the load `outcome`, with the GPUs' readings by `meter` and
+        their power `idle` before the load. `watch` has recorded what changed on the GPUs during the
+        load."""
+        telemetry = await meter.after(outcome.t1_unix)
+        gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
+        summary = meter.with_gpus(outcome, gpus, idle)
+        span, used = span_of(outcome), (*gpus, HOST_INDEX)
+        proofs = meter.proofs(
+            *span, [a for a in self._alterations if a.gpu_index in used], self._known
+        )
+        clocks = meter.clocks(*span, self._alterations, self._known) if self._known else ()
+        changed, beside = await self._disturbances(watch)
+        summary = replace(
+            summary,
+            notes=(*summary.notes, *(p.line for p in proofs), *beside),
+            refused=(*summary.refused, *changed),
+        )
+        moments = meter.moments(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
+        return Measured(
+            outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments
+        )
+
+    async def _disturbances(
+        self, watch: DisturbanceWatch
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return (what changed on the GPUs during the run, which foreign programs used the GPUs
+        throughout the run), as texts. If the user's own command makes the load, no program counts
+        as foreign, because that command may use the GPUs."""
+        status = self._server.status
+        if self._spec.command:
+            return watch.changes(watch.came), ()
+        ours: frozenset[int] = frozenset()
+        if (watch.came or watch.running) and status is not None:
+            every = self._host.nodes if isinstance(self._host, ClusterHost) else ()
+            nodes = {node.name: node.host for node in every}
+            ranks = [
+                (nodes[rank.host], rank.run_dir) for rank in status.ranks if rank.host in nodes
+            ]
+            for host, run_dir in ranks or [(self._host, status.run_dir)]:
+                runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
+                ours |= {pid for run in runs if run.run_dir == run_dir for pid in run.members}
+        return watch.changes(ours), watch.programs_beside(ours)
+
+    # ---- before the load
+
+    async def _prepare(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+        """Fit the length of the prompts to the server's tokenizer, then read the engine's counters."""
+        if not (self._spec.prompts or self._spec.command or self._spec.prompt_words):
+            await self._fit_prompts(http, engine)
+        await self._probe_before(engine)
+        await engine.before()
+
+    async def _probe_before(self, engine: EngineWatch) -> None:
+        """Send the part of the text probe before the load, and wait until the engine has counted
+        it, so that the counters of the load do not contain it."""
+        if self._probe.skipped:
+            return
+        self._show("looking at the text of answers")
+        await engine.before()
+        await self._probe.before(self._spec, self._count)
+        sent = self._probe.sent
+        await engine.after(0.0, 0.0, lambda counted: caught_up(counted, *sent))
+
+    async def _probe_after(self, outcome: BenchOutcome) -> None:
+        if outcome.summary.requests_ok and not self._probe.skipped:
+            self._show("looking at the text of answers")
+            await self._probe.after()
+
+    async def _fit_prompts(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+        from workbench.server.tokenizer import Tokenizer  # loads httpx
+
+        await engine.identify()
+        if engine.engine is None:
+            return
+        spec = self._spec
+        tokenizer = Tokenizer(http, engine.engine, spec.model)
+        if await tokenizer.count({"prompt": "one"}) is None:
+            return
+        longest = round(spec.max_tokens * (1 + spec.length_spread))
+        limit = tokenizer.max_model_len
+        if limit is not None and spec.input_tokens + longest > limit:
+            raise BenchError(
+                f"prompts of {spec.input_tokens:,} and answers of {longest:,} tokens do not fit "
+                "the server's context"
+                f" of {limit:,}",
+                host=self._server.host,
+                next_step="lower --input-tokens or --max-tokens, or start the server with a longer "
+                "context",
+            )
+        self._count = tokenizer.count
+        self._length = await prompt_length.measure(spec, tokenizer.count)
+        if self._length is not None:
+            self._spec = replace(spec, prompt_words=self._length.words)
+
+    # ---- the load
+
+    async def _send(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
+        async with engine.watching():
+            outcome = await (self._own_command() if self._spec.command else self._client())
+        self._on_sent()
+        begin, end = window_unix(outcome)
+        if self._spec.command:
+            return outcome, await engine.after(begin, end)
+        sent = _sent(outcome.summary)
+        return outcome, await engine.after(
+            begin, end, lambda e: caught_up(e, *sent) or self._cancel.is_set()
+        )
+
+    async def _client(self) -> BenchOutcome:
+        started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
+        # a client on the host has another environment
+        if spec.api_key_env and (key := self._key()):
+            env[spec.api_key_env] = key
+        outcome = await runner.run(
+            replace(spec, url=self._load.url_there) if started.client == "host" else spec,
+            on_progress=self._on_progress,
+            cancel=self._cancel,
+            env=env,
+            worker=started.worker,
+        )
+        return replace(outcome, spec=replace(outcome.spec, url=spec.url))
+
+    async def _own_command(self) -> BenchOutcome:
+        spec, base_url = self._spec, f"{self._spec.url}/v1"
+        env = own_command.environment(base_url, spec.model, self._key())
+
+        def show_line(line: str, elapsed_s: float) -> None:
+            self._show("running the command", line, elapsed_s)
+
+        self._show("running the command")
+        with own_command.filled(spec.command, base_url, spec.model) as argv:
+            done = await own_command.run(
+                argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s
+            )
+        return BenchOutcome(
+            spec, own_command.summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix
+        )
+
+    # ---- what the engine counted
+
+    def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
+        """Return the benchmark's summary with the engine's metrics. If the engine and the load
+        client counted different numbers of requests or tokens, the difference becomes a note or
+        makes the result invalid."""
+        summary, notes, invalid = (
+            outcome.summary,
+            list(outcome.summary.notes),
+            list(outcome.summary.refused),
+        )
+        absent = {k: v for k, v in summary.absent.items() if k != "engine"}
+        if outcome.spec.command:
+            return own_command.with_counts(replace(summary, engine=during, absent=absent), during)
+        # the engine may count a part of a failed request
+        if not (summary.requests_failed or outcome.partial):
+            during = replace(during, disagreements=disagreements(during, *_sent(summary)))
+        others = None
+        if during.disagreements:
+            others = foreign(during, *_sent(summary), outcome.spec.concurrency)
+        if others is not None:
+            invalid.append(others)
+        elif during.disagreements:
+            differing = "; ".join(during.disagreements)
+            notes.append(
+                f"{differing}: the likely cause is a little traffic of other clients on this server,"
+                " or an engine whose counters and usage differ"
+            )
+        cached = self._decided_by_cache(outcome, during)
+        if cached and not any("cache" in reason for reason in invalid):
+            invalid.append(cached)
+        return replace(
+            summary, engine=during, absent=absent, notes=tuple(notes), refused=tuple(invalid)
+        )
+
+    def _decided_by_cache(self, outcome: BenchOutcome, during: EngineDuring) -> str | None:
+        """Return why the result is invalid because most of its prompt tokens came from the engine's
+        prefix cache; None if it is not. Cached tokens of a chat template, which all requests share,
+        do not count."""
+        spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
+        if spec.shared_prefix or spec.prompts or not hits or not prompt:
+            return None
+        template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0
+        # each of Workbench's words is at least one token; the rest may be template
+        if self._length is not None:
+            template = max(0, self._length.tokens - self._length.words)
+        requests = _sent(outcome.summary)[0]
+        if hits - template * requests <= _CACHED_SHARE * prompt:
+            return None
+        return (
+            f"{100 * hits / prompt:.0f} % of the prompt tokens came from the prefix cache by "
+            "the engine's own count"
+        )
+
+    # ---- shared by the above
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
+        # takes 0.1 s, in which the screen would hang
+        await asyncio.to_thread(importlib.import_module, "httpx")
+        from workbench.server.bounded_http import BoundedClient
+
+        key, url = self._key(), self._spec.url
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        verify = tls.context(self._spec) if url.startswith("https:") else False
+        async with BoundedClient(base_url=url, headers=headers, verify=verify) as http:
+            yield http
+
+    def _key(self) -> str | None:
+        name = self._spec.api_key_env
+        return api_key(name, {**os.environ, **self._load.env}) if name else None
+
+    def _show(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
+        """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text
+        on the progress."""
+        total = 1 if self._spec.command else self._spec.requests
+        self._on_progress(
+            BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line)
+        )
+
+    async def _until_cancelled(self, work: Awaitable[T]) -> T:
+        """Return the result of `work`. Raises BenchCancelled as soon as the user cancels the
+        benchmark."""
+        working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())
+        try:
+            await asyncio.wait((working, cancelled), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise BenchCancelled(
+                    "the benchmark was cancelled",
+                    next_step="nothing was stored; start the benchmark again",
+                )
+            return working.result()
+        finally:
+            working.cancel()
+            cancelled.cancel()
+
+
+def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:
+    """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A
+    number of tokens is None if the server does not report it."""
+
+    def total(counted: int | None, warm: int | None) -> int | None:
+        return None if counted is None or warm is None else counted + warm
+
+    return (
+        summary.requests_ok + summary.requests_failed + summary.warmup_requests,
+        total(summary.prompt_tokens, summary.warmup_prompt_tokens),
+        total(summary.output_tokens, summary.warmup_output_tokens),
+    )

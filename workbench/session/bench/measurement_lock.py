@@ -1,0 +1,73 @@
+"""The measurement lock of the host as the session uses it: only one Workbench, of any user,
+measures at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from workbench.gpu import measurement_lock
+from workbench.gpu.measurement_lock import IfHeld
+
+if TYPE_CHECKING:
+    from workbench.session.gpu.alterations import GpuAlterations
+    from workbench.session.state_holder import StateHolder
+
+
+class MeasurementLock:
+    """Takes the measurement lock of the host. `if_held` says what to do if somebody else has the
+    lock. `tell` gets a text when the waiting begins; by default the text goes to the activity log.
+    While a measurement runs beside that of somebody else, `beside` says who that is."""
+
+    def __init__(self, core: StateHolder, alterations: GpuAlterations) -> None:
+        self._core, self._alterations = core, alterations
+        self._depth = 0  # of nested `hold` blocks: an experiment holds the lock for all of its runs
+        self.if_held = IfHeld.REFUSE
+        self.tell: Callable[[str], None] | None = None
+        self.beside: str | None = None
+
+    @asynccontextmanager
+    async def hold(self, what: str) -> AsyncIterator[None]:
+        """Hold the measurement lock while the block runs; blocks may be nested. `what` names the
+        work for other Workbenches. Raises HostOccupied if somebody else holds the lock and
+        `if_held` is REFUSE."""
+        if self._depth:
+            async with self._counted():
+                yield
+            return
+        tell = self.tell or (lambda text: self._core.record(f"# {text}"))
+        lock = measurement_lock.locked_for_measurement(
+            self._core.host, what, if_held=self.if_held, tell=tell
+        )
+        async with lock as self.beside, self._counted():
+            self._core.update_host(measured_by=None)
+            yield
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    @contextmanager
+    def also_beside_others(self) -> Iterator[None]:
+        """Let measurements that begin in the block run although somebody else measures."""
+        before, self.if_held = self.if_held, IfHeld.BESIDE
+        try:
+            yield
+        finally:
+            self.if_held = before
+
+    async def read_owner(self) -> None:
+        """Read which other Workbench holds the measurement lock of this host, and store that in the
+        session's state."""
+        if not self._core.host.connected:
+            return
+        directory = self._alterations.register_dir
+        found = None
+        if not self._depth and directory is not None:
+            found = await measurement_lock.holder(self._core.host, directory)
+        self._core.update_host(measured_by=None if self._depth else found)

@@ -1,0 +1,179 @@
+"""Stored results as rows of a list. Each row has a label with the differences from the previous
+result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.session.bench.row import BenchRow, CeilingView
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+
+
+EXPERIMENT_TAG = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
+
+
+def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
+    """Return one row for each of `results`, which are sorted from new to old. A row's label names
+    the differences from the next older result of the same host, engine and model. The label of the
+    oldest result names the values that the next newer result changes."""
+    # of each host, engine and model
+    families: dict[tuple[str, str | None, str], list[BenchResult]] = {}
+    for result in reversed(results):
+        family = (result.conditions.host, result.conditions.engine, result.conditions.model)
+        families.setdefault(family, []).append(result)
+    labels = {
+        one.id: label_of(one, before, after)
+        for first, *rest in families.values()
+        for one, before, after in zip(
+            (first, *rest), (None, first, *rest), (*rest, None), strict=False
+        )
+    }
+    labels |= _labels_of_experiments(results)
+    return tuple(_row(result, labels[result.id]) for result in results)
+
+
+def experiment_arm(tags: Iterable[str]) -> tuple[int, str] | None:
+    """Return (id of the experiment, arm) of a result with these tags; None if the result belongs to
+    no experiment. The arm is "A", "B" or "discarded"."""
+    found = next(filter(None, map(EXPERIMENT_TAG.fullmatch, tags)), None)
+    return (int(found[1]), found[2]) if found is not None else None
+
+
+def _labels_of_experiments(results: Sequence[BenchResult]) -> dict[int, str]:
+    """Return a label for each result of an experiment, by result id. All results of an arm have the
+    same label: what its first result differs in from the first one of the other arm."""
+    first: dict[tuple[int, str], BenchResult] = {}
+    arms = {result.id: experiment_arm(result.tags) for result in results}
+    for result in reversed(results):
+        arm = arms[result.id]
+        if arm is not None:
+            first.setdefault(arm, result)
+    labels = {}
+    for result_id, arm in arms.items():
+        if arm is None:
+            continue
+        number, name = arm
+        own, other = first[arm], first.get((number, "B" if name == "A" else "A"))
+        differs = label_of(own, other) if other is not None and name in ("A", "B") else ""
+        labels[result_id] = f"A/B {number} {name} {differs}".rstrip()
+    return labels
+
+
+def label_of(
+    result: BenchResult, before: BenchResult | None, after: BenchResult | None = None
+) -> str:
+    """Return a label that names the differences of `result` from `before`, such as
+    "max-num-seqs=512" or "power 500 W"; "again" if there is none. Without `before`, the label is
+    the preset or the model, preceded by the load and the GPU settings in which the next newer
+    result `after` differs."""
+    if result.conditions.imported:
+        return f"imported: {result.conditions.imported}"
+    if before is None:
+        name = result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
+        return " ".join((*(_changed_load(after, result) if after else ()), name))
+    parts = [
+        *_changed(before.conditions.flags, result.conditions.flags),
+        *_changed(before.conditions.env, result.conditions.env),
+        *_changed_load(before, result),
+    ]
+    return " ".join(parts) or "again"
+
+
+def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
+    """Return one text for each difference of `result` from `before` in the GPU settings and in the
+    shape of the load."""
+    parts = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
+    # its number of requests is a limit that is never reached
+    timed = result.spec.seconds is not None
+    shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
+    # a command of the user's own has no such shape
+    for name, word in () if result.spec.command else shape:
+        if getattr(result.spec, name) != getattr(before.spec, name) and not (
+            timed and name == "requests"
+        ):
+            parts.append(f"{word}={getattr(result.spec, name)}")
+    return parts
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    ignored = {"port"}
+    named = [f"{n}={_short(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v]
+    return named + [f"-{n}" for n in before if n not in now and n not in ignored]
+
+
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    parts: list[str] = []
+    if before == now:
+        return parts
+    from workbench.model.settings import label_of as setting_label
+    from workbench.model.settings import stored_text
+
+    for name in dict.fromkeys([*now, *before]):
+        if before.get(name) == now.get(name):
+            continue
+        setting, value = name.partition(".")[2], now.get(name)
+        label = setting_label(setting)
+        parts.append(f"no {label}" if value is None else f"{label} {stored_text(setting, value)}")
+    return list(dict.fromkeys(parts))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = str(value)
+    return text if len(text) <= 24 else text[:23] + "…"
+
+
+def _row(result: BenchResult, label: str) -> BenchRow:
+    summary, conditions = result.summary, result.conditions
+    return BenchRow(
+        id=result.id,
+        unix_s=result.unix_s,
+        label=label,
+        model=conditions.model,
+        engine=conditions.engine or "",
+        concurrency=result.spec.concurrency,
+        output_tok_s=summary.output_tok_s,
+        ttft_p50_ms=summary.latency("ttft_ms", "p50"),
+        ttft_p90_ms=summary.latency("ttft_ms", "p90"),
+        itl_mean_ms=summary.latency("itl_ms", "mean"),
+        power_w=summary.power_w,
+        tok_per_joule=summary.tok_per_joule,
+        requests_ok=summary.requests_ok,
+        requests_failed=summary.requests_failed,
+        simulated=conditions.simulated,
+        preset_id=conditions.preset_id,
+        note=result.note,
+        tags=result.tags,
+        refused=summary.refused,
+        imported=bool(conditions.imported),
+        ceiling=ceiling_view(result),
+    )
+
+
+def ceiling_view(result: BenchResult) -> CeilingView | None:
+    """Return the measured speed of a valid result together with the highest speed that the hardware
+    allows. Both are of one stream, or of all streams together if there were several. None if the
+    result is invalid or the highest speed is not known."""
+    conditions, summary, streams = result.conditions, result.summary, result.spec.concurrency
+    if summary.refused:
+        return None
+    if streams > 1:
+        if not conditions.ceiling_total_tok_s or result.spec.rate:
+            return None
+        basis = f"{streams} streams together"
+        return CeilingView(conditions.ceiling_total_tok_s, summary.output_tok_s, basis, result.id)
+    if not conditions.ceiling_tok_s:
+        return None
+    basis = conditions.ceiling_basis or "memory bandwidth"
+    return CeilingView(conditions.ceiling_tok_s, summary.per_stream_tok_s, basis, result.id)
+
+
+def last_usable(rows: Sequence[BenchRow]) -> int | None:
+    """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are
+    sorted from new to old."""
+    return next((row.id for row in rows if not row.imported and not row.refused), None)

@@ -1,0 +1,224 @@
+"""Loads on a server: choosing the server and the spec of the load, and preventing two loads at
+once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.runner import BenchCancelled
+from workbench.hosts.base import LOOPBACK
+from workbench.model.api_key import api_key
+from workbench.model.errors import BenchError, WorkbenchError
+from workbench.model.secrets import SERVER_KEY_VARIABLE
+from workbench.model.server_run import ServerState
+from workbench.session.bench.benchmark_load import (
+    Load,
+    Prestarted,
+    ServerUnderTest,
+    client_place,
+    prestarted,
+)
+from workbench.session.bench.spec import spec_from
+from workbench.session.servers import server_address
+from workbench.store import left_benchmarks
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.model.bench import BenchSpec
+    from workbench.session.bench.measurement_lock import MeasurementLock
+    from workbench.session.plans.presets import Presets
+    from workbench.session.servers.servers import Servers
+    from workbench.session.state_holder import StateHolder
+
+
+class ServerLoad:
+    """Prepares a server for a load, with `at`, `at_run` or `at_url`. The caller may send the load
+    inside their block, and a second block at the same time raises BenchError. `overrides` are
+    fields of BenchSpec and "prompts_file". With `ahead`, the processes of a benchmark are started
+    when the block is opened."""
+
+    def __init__(
+        self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock
+    ) -> None:
+        self._core, self._presets, self._servers, self._lock = core, presets, servers, lock
+        self._busy = asyncio.Lock()
+        self._cancel: asyncio.Event | None = None
+        self._run_id: str | None = None  # the run under load
+        servers.before_end.append(self._cancel_for)
+
+    def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
+        """Return the benchmark that the preset suggests, changed by `overrides`. Without a preset
+        the default profile is used. Raises InputError for a spec that cannot be run."""
+        suggested = None
+        if preset_id is not None:
+            with suppress(WorkbenchError):  # the preset no longer exists: use the general shape
+                suggested = self._presets.get(preset_id).benchmark
+        return spec_from(suggested, overrides)
+
+    @asynccontextmanager
+    async def at(
+        self, run_id: str | None, url: str | None, overrides: dict[str, Any]
+    ) -> AsyncIterator[Load]:
+        """Allow a load on a server while the block runs, and yield that load. The server is the one
+        at `url`, or else the run `run_id`, by default the selected or newest READY run. Raises
+        BenchError if the server's GPUs cannot be read."""
+        if url is None:
+            opened = self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides)
+        else:
+            opened = self.at_url(url, overrides)
+        async with opened as load:
+            if not load.server.gpus_known:
+                why = load.server.gpus_unknown_because
+                raise BenchError(
+                    why, next_step="run the command on the server's host, or with --host HOST"
+                )
+            yield load
+
+    @asynccontextmanager
+    async def at_run(
+        self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False
+    ) -> AsyncIterator[Load]:
+        """Allow a load on a READY run while the block runs, and yield that load. With `ahead`, the
+        processes of a benchmark are started, too. Raises BenchError if the run is not READY."""
+        supervisor = self._servers.supervisor
+        status = supervisor.status(run_id)
+        if status.state is not ServerState.READY or status.port is None:
+            raise BenchError(
+                f"run {run_id} is {status.state}, not READY",
+                host=self._core.host.name,
+                next_step="give a READY run; `workbench servers` lists the runs",
+            )
+        spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
+        what = f"a benchmark of run {run_id}"
+        async with (
+            self._alone(what, run_id, spec if ahead else None, status.node is None) as (
+                cancel,
+                started,
+            ),
+            _forwarded(self._core.host, status.port, status.node) as url,
+        ):
+            model = spec.model or status.served_model or status.model
+            spec = replace(spec, url=url, model=model)
+            env = {}
+            if spec.api_key_env is None and (key := supervisor.api_key(run_id)):
+                env = {SERVER_KEY_VARIABLE: key}
+                spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
+            record, here = supervisor.record(run_id), status.node is None
+            server = ServerUnderTest(self._core.host.name, status, record, gpus_known=here)
+            hear = partial(self._servers.hear_engine, run_id)
+            there = f"http://{status.node or LOOPBACK}:{status.port}"
+            yield Load(spec, server, env, cancel, started, hear, there)
+
+    @asynccontextmanager
+    async def at_url(
+        self, url: str, overrides: dict[str, Any], *, ahead: bool = False
+    ) -> AsyncIterator[Load]:
+        """Allow a load on the server at a base URL, started by others, while the block runs, and
+        yield that load. A loopback address means a server on the session's host. Raises BenchError
+        if the server does not answer or names no model."""
+        address = server_address.parse(url)
+        spec = _with_usable_key(self.spec_of(None, overrides))
+        async with (
+            self._alone(
+                "a benchmark of a server", None, spec if ahead else None, address.loopback
+            ) as (
+                cancel,
+                started,
+            ),
+            AsyncExitStack() as stack,
+        ):
+            base = address.base
+            if address.loopback and not self._core.host.is_local:
+                base = await stack.enter_async_context(_forwarded(self._core.host, address.port))
+            served = await server_address.ask(base, spec)
+            model = spec.model or served.model
+            if not model:
+                raise BenchError(
+                    f"{base}/v1/models named no model: {served.problem}",
+                    next_step="give --model NAME",
+                )
+            host = self._core.host.name if address.loopback else address.hostname
+            server = ServerUnderTest(
+                host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
+            )
+            spec = replace(spec, url=base, model=model)
+            hear = partial(self._servers.hear_engine, address.base)
+            yield Load(spec, server, {}, cancel, started, hear, address.base)
+
+    @property
+    def beside(self) -> str | None:
+        """Who else measures on this host while a measurement runs beside it; None if nobody does."""
+        return self._lock.beside
+
+    @asynccontextmanager
+    async def _alone(
+        self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
+    ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
+        """Prevent other loads on this host while the block runs. Yield (event that cancels the
+        load, the processes that are started ahead of the benchmark `spec`). No process is started
+        if `spec` is None."""
+        if self._busy.locked():
+            host = self._core.host.name
+            raise BenchError(
+                "another benchmark is running",
+                host=host,
+                next_step="wait until that benchmark has ended, or cancel it",
+            )
+        lock = self._lock.hold(what) if gpus_known else nullcontext()
+        worker = client_place(self._core.host, spec, gpus_known) if spec is not None else None
+        meter = spec is not None and gpus_known
+        async with self._busy:
+            cancel = asyncio.Event()
+            # a cancel before the load begins has its effect, too
+            self._cancel, self._run_id = cancel, run_id
+            try:
+                keep = left_benchmarks.result_path(left_benchmarks.new_name())
+                async with prestarted(
+                    self._core.host, lock, worker=worker, meter=meter, keep=keep
+                ) as started:
+                    if cancel.is_set():
+                        raise BenchCancelled(
+                            "the benchmark was cancelled before its load began, and no result was "
+                            "stored",
+                            next_step="run the benchmark again",
+                        )
+                    yield cancel, started
+            finally:
+                self._cancel = self._run_id = None
+
+    async def cancel(self) -> None:
+        """Cancel the running load, if there is one. Returns when the load has ended."""
+        if self._cancel is not None:
+            self._cancel.set()
+            async with self._busy:
+                pass
+
+    async def _cancel_for(self, run_id: str) -> None:
+        """Cancel the load on the run `run_id`, which is about to be stopped."""
+        if self._run_id == run_id:
+            await self.cancel()
+
+
+def _with_usable_key(spec: BenchSpec) -> BenchSpec:
+    """Return `spec`. Raises InputError if the environment variable of its API key has no value that
+    fits into an HTTP header."""
+    if spec.api_key_env is not None:
+        api_key(spec.api_key_env, os.environ)
+    return spec
+
+
+@asynccontextmanager
+async def _forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
+    """Make `port` of the host reachable on this machine while the block runs, and yield the base
+    URL there. With `node`, the port is that of another machine, which the host can reach."""
+    forward = await host.forward(port, node or LOOPBACK)
+    try:
+        yield forward.url
+    finally:
+        await forward.close()

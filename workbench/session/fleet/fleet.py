@@ -1,0 +1,121 @@
+"""Several hosts at once, each with its GPUs, its servers and their token rates, and its altered
+settings.
+
+Each host has tasks of its own with time limits (member.py), so that a slow or unreachable
+host does not delay the readings of the other hosts. The state of all hosts is made once a second,
+however many readings have arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.errors import InputError
+from workbench.session.fleet.member import LOOK_S, FleetMember
+from workbench.session.fleet.state import FleetState
+from workbench.session.hosts.names import fleet_hosts, host_called
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.hosts.login_question import Ask
+
+MOST_HOSTS = 16
+INTERVAL_S = 1.0
+
+Listener = Callable[[FleetState], None]
+
+
+def members(
+    named: Sequence[str] = (), cluster: str | None = None
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host
+    name. The hosts are those in `named` and the nodes of `cluster`; without both, all hosts of
+    hosts.toml. Raises InputError for an unknown cluster."""
+    written = HostsStore()
+    labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
+    nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []
+    return [*named, *nodes] or [host.name for host in fleet_hosts()], labels
+
+
+class Fleet:
+    """Reads several hosts from the call of `open` until `close`. `state` is their newest state;
+    listeners are called with the state once a second. `labels` has, by host name, a text to
+    display."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        labels: Mapping[str, str] | None = None,
+        open_host: Callable[[str], Host] = host_called,
+    ) -> None:
+        names = tuple(dict.fromkeys(names))
+        if not 1 <= len(names) <= MOST_HOSTS:
+            raise InputError(
+                f"a fleet has 1 to {MOST_HOSTS} hosts, got {len(names)}",
+                next_step="name the hosts, as in `workbench fleet gpu-box-1 gpu-box-2`",
+            )
+        known, apart_s = labels or {}, LOOK_S / len(names)
+        self._members = {
+            name: FleetMember(name, known.get(name, ""), open_host, first_look_s=place * apart_s)
+            for place, name in enumerate(names)
+        }
+        self._listeners: list[Listener] = []
+        self._ticking: asyncio.Task[None] | None = None
+        self._made = asyncio.Event()  # a new state
+        self.state = self._present()
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(state)` once a second. Return a function that unsubscribes the listener."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def open(self) -> None:
+        """Begin to read all hosts, in the background."""
+        for member in self._members.values():
+            member.start()
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def close(self) -> None:
+        """Disconnect from all hosts. Their servers and settings stay as they are."""
+        await end_all([self._ticking] if self._ticking is not None else [])
+        await asyncio.gather(*(member.close() for member in self._members.values()))
+
+    def retry(self, name: str, ask: Ask | None = None) -> None:
+        """Connect again to a host whose login was refused. `ask` asks the user for secrets."""
+        self._members[name].start(ask)
+
+    async def read_once(self, limit_s: float) -> FleetState:
+        """Return the state when every host is read or has failed, at the latest after `limit_s`
+        seconds."""
+        for member in self._members.values():
+            member.look_soon()
+        deadline = time.monotonic() + limit_s
+        while not all(member.settled for member in self._members.values()):
+            self._made.clear()
+            try:
+                await asyncio.wait_for(self._made.wait(), max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                break
+        self.state = self._present()
+        return self.state
+
+    async def _tick(self) -> None:
+        """Once a second, start the readings that are due on each host, and publish a new state."""
+        due = time.monotonic()
+        while True:
+            for member in self._members.values():
+                member.begin_due()
+                member.keep_second()
+            self.state = self._present()
+            self._made.set()
+            for listener in tuple(self._listeners):
+                listener(self.state)
+            due = max(due + INTERVAL_S, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+
+    def _present(self) -> FleetState:
+        return FleetState(tuple(member.view() for member in self._members.values()))

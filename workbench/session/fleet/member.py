@@ -1,0 +1,352 @@
+"""One host of a fleet: its link, its servers, its altered settings and the readings of its GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from workbench.gpu.settings import journal
+from workbench.gpu.settings.alterations import alteration, alteration_of
+from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.errors import HostError, WorkbenchError
+from workbench.model.gpu import DriverStatus
+from workbench.model.server_run import ServerState
+from workbench.server import external_servers
+from workbench.server.engine_rates import between
+from workbench.server.supervisor import Supervisor
+from workbench.session.fleet.state import FOUND, TRAIL, FleetHost, FleetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from workbench.hosts.base import Host, LinkEvent
+    from workbench.hosts.login_question import Ask
+    from workbench.model.gpu import Telemetry
+    from workbench.model.server_run import EngineMetrics, ServerStatus
+    from workbench.model.setting_records import Alteration
+    from workbench.server.external_servers import ExternalMetrics
+
+LOOK_S = 10.0  # between two looks for servers and altered settings
+_WHOLE_LOOK_S = 60.0  # also if nothing of their files has changed
+_LOOK_LIMIT_S = 20.0
+_RATES_S = 2.0  # between two readings of the servers' counters
+_RATES_LIMIT_S = 4.0
+_HTTP_LIMIT_S = 3.0
+_RUN_PAUSE_S = 5.0  # between two checks of a live run
+_CONNECT_LIMIT_S = 30.0
+_RETRY_S = 5.0
+_CLOSE_S = 3.0
+_ENDED_BADLY = (ServerState.FAILED, ServerState.CRASHED)
+
+
+class _Rates:
+    """The live metrics of one server, computed from two successive readings of its counters. `read`
+    returns a new reading."""
+
+    def __init__(self, read: Callable[[], Awaitable[EngineMetrics]]) -> None:
+        self._read = read
+        self._last: EngineMetrics | None = None
+        self.values: Mapping[str, float] = {}
+        self.problem: str | None = None
+
+    async def update(self) -> None:
+        before, now = self._last, await self._read()
+        self._last = now
+        self.problem = now.absent.get("live_generation_tokens")
+        self.values = between(before, now) if before is not None and self.problem is None else {}
+
+
+class FleetMember:
+    """Reads one host from the call of `start` until `close`. `begin_due` starts the readings that
+    are due, in tasks with time limits. The host is searched for servers `first_look_s` seconds
+    after the connection, so that not all hosts are searched at the same time."""
+
+    def __init__(
+        self, name: str, label: str, open_host: Callable[[str], Host], *, first_look_s: float = 0.0
+    ) -> None:
+        self._name, self._label, self._open_host = name, label, open_host
+        self._host: Host | None = None
+        self._link, self._problem = "connecting", ""
+        self._source: TelemetrySource | None = None
+        self._telemetry: Telemetry | None = None
+        self._arrived_s: float | None = None
+        self._supervisor: Supervisor | None = None
+        self._others: external_servers.ExternalServers | None = None
+        self._found: list[ExternalMetrics] = []  # servers that Workbench did not start
+        self._rates: dict[str, _Rates] = {}
+        self._altered: tuple[Alteration, ...] = ()
+        self._latency_ms: float | None = None
+        self._looked, self._look_problem = False, ""
+        self._servers_read = False
+        # as they were at the last whole look, and when the next one is due
+        self._files, self._whole_look_s = "", 0.0
+        self._register_dir = ""
+        self._look_after_s, self._look_due_s, self._rates_due_s = first_look_s, 0.0, 0.0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._trails: tuple[deque[float | None], ...] = tuple(deque(maxlen=TRAIL) for _ in range(3))
+
+    # ---- what is known
+
+    def view(self) -> FleetHost:
+        """Return the present state of the host."""
+        telemetry, arrived_s = self._telemetry, self._arrived_s
+        simulated = (self._host is not None and self._host.simulated is not None) or bool(
+            telemetry and telemetry.simulated
+        )
+        return FleetHost(
+            self._name,
+            self._label,
+            self._link,
+            self._problem_text(),
+            telemetry,
+            None if arrived_s is None else time.monotonic() - arrived_s,
+            self._servers(),
+            self._altered,
+            simulated,
+            self._latency_ms,
+            self._servers_read,
+            *(tuple(trail) for trail in self._trails),
+        )
+
+    def _problem_text(self) -> str | None:
+        if self._link != "connected":
+            return self._problem or None
+        if self._source is not None and self._source.problem is not None:
+            return self._source.problem
+        telemetry = self._telemetry
+        if telemetry is not None and not telemetry.gpus:
+            return telemetry.driver.message or "the driver sees no GPU"
+        return self._look_problem or None
+
+    def _servers(self) -> tuple[FleetServer, ...]:
+        statuses = self._supervisor.statuses() if self._supervisor is not None else ()
+        shown = [s for s in statuses if s.state.alive or s.state is ServerState.UNKNOWN]
+        if not shown and statuses and statuses[0].state in _ENDED_BADLY:
+            shown = [statuses[0]]
+        own = [
+            FleetServer(
+                s.run_id,
+                s.engine,
+                s.served_model or s.model,
+                s.port,
+                s.word,
+                s.reason or s.phase or s.text_problem,
+            )
+            for s in shown
+        ]
+        others = [
+            FleetServer(o.url, o.engine or "server", ", ".join(o.models), o.port, FOUND, o.note)
+            for o in (one.server for one in self._found)
+        ]
+        return tuple(self._with_rates(server) for server in (*own, *others))
+
+    def _with_rates(self, server: FleetServer) -> FleetServer:
+        rates = self._rates.get(server.name) if server.answers else None
+        return (
+            server if rates is None else replace(server, values=rates.values, problem=rates.problem)
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether the first reading of the host has ended: its GPUs, servers and settings are
+        known, or the reason why they cannot be read."""
+        if self._link in ("down", "refused"):
+            return True
+        telemetry = self._telemetry
+        read = telemetry is not None and bool(
+            telemetry.infos or telemetry.driver.status is not DriverStatus.OK
+        )
+        rated = all(server.values or server.problem for server in self._servers() if server.answers)
+        return (read or self._problem_text() is not None) and self._looked and rated
+
+    def keep_second(self) -> None:
+        """Add the readings of this second to the graphs. If the newest reading is too old, the
+        graphs have no values at this second."""
+        now = self.view()
+        values = (now.util_pct, now.power_w, now.tok_s) if now.live else (None, None, None)
+        for trail, value in zip(self._trails, values, strict=True):
+            trail.append(value)
+
+    # ---- the link
+
+    def start(self, ask: Ask | None = None) -> None:
+        """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for
+        login secrets."""
+        if self._source is None or self._link == "refused":
+            self._begin("link", lambda: self._connect(ask))
+
+    async def _connect(self, ask: Ask | None) -> None:
+        self._link, self._problem = "connecting", ""
+        while True:
+            if await self._connected(ask):
+                break
+            await asyncio.sleep(_RETRY_S)
+        if self._host is None or self._link == "refused":
+            return
+        self._link, self._problem = "connected", ""
+        self._look_due_s = time.monotonic() + self._look_after_s
+        if self._source is None:
+            self._source = TelemetrySource(self._host, on_telemetry=self._take, keep=False)
+            self._supervisor = Supervisor(self._host)
+            self._supervisor.pause_s = _RUN_PAUSE_S
+            await self._source.start()
+
+    async def _connected(self, ask: Ask | None) -> bool:
+        """Connect to the host. Return False if a later attempt may succeed. Return True if the host
+        is connected or has refused the login, because only the user can resolve a refusal."""
+        try:
+            if self._host is None:
+                # may load the ssh library
+                self._host = await asyncio.to_thread(self._open_host, self._name)
+                self._host.on_link(self._on_link)
+            self._host.ask = ask
+            async with asyncio.timeout(None if ask else _CONNECT_LIMIT_S):
+                await self._host.connect()
+        except (AuthFailed, HostKeyChanged, HostKeyUnknown) as error:
+            self._link, self._problem = "refused", error.message
+        except HostError as error:
+            self._link, self._problem = "down", error.message
+            return False
+        except TimeoutError:
+            self._link, self._problem = "down", f"no connection within {_CONNECT_LIMIT_S:.0f} s"
+            return False
+        except WorkbenchError as error:  # there is no such host
+            self._link, self._problem = "refused", error.message
+        return True
+
+    def _on_link(self, event: LinkEvent) -> None:
+        if event.connected:
+            self._link, self._problem = "connected", ""
+            self.look_soon()
+        else:
+            self._link = "refused" if event.refused is not None else "lost"
+            self._problem = event.reason or "the link was lost"
+
+    def _take(self, telemetry: Telemetry) -> None:
+        self._telemetry, self._arrived_s = telemetry, time.monotonic()
+
+    # ---- servers and settings
+
+    def look_soon(self) -> None:
+        """Search for servers and altered settings as soon as the host is connected."""
+        self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
+
+    def begin_due(self) -> None:
+        """Start the reading of servers and settings, and the reading of the servers' counters, if
+        they are due and the previous ones have ended."""
+        now_s = time.monotonic()
+        if self._link != "connected" or self._supervisor is None:
+            return
+        if now_s >= self._look_due_s and self._begin("look", self._look):
+            self._look_due_s = now_s + LOOK_S
+        if now_s >= self._rates_due_s and self._begin("rates", self._read_rates):
+            self._rates_due_s = now_s + _RATES_S
+
+    def _begin(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        task = self._tasks.get(name)
+        if task is not None and not task.done():
+            return False
+        self._tasks[name] = asyncio.create_task(
+            self._guarded(work()), name=f"{name} of {self._name}"
+        )
+        return True
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except WorkbenchError as error:
+            self._look_problem = error.message
+        except TimeoutError:
+            self._look_problem = "the host did not answer in time"
+        except Exception as error:
+            from workbench.store.crash_files import defect_text
+
+            self._look_problem = "; ".join(defect_text(error))
+
+    async def _look(self) -> None:
+        host, supervisor = self._host, self._supervisor
+        if host is None or supervisor is None:
+            return
+        try:
+            async with asyncio.timeout(_LOOK_LIMIT_S):
+                files = await self._files_now(host, supervisor)
+                if files != self._files or time.monotonic() >= self._whole_look_s:
+                    statuses = await supervisor.runs()
+                    await self._look_for_others(host, statuses)
+                    self._servers_read = True
+                    await self._read_settings(host)
+                    if self._latency_ms is None and not host.is_local:
+                        self._latency_ms = (await host.facts()).latency_ms
+                    self._files, self._whole_look_s = files, time.monotonic() + _WHOLE_LOOK_S
+            self._look_problem = ""
+        finally:
+            self._looked = True
+
+    async def _files_now(self, host: Host, supervisor: Supervisor) -> str:
+        """Return a text that changes when a run begins or is removed, or when a GPU setting is
+        changed: the times and sizes of the directories and files in which Workbench records both.
+        Reading these takes a tenth of the time of reading the files."""
+        places = (await supervisor.runs_dir(), await journal.path_on(host), self._register_dir)
+        return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
+
+    async def _look_for_others(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
+        """Find the servers of the host that Workbench did not start. A simulated host is not
+        searched, because its processes are those of this machine."""
+        if host.simulated is not None:
+            return
+        ports = [s.port for s in statuses if s.alive and s.port is not None]
+        if self._others is None or self._others.host is not host:
+            self._others = external_servers.ExternalServers(host)
+        found = {server.url: server for server in await self._others.find(ports)}
+        gone = [one for one in self._found if found.get(one.server.url) != one.server]
+        kept = {one.server.url: one for one in self._found if one not in gone}
+        self._found = [
+            kept.get(url) or external_servers.ExternalMetrics(host, found[url]) for url in found
+        ]
+        for one in gone:
+            await one.close()
+
+    async def _read_settings(self, host: Host) -> None:
+        state = await journal.read(host, with_log=False)
+        self._register_dir = state.register.directory or ""
+        gpus = self._telemetry.gpus if self._telemetry is not None else ()
+        energy_j = {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
+        own = (alteration(record) for record in state.records(energy_j) if record.why_lost is None)
+        self._altered = (
+            *own,
+            *(alteration_of(claim) for claim in state.without_gone(energy_j).others),
+        )
+
+    async def _read_rates(self) -> None:
+        supervisor = self._supervisor
+        if supervisor is None:
+            return
+        readers: dict[str, Callable[[], Awaitable[EngineMetrics]]] = {
+            s.run_id: partial(supervisor.metrics, s.run_id, _HTTP_LIMIT_S)
+            for s in supervisor.statuses()
+            if s.state is ServerState.READY
+        }
+        readers |= {one.server.url: partial(one.read, _HTTP_LIMIT_S) for one in self._found}
+        self._rates = {
+            name: self._rates.get(name) or _Rates(read) for name, read in readers.items()
+        }
+        async with asyncio.timeout(_RATES_LIMIT_S):
+            await asyncio.gather(*(rates.update() for rates in self._rates.values()))
+
+    async def close(self) -> None:
+        """Disconnect from the host. Its servers and settings stay as they are. If the host hangs,
+        the wait for it ends after a few seconds."""
+        await end_all(self._tasks.values())
+        with suppress(TimeoutError, WorkbenchError):
+            async with asyncio.timeout(_CLOSE_S):
+                for part in (self._source, self._supervisor, *self._found, self._host):
+                    if part is not None:
+                        await part.close()

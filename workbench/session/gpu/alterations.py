@@ -1,0 +1,240 @@
+"""The GPU settings that Workbench changed on the host, read from the journal and compared with the
+readings of the GPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.gpu.settings import journal
+from workbench.gpu.settings.alterations import (
+    alteration,
+    alteration_of,
+    drifts,
+    forget_lost,
+    forget_settled,
+    is_unclaimed,
+    locks_on,
+)
+from workbench.gpu.settings.cut_changes import cut_off, settle
+from workbench.gpu.settings.proof_files import kept_findings
+from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.setting_commands import equal
+from workbench.model.settings import label_of, setting_of
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.claims import SettingClaim
+    from workbench.gpu.settings.journal import Journal, JournalEntry, Record
+    from workbench.gpu.settings.register_client import LockChange
+    from workbench.hosts.base import Host
+    from workbench.model.gpu import Telemetry
+    from workbench.model.setting_records import Alteration, Drift
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.state_holder import StateHolder
+
+OFFER = "GPU settings that an earlier Workbench made are still on: press r to revert them"
+_OWNERS = {"alive": "another running Workbench", "elsewhere": "on another machine"}
+
+
+class GpuAlterations:
+    """Keeps in the session's state the GPU settings of the host that Workbench has altered, and
+    those among them whose present value differs from the value in the journal."""
+
+    def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
+        self._core = core
+        # the host's directory in which Workbenches register their work
+        self.register_dir: str | None = None
+        self.never_sent = False  # this session began a change and lost the link before its command
+        self.read_monotonic_s = 0.0  # time of the last `read`
+        # by all Workbenches of the host, at that time
+        self.lock_changes: frozenset[LockChange] = frozenset()
+        self._findings_of: Host | None = None  # the host whose stored load findings were read
+        self._checked: frozenset[Drift] = frozenset()  # drift that the journal did not explain
+        self._checking = False
+        telemetry.on_reading.append(self._compare)
+
+    @property
+    def locks_on(self) -> tuple[Alteration, ...]:
+        """The clock locks on this host's GPUs, set by this Workbench or by others."""
+        return locks_on(self._core.state.alterations, self._core.state.others)
+
+    async def read(self) -> None:
+        """Read the altered settings, and who altered them, from the journal into the session's
+        state. Notify the user of settings that a restart of the host or of the driver has reset."""
+        state, records = await self._journal(with_log=False)
+        if cut_off(records) and not self._is_changing:
+            await self._settle()
+            state, records = await self._journal(with_log=False)
+        if any(is_unclaimed(r.entry, state.others) and self._is_back(r.entry) for r in records):
+            await forget_settled(self._core.host)
+            state, records = await self._journal(with_log=False)
+        self.register_dir = state.register.directory
+        found = tuple(alteration(r) for r in records if r.why_lost is None)
+        changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
+        findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
+        # what an earlier session, or a command, has found
+        if found and self._findings_of is not self._core.host:
+            findings, self._findings_of = (
+                await kept_findings(self._core.host, found),
+                self._core.host,
+            )
+        self._core.update(
+            alterations=found,
+            others=tuple(alteration_of(claim) for claim in state.others),
+            drift=tuple(
+                d for d in self._core.state.drift if d.setting in {a.setting for a in found}
+            ),
+            offers=offers([r for r in records if _is_offered(r, state.others)]),
+            gpu_findings=findings,
+        )
+        self._core.update_host(others_problem=state.register.problem)
+        self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
+        if gone := [r for r in records if r.why_lost is not None]:
+            await self._report_gone(gone)
+
+    @property
+    def _is_changing(self) -> bool:
+        return any("GPU settings" in work for work in self._core.state.busy)
+
+    async def _settle(self) -> None:
+        """Find out what became of changes that were cut off, and tell the user."""
+        with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
+            for one in await settle(self._core.host, never_sent=self.never_sent):
+                self._core.notify(Level.WARN, f"{self._core.host.name}: {one.text}")
+                self._core.record("# a change of GPU settings was cut off", one.text)
+            self.never_sent = False
+
+    def _is_back(self, entry: JournalEntry) -> bool:
+        """Return whether the last reading shows the previous value of `entry`."""
+        telemetry = self._core.state.telemetry
+        live = setting_of(entry.setting).read(telemetry, entry.gpu_uuid) if telemetry else None
+        return equal(entry.setting, live, entry.before)
+
+    async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
+        """Return (records, log entries) of the journal, the file on the host that records altered
+        GPU settings. Both have the oldest first. The records include settings that a restart of the
+        host or of the driver has reset."""
+        state, records = await self._journal(with_log=True)
+        return records, state.log
+
+    async def _journal(self, *, with_log: bool) -> tuple[Journal, Sequence[Record]]:
+        """Return the journal, which records the altered GPU settings of the host, and its records.
+        Settings of other Workbenches that have been reset meanwhile are left out."""
+        state, energy_j = (
+            await journal.read(self._core.host, with_log=with_log),
+            _energies_j(self._core.state.telemetry),
+        )
+        records = state.records(energy_j)
+        # the reading may be older than the setting
+        if any(r.why_lost is not None for r in records):
+            state = await journal.read(self._core.host, with_log=with_log)
+            energy_j = await self._energies_now_j()
+            records = state.records(energy_j)
+        return replace(state, others=state.without_gone(energy_j).others), records
+
+    async def _report_gone(self, gone: Sequence[Record]) -> None:
+        what = ", ".join(r.entry.text for r in gone)
+        self._core.notify(
+            Level.INFO, f"these GPU settings have been reset, because {gone[0].why_lost}: {what}"
+        )
+        with suppress(WorkbenchError):
+            await forget_lost(self._core.host, gone)
+
+    async def _energies_now_j(self) -> dict[str, float]:
+        """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show
+        whether the driver was reloaded."""
+        with suppress(WorkbenchError):
+            return _energies_j(await read_once(self._core.host))
+        return {}
+
+    # ---- drift
+
+    def _compare(self, telemetry: Telemetry) -> None:
+        """Show in the session's state where a reading differs from the journal. A difference counts
+        only if it remains after the journal is read again, because a command or the guard may be
+        changing both."""
+        state = self._core.state
+        if not state.alterations:
+            self._checked = frozenset()
+            self._core.update(drift=())
+            return
+        if self._is_changing:
+            self._checked = frozenset()
+            return
+        found = drifts(state.alterations, state.others, telemetry)
+        lasting = tuple(d for d in found if d in self._checked)
+        self._checked = frozenset(lasting)
+        if len(lasting) < len(found) and not self._checking:
+            self._checking = True
+            self._core.spawn(self._check(frozenset(found)))
+        for one in lasting:
+            if one not in state.drift:
+                text = (
+                    f"{self._core.host.name}: {gpu_name(one.gpu_index)} "
+                    f"{label_of(one.setting)} {one.text}"
+                )
+                self._core.notify(
+                    Level.WARN,
+                    text,
+                    "press r (revert) to keep this value, or to set an earlier value again",
+                )
+        if lasting != state.drift:
+            self._core.update(drift=lasting)
+
+    async def _check(self, found: frozenset[Drift]) -> None:
+        try:
+            if await journal.is_being_changed(self._core.host):
+                return  # the next reading asks again
+            await self.read()
+            self._checked |= found
+        except WorkbenchError:  # the link is lost, which `state.host` shows
+            pass
+        finally:
+            self._checking = False
+
+
+def gpu_name(gpu_index: int) -> str:
+    """Return "GPU" with the index of a GPU, such as "GPU0". A negative index stands for a setting
+    of the host and gives "host"."""
+    return "host" if gpu_index < 0 else f"GPU{gpu_index}"
+
+
+def _is_offered(record: Record, others: Sequence[SettingClaim]) -> bool:
+    """Return whether a revert of the setting can be offered now. What is left to another user is
+    not, as long as that user claims it."""
+    return not record.entry.left_to or is_unclaimed(record.entry, others)
+
+
+def offers(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return texts about altered GPU settings for a screen that opens. One text offers to revert
+    the settings that an ended Workbench process has left, and others name running Workbench
+    processes with altered settings. Settings of this process, and settings that a user keeps on
+    deliberately, are left out."""
+    on = [
+        r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"
+    ]
+    found = []
+    if any(r.owner == "dead" for r in on):
+        found.append(OFFER)
+    for owner, name in _OWNERS.items():
+        who = sorted(
+            {f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner}
+        )
+        if who:
+            found.append(f"GPU settings are altered by {' and '.join(who)} ({name})")
+    return tuple(found)
+
+
+def _energies_j(telemetry: Telemetry | None) -> dict[str, float]:
+    gpus = telemetry.gpus if telemetry else ()
+    return {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
+
+
+def _difference(a: Sequence[Alteration], b: Sequence[Alteration]) -> list[Alteration]:
+    known = [(x.gpu_index, x.setting, x.now, x.since_unix_s) for x in (*a, *b)]
+    return [x for x, key in zip((*a, *b), known, strict=True) if known.count(key) == 1]

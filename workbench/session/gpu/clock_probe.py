@@ -1,0 +1,158 @@
+"""Probes of clock locks. A probe sets a clearly lower lock for 2 s under load, which shows whether
+the clock follows locks at all, and then sets the previous lock again. If Workbench is killed
+meanwhile, a guard process on the host does that."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from workbench.gpu.settings.clock_contrasts import CONTRAST_MHZ, Clock, ContrastEvidence
+from workbench.model.errors import SettingsError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.setting_commands import is_lock
+from workbench.model.setting_records import InForce
+from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, label_of, setting_of
+from workbench.session.gpu.previous_settings import Previous, previous_of, restore
+from workbench.session.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.proof import Proof
+    from workbench.model.gpu import GpuInfo
+    from workbench.model.setting_records import SettingCommand
+    from workbench.session.bench.gpu_meter import Meter
+    from workbench.session.bench.sustained_load import Driven
+    from workbench.session.gpu.control import GpuControl
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.state_holder import StateHolder
+
+PROBE_S = 2.0
+RISE_S = 1.0  # of a load, in which clocks still rise
+LOWER = 0.75  # of the observed clock: a probe never makes a GPU hotter
+Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU -> the lock to try
+
+
+def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
+    """Return the proofs that only a probe can decide: the clock under load agrees with the lock,
+    but the clock might be the same without the lock."""
+    return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
+
+
+def choose_probes(
+    infos: Sequence[GpuInfo], proofs: Sequence[Proof]
+) -> tuple[Probes, tuple[str, ...]]:
+    """Return (probes, notes). The probes are the lower clock locks to try, by setting and GPU
+    index, one for each lock in `proofs`. The notes name the GPUs that support no suitable lock."""
+    found: dict[str, dict[int, GpuSettings]] = {}
+    notes: list[str] = []
+    by_index = {info.index: info for info in infos}
+    for proof in proofs:
+        mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
+        if mhz is None:
+            notes.append(
+                f"{proof.where}: {label_of(proof.setting)} was not probed: the GPU has no "
+                "clearly lower clock"
+            )
+        else:
+            lock = GpuSettings({proof.setting: ClockRange(mhz, mhz)})
+            found.setdefault(proof.setting, {})[proof.gpu_index] = lock
+    return found, tuple(notes)
+
+
+def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) -> int | None:
+    """Return the supported clock in MHz that is nearest to 75 % of the observed clock. None if no
+    supported clock is clearly below the observed one."""
+    entry = setting_of(setting)
+    if info is None or observed_mhz is None or not isinstance(entry, ClockSetting):
+        return None
+    steps: tuple[int, ...] = getattr(info, entry.supported)
+    lower = [mhz for mhz in steps if mhz < observed_mhz - 2 * CONTRAST_MHZ]
+    return min(lower, key=lambda mhz: abs(mhz - LOWER * observed_mhz)) if lower else None
+
+
+class ClockProbe:
+    """Runs probes of clock locks: short tries of a lower lock under load. A probe that fails gives
+    a note with the reason."""
+
+    def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl) -> None:
+        self._core, self._telemetry, self._gpu = core, telemetry, gpu
+
+    async def commands(self, probes: Probes) -> Sequence[SettingCommand]:
+        """Return the commands that set the probes' locks, and those that set the previous locks
+        again."""
+        found: list[SettingCommand] = []
+        for setting, wanted in probes.items():
+            previous = await self._previous(setting, wanted)
+            found += await self._gpu.plan_each({str(gpu): lock for gpu, lock in wanted.items()})
+            found += await self._gpu.plan_each(
+                {str(gpu): one.settings for gpu, one in previous.items()}
+            )
+        return found
+
+    async def run(
+        self,
+        meter: Meter,
+        probes: Probes,
+        load: Callable[[float], Awaitable[Driven]],
+        known: ContrastEvidence,
+        password: str | None,
+    ) -> tuple[list[Clock], tuple[str, ...]]:
+        """Run the probes. Return (the GPUs' clocks under the probes, a note for each probe that
+        failed). `meter` reads the GPUs, `load(seconds)` loads the server, and `known` has the
+        clocks under earlier loads."""
+        clocks: list[Clock] = []
+        notes: list[str] = []
+        for setting, wanted in probes.items():
+            try:
+                clocks += await self._one(meter, setting, wanted, load, known, password)
+            except SettingsError as error:
+                notes.append(f"{label_of(setting)} was not probed: {error.message}")
+        return clocks, tuple(notes)
+
+    async def _previous(
+        self, setting: str, wanted: Mapping[int, GpuSettings]
+    ) -> dict[int, Previous]:
+        return await previous_of(
+            self._core.host, await self._telemetry.reading(), setting, tuple(wanted)
+        )
+
+    async def _one(
+        self,
+        meter: Meter,
+        setting: str,
+        wanted: Mapping[int, GpuSettings],
+        load: Callable[[float], Awaitable[Driven]],
+        known: ContrastEvidence,
+        password: str | None,
+    ) -> tuple[Clock, ...]:
+        previous = await self._previous(setting, wanted)
+        self._gpu.guard.attend()  # the guard reverts the lock of a probe that is killed
+        try:
+            report = await self._gpu.apply_each(
+                {str(gpu): lock for gpu, lock in wanted.items()}, password=password
+            )
+            failed = next((o for o in report.outcomes if not o.ok), None)
+            if failed is not None:
+                raise SettingsError(
+                    f"{failed.command.where}: {failed.message}", host=self._core.host.name
+                )
+            driven = await load(RISE_S + PROBE_S)
+            return meter.clocks(driven.t0_s, driven.t1_s, self._core.state.alterations, known)
+        finally:
+            await uninterrupted(self._restore(previous, password))
+
+    async def _restore(self, previous: Mapping[int, Previous], password: str | None) -> None:
+        for gpu, one in previous.items():
+            why = "the host is out of reach"
+            with suppress(WorkbenchError):
+                why = await restore(self._core.host, self._gpu, gpu, one, password)
+            if why:
+                text = (
+                    f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"
+                )
+                self._core.notify(
+                    Level.ERROR,
+                    text,
+                    "run `workbench gpu revert` now; otherwise the guard reverts the probe's lock",
+                )

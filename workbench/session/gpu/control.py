@@ -1,0 +1,282 @@
+"""GPU settings of the host: planned, applied and reverted. A journal on the host records changed
+settings, and a guard process reverts them if Workbench ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.gpu.settings.alterations import cautions
+from workbench.gpu.settings.current_values import cores_on
+from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.hosts import detached_process
+from workbench.hosts.allotment import allotment_on
+from workbench.hosts.cluster import ClusterHost
+from workbench.model.errors import SettingsError, WorkbenchError
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
+from workbench.model.setting_commands import OF_CORES, core_files
+from workbench.model.settings import HOST, SETTINGS
+from workbench.session.gpu.alterations import GpuAlterations
+from workbench.session.gpu.evidence import GpuEvidence
+from workbench.session.gpu.guard import GpuGuard, check_trial
+from workbench.session.gpu.rights import GpuRights
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.rights import Rights
+    from workbench.model.gpu import Telemetry
+    from workbench.model.setting_records import SettingCommand, SettingsReport
+    from workbench.model.settings import GpuSettings
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
+
+
+ALL = "all"  # in place of the index or UUID of a GPU
+
+
+class GpuControl:
+    """Changes GPU settings of the host. Its parts are `alterations` (the settings that Workbench
+    has changed), `guard` (reverts these if this program ends), `rights` (the settings that this
+    user may change) and `evidence` (clocks and proofs from earlier loads)."""
+
+    def __init__(self, core: StateHolder, config: ConfigStore, telemetry: TelemetryWatch) -> None:
+        self._core, self._telemetry = core, telemetry
+        self.alterations = GpuAlterations(core, telemetry)
+        self.rights = GpuRights(core)
+        self.evidence = GpuEvidence(core)
+        self.guard = GpuGuard(core, config, telemetry, self.alterations, self.rights)
+
+    async def sudoers(self) -> str:
+        """Return the text of a sudoers file that lets this user change and revert every GPU setting
+        of the host. Raises SettingsError if such a file would not help."""
+        from workbench.gpu.settings.sudoers import sudoers
+
+        rights = await self.rights.get()
+        if not rights.by_sudoers:
+            why = rights.refusal or "GPU settings can be changed here without sudo"
+            raise SettingsError(f"a sudoers file would not help: {why}", host=self._core.host.name)
+        reading, cores = await self._telemetry.reading(), await cores_on(self._core.host)
+        uuids = [info.uuid for info in reading.infos if info.uuid]
+        files = [core_files(key, cores.cores(key), cores.sysfs) for key in OF_CORES]
+        return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
+
+    async def plan(
+        self, settings: GpuSettings, gpu: int | str | None = None
+    ) -> Sequence[SettingCommand]:
+        """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError
+        for a value outside the driver's limits."""
+        return await self.plan_each({_selector(gpu): settings})
+
+    async def plan_each(
+        self, by_gpu: Mapping[str, GpuSettings], rights: Rights | None = None
+    ) -> Sequence[SettingCommand]:
+        """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a
+        UUID or "all". Raises WorkbenchError for a value outside the driver's limits."""
+        from workbench.gpu.settings.plan import plan
+
+        host = self._core.host
+        cores = (
+            await cores_on(host)
+            if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values())
+            else None
+        )
+        reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
+        if isinstance(host, ClusterHost):
+            reading = _of_head(host, reading, by_gpu)
+        of_all = any(gpu == ALL and _concerns_gpus(wanted) for gpu, wanted in by_gpu.items())
+        allotment = await allotment_on(host) if of_all else NO_ALLOTMENT
+        try:
+            if not allotment.by_scheduler:
+                return plan(by_gpu, reading, rights, cores)
+            commands = plan(by_gpu, _of_job(reading, allotment), rights, cores)
+            return _noted(commands, f"of all GPUs, only those that {allotment.job} has")
+        except WorkbenchError as error:
+            error.host = error.host or host.name
+            raise
+
+    async def apply(
+        self,
+        settings: GpuSettings,
+        gpu: int | str | None = None,
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
+        password: str | None = None,
+    ) -> SettingsReport:
+        """Set `settings` on a GPU (None: on all), with a guard process that reverts them if this
+        session ends. After `trial_s` seconds the settings are reverted unless the user confirms
+        them. `dry_run` changes nothing and reports the commands, and `password` goes to sudo's
+        stdin only."""
+        return await self.apply_each(
+            {_selector(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password
+        )
+
+    async def apply_each(
+        self,
+        by_gpu: Mapping[str, GpuSettings],
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
+        password: str | None = None,
+        without: Collection[tuple[str, str]] = (),
+    ) -> SettingsReport:
+        """Set the settings in `by_gpu`, whose keys name GPUs (index, UUID or "all"), with a guard
+        process that reverts them if this session ends. If one setting fails, all are reverted, and
+        after `trial_s` seconds they are reverted unless the user confirms them. `dry_run` changes
+        nothing and reports the commands, and `password` goes to sudo's stdin only. `without` has
+        (GPU UUID, key) of settings that are left as they are."""
+        from workbench.gpu.settings import apply
+
+        rights = await self.rights.with_password(password)
+        planned = await self.plan_each(by_gpu, rights)
+        commands = [c for c in planned if (c.gpu_uuid, c.setting) not in without]
+        check_trial(trial_s)
+        with self._core.busy("applying GPU settings"):
+            if dry_run:
+                return await apply.apply(self._core.host, commands, dry_run=True, rights=rights)
+            report = await self.guard.apply(commands, rights, trial_s)
+        await self._after(report)
+        return report
+
+    async def revert(
+        self,
+        gpu: int | str | None = None,
+        *,
+        dry_run: bool = False,
+        password: str | None = None,
+        foreign: str | None = None,
+        settings: Collection[str] | None = None,
+    ) -> SettingsReport:
+        """Restore the previous settings of a GPU (None: of all). `foreign` says what to do with a
+        value that someone else has set since: "keep" that value, set "ours" again, or restore the
+        "original". With None such a setting is not touched."""
+        from workbench.gpu.settings import revert
+
+        with self._core.busy("reverting GPU settings"):
+            rights = await self.rights.with_password(password)
+            report = await revert.revert(
+                self._core.host,
+                gpu,
+                dry_run=dry_run,
+                rights=rights,
+                foreign=foreign,
+                settings=settings,
+            )
+        if not dry_run:
+            await self._after(report)
+        return report
+
+    async def doubts(self) -> Sequence[str]:
+        """Return a text about each claim on an altered setting whose user cannot have set the
+        value. Sudo is asked only if there are such claims."""
+        from workbench.gpu.settings import journal, revert
+
+        ours = {(a.gpu_uuid, a.setting) for a in self._core.state.alterations}
+        if not any((a.gpu_uuid, a.setting) in ours for a in self._core.state.others):
+            return ()
+        state = await journal.read(self._core.host, with_log=False)
+        rights = await self.rights.with_password(None)
+        _, found = await revert.without_doubted(self._core.host, state, rights)
+        return tuple(found.values())
+
+    async def _after(self, report: SettingsReport) -> None:
+        for outcome in (*report.outcomes, *report.rolled_back):
+            self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)
+        try:
+            await self.alterations.read()
+            self._core.update(offers=())  # the user has just seen to them
+            await self._telemetry.refresh()
+        except Exception as error:  # the change is made, and its report must reach the user
+            why = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
+            self._core.record("# the altered settings could not be read again", why)
+
+    async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
+        """Return `commands`, with a note on each command whose setting was last set by another
+        program."""
+        from workbench.gpu.settings import apply
+
+        return await apply.annotated(self._core.host, commands)
+
+    async def cautions(self) -> Sequence[str]:
+        """Return warnings to show before the altered GPU settings stay on without a guard: values
+        that have changed already, and settings that are easily lost."""
+        state = self._core.state
+        return cautions(state.alterations, state.others, await read_once(self._core.host))
+
+    async def processes(self) -> Sequence[tuple[int, int, str, bool]]:
+        """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if
+        Workbench started the process. A process of another PID namespace has no known name."""
+        host = self._core.host
+        reading = await self._telemetry.reading()
+        hosts = [node.host for node in host.nodes] if isinstance(host, ClusterHost) else [host]
+        ours: set[int] = set()
+        for each in hosts:
+            runs, _ = await detached_process.list_runs(each, f"{await each.state_dir()}/runs")
+            ours.update(pid for run in runs for pid in run.members)
+        return [
+            (
+                sample.index,
+                process.pid,
+                process.title if process.name or process.place else "name not known here",
+                not process.place and process.pid in ours,
+            )
+            for sample in reading.gpus
+            for process in sample.processes or ()
+        ]
+
+
+def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
+    """Return the part of a cluster's reading that comes from its first node, the head. Raises
+    SettingsError if `by_gpu` names a GPU of another node, because GPU settings are changed on one
+    host at a time."""
+    head = host.nodes[0].name
+    here = {info.uuid for info in reading.infos if info.node == head}
+    others = [info for info in reading.infos if info.node != head]
+    elsewhere = {
+        key: i.node for i in others for key in (str(i.index), i.uuid, "all") if key not in here
+    }
+    if node := next((elsewhere[gpu] for gpu in by_gpu if gpu in elsewhere), None):
+        raise SettingsError(
+            f"these GPU settings concern {node}, and settings are changed on one host at a time",
+            host=host.name,
+            next_step=f"use `workbench --host {node} gpu set …` for {node}, and name only GPUs of "
+            f"{head} with --gpu",
+        )
+    own = [info for info in reading.infos if info.node == head]
+    indices = {info.index for info in own}
+    return replace(
+        reading, infos=tuple(own), gpus=tuple(s for s in reading.gpus if s.index in indices)
+    )
+
+
+def _concerns_gpus(wanted: GpuSettings) -> bool:
+    return any(not setting.of_host for setting in SETTINGS if setting.key in wanted)
+
+
+def _of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
+    """Return the part of a reading that concerns the GPUs of the scheduler's job in which the
+    host's commands run. Raises SettingsError if these GPUs are not known."""
+    found, unknown = gpus_named(allotment.visible or "", reading.infos)
+    if unknown is not None or not found:
+        raise SettingsError(
+            f"{allotment.job} has the GPUs {allotment.visible!r}, which are not all GPUs of this "
+            "host",
+            next_step="name the GPUs of the job with --gpu",
+        )
+    indices = {info.index for info in found}
+    samples = tuple(sample for sample in reading.gpus if sample.index in indices)
+    return replace(reading, infos=found, gpus=samples)
+
+
+def _noted(commands: Sequence[SettingCommand], note: str) -> Sequence[SettingCommand]:
+    """Return `commands` with a further note on each command for a GPU."""
+    found = []
+    for command in commands:
+        notes = (command.note, note) if command.gpu_uuid != HOST else (command.note,)
+        found.append(replace(command, note="; ".join(part for part in notes if part)))
+    return tuple(found)
+
+
+def _selector(gpu: int | str | None) -> str:
+    return ALL if gpu is None else str(gpu)

@@ -1,0 +1,244 @@
+"""The session's connection to the guard. The guard is a process on the host that reverts changed
+GPU settings when the session's heartbeats stop. The session sends these heartbeats, starts and
+confirms trials of settings, and reports the guard's actions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workbench.gpu.guard import client
+from workbench.gpu.guard.client import GuardTerms
+from workbench.gpu.settings import journal
+from workbench.model.errors import HostError, InputError, SettingsError, WorkbenchError
+from workbench.model.findings import Level
+
+if TYPE_CHECKING:
+    from workbench.gpu.guard.client import GuardStatus
+    from workbench.gpu.settings.rights import Rights
+    from workbench.hosts.base import Host
+    from workbench.model.setting_records import GuardView, SettingCommand, SettingsReport
+    from workbench.session.gpu.alterations import GpuAlterations
+    from workbench.session.gpu.rights import GpuRights
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
+
+HEARTBEAT_S = 30.0
+TRIAL_S = (1.0, 86_400.0)
+BEATS = 6  # heartbeats within the time after which the guard reverts the settings
+BEAT_S = (0.1, 5.0)  # between two heartbeats
+WATCHED_S = 3.0  # between two looks at a guard that watches the settings of others
+SELDOM_S = 20.0  # between two looks when no guard runs
+DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
+
+
+class GpuGuard:
+    """This session's connection to the guard, a process on the host. After the call of `attend`,
+    the session sends heartbeats. If they stop, the guard reverts the GPU settings that the session
+    applied. `options` change the guard's time limits in tests."""
+
+    options: Mapping[str, float] = {}
+
+    def __init__(
+        self,
+        core: StateHolder,
+        config: ConfigStore,
+        telemetry: TelemetryWatch,
+        alterations: GpuAlterations,
+        rights: GpuRights,
+    ) -> None:
+        self._core, self._config, self._telemetry = core, config, telemetry
+        self._alterations, self._rights = alterations, rights
+        self._attended = False
+        self._nudged = asyncio.Event()  # look at the guard now
+        self._ours = False  # the guard waits for this session's heartbeat
+        self._applying = False
+        self._drawn_s: float | None = None  # when the screen was drawn last
+        self._did_unix_s: float | None = None  # the guard's last action that was reported
+        self._start_problem: str | None = None  # why a guard that was killed could not be replaced
+
+    def attend(self) -> None:
+        """Begin to send heartbeats and to report the guard's actions, in the background."""
+        if not self._attended:
+            self._attended = True
+            self._core.spawn(self._attend())
+
+    def leave(self) -> None:
+        """Stop sending heartbeats to the guard."""
+        self._attended = self._ours = False
+        self._did_unix_s = None
+
+    def screen_drawn(self) -> None:
+        """Record that the screen was drawn now. After the first call, heartbeats are sent only
+        while the calls continue, because settings must not stay on behind a stalled screen."""
+        self._drawn_s = time.monotonic()
+
+    async def heartbeat_s(self) -> float:
+        """Return the number of seconds without a heartbeat after which the guard reverts the
+        settings. It is the setting `gpu.heartbeat_s` of config.toml."""
+        config = self._config
+        if not config.path.exists():  # the schema takes 0.1 s to load
+            return HEARTBEAT_S
+        return (await asyncio.to_thread(lambda: config.config)).gpu.heartbeat_s
+
+    async def read(self) -> GuardView:
+        """Read the guard's state from the host and show it in the session's state. Raises HostError
+        if the host does not answer."""
+        seen = await client.read_status(self._core.host)
+        await self._take(seen)
+        return seen.view
+
+    async def confirm(self) -> GuardView:
+        """Confirm GPU settings that are on trial: they stay on after the trial, as long as this
+        session sends heartbeats. Return the guard's state."""
+        view = await client.confirm(
+            self._core.host, await self.heartbeat_s() if self._attended else None
+        )
+        self._ours = self._attended
+        return await self._ordered("confirm", view)
+
+    async def keep(self) -> GuardView:
+        """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
+        Return the guard's state."""
+        view = await client.keep(self._core.host)
+        self._ours = False
+        return await self._ordered("keep", view)
+
+    async def _ordered(self, order: str, view: GuardView) -> GuardView:
+        self._core.update(guard=view)
+        self._core.record(f"workbench gpu {order}", view.problem or "ok")
+        await self._alterations.read()
+        self._nudged.set()
+        return view
+
+    async def apply(
+        self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None
+    ) -> SettingsReport:
+        """Apply planned commands, with a guard process that reverts the settings if this session
+        ends. With `trial_s`, the guard also reverts them after that many seconds unless the user
+        confirms them. Raises SettingsError if a trial gets no guard."""
+        from workbench.gpu.settings.apply import apply
+
+        terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
+
+        async def guard() -> GuardView:
+            view = await client.start(self._core.host, terms, **self.options)
+            if trial_s is not None and not (view.running and view.guarding):
+                why = view.problem or "the guard did not start"
+                who = f"the guard (process {view.pid}) does not guard it: " if view.running else ""
+                raise SettingsError(
+                    f"{who}{why}; a trial needs a guard that reverts its settings",
+                    next_step="remove the cause, then repeat the command: without --trial, nothing "
+                    "reverts the setting by itself",
+                )
+            self._core.update(guard=view)
+            return view
+
+        self._ours = self._applying = self._attended
+        self._nudged.set()
+        try:
+            return await apply(
+                self._core.host, commands, rights=rights, guard=guard, watch=terms.watch
+            )
+        except WorkbenchError:  # raised only before the first command
+            self._alterations.never_sent = True
+            raise
+        finally:
+            self._applying = False
+            self._nudged.set()
+
+    # ---- heartbeats
+
+    async def _attend(self) -> None:
+        while self._attended:
+            heartbeat_s = await self.heartbeat_s()
+            await self._look(heartbeat_s)
+            if self._ours:
+                pause = min(max(heartbeat_s / BEATS, BEAT_S[0]), BEAT_S[1])
+            else:
+                guard = self._core.state.guard
+                pause = WATCHED_S if guard and guard.running else SELDOM_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._nudged.wait()
+            self._nudged.clear()
+
+    async def _look(self, heartbeat_s: float) -> None:
+        host, owner = self._core.host, client.owner_id()
+        try:
+            seen = await client.read_status(
+                host, owner if self._ours and self._is_drawn(heartbeat_s) else ""
+            )
+            if host is self._core.host:
+                self._ours = (
+                    self._applying or owner in seen.owners or await self._replace_lost(host, seen)
+                )
+                await self._take(seen)
+                expects = self._ours and seen.view.guarding and seen.view.heartbeat_s is not None
+                deadline = time.time() + heartbeat_s if expects else None
+                self._core.update(guard_deadline_unix_s=deadline)
+        except WorkbenchError:  # the link is lost, which `state.host` shows
+            return
+
+    def _is_drawn(self, heartbeat_s: float) -> bool:
+        limit_s = min(max(heartbeat_s / 2, DRAWN_S[0]), DRAWN_S[1])
+        return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
+
+    async def _take(self, seen: GuardStatus) -> None:
+        view, before = seen.view, self._core.state.guard
+        self._core.update(guard=view)
+        acted = view.did_unix_s is not None and view.did_unix_s != self._did_unix_s
+        self._did_unix_s = view.did_unix_s
+        # Others may have changed something since the journal was read.
+        stale = self._attended and time.monotonic() - self._alterations.read_monotonic_s > SELDOM_S
+        if before is None or before.running != view.running or acted or stale:
+            await self._alterations.read()
+            if not stale and self._telemetry.running:
+                await self._telemetry.refresh()
+        if acted and self._attended and seen.seen_act != str(view.did_unix_s):
+            host = self._core.host
+            self._core.notify(
+                Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}"
+            )
+            self._core.record(f"# the guard {view.did}")
+            with suppress(HostError):
+                await client.mark_act_seen(host, view.did_unix_s or 0.0)
+
+    async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
+        """Start a new guard if the guard of this session's GPU settings was killed, or if the link
+        was lost before it could start. Return whether a new guard was needed, even if it could not
+        be started."""
+        if not self._ours or seen.view.running:
+            return False
+        await self._alterations.read()
+        ours = [a for a in self._core.state.alterations if a.owner_state == "this"]
+        if all(a.state == "kept" for a in ours):
+            return False
+        async with journal.locked(host):
+            terms = GuardTerms(await self._rights.get(), await self.heartbeat_s())
+            view = await client.start(host, terms, **self.options)
+        if view.running:
+            self._start_problem = None
+            lost = "was killed" if seen.view.problem else "was not started"
+            text = f"the guard of the GPU settings {lost}; a new guard watches over them now"
+            self._core.notify(Level.WARN, f"{host.name}: {text}")
+        elif view.problem != self._start_problem:
+            self._start_problem = view.problem
+            self._core.notify(
+                Level.ERROR, f"{host.name}: no guard watches over the GPU settings: {view.problem}"
+            )
+        return True
+
+
+def check_trial(trial_s: float | None) -> None:
+    """Raise InputError if GPU settings cannot be on trial for `trial_s` seconds, after which the
+    guard reverts them. None, for no trial, is allowed."""
+    if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
+        raise InputError(
+            f"a trial of {trial_s:g} s is not possible",
+            next_step=f"give a duration of {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s",
+        )

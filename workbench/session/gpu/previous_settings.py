@@ -1,0 +1,109 @@
+"""The value that a GPU setting has before a probe or a sweep changes it, and its restoration
+afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.gpu.settings import journal
+from workbench.gpu.settings.journal import JournalEntry, entry_from
+from workbench.model.errors import SettingsError
+from workbench.model.setting_commands import is_lock
+from workbench.model.settings import (
+    DEFAULT,
+    UNKNOWN,
+    ClockRange,
+    GpuSettings,
+    Setting,
+    SettingValue,
+    setting_of,
+)
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.model.gpu import Telemetry
+    from workbench.session.gpu.control import GpuControl
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """The value of one setting of one GPU before a change. `settings` restores that value, and
+    `entry` is the journal's entry if Workbench had altered the setting before, else None. `unknown`
+    is True if another program may have set a clock lock, which no driver reports."""
+
+    settings: GpuSettings
+    entry: JournalEntry | None = None
+    unknown: bool = False
+
+    @classmethod
+    def stored(cls, data: Mapping[str, Any]) -> Previous:
+        """Return a value before a change that was stored as the JSON object `data`, possibly by an
+        earlier version of Workbench."""
+        entry = entry_from(data["entry"]) if data["entry"] else None
+        return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
+
+
+async def previous_of(
+    host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]
+) -> dict[int, Previous]:
+    """Return the present value of `setting` for each of the GPUs, by GPU index. Raises
+    SettingsError if a value is not known."""
+    state = await journal.read(host)
+    records = state.records()
+    found = {}
+    for gpu in gpus:
+        info = telemetry.info(gpu)
+        ours = next(
+            (
+                r.entry
+                for r in records
+                if info and not r.why_lost and r.entry.key == (info.uuid, setting)
+            ),
+            None,
+        )
+        unknown = (
+            info is not None
+            and is_lock(setting)
+            and state.known_lock(info.uuid, setting)[0] == UNKNOWN
+        )
+        value = (
+            _present_lock(ours)
+            if is_lock(setting)
+            else _present(host, telemetry, setting_of(setting), gpu)
+        )
+        found[gpu] = Previous(GpuSettings({setting: value}), ours, unknown)
+    return found
+
+
+def _present_lock(ours: JournalEntry | None) -> SettingValue:
+    return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
+
+
+def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
+    sample = next((s for s in telemetry.gpus if s.index == gpu), None)
+    value = setting.read(telemetry, sample.uuid) if sample is not None else None
+    if value is not None:
+        return value
+    why = sample.absent.get(setting.reading or "", "not given") if sample else "no reading"
+    raise SettingsError(
+        f"GPU{gpu}: the driver does not report the present {setting.label} ({why}), so it could "
+        "not be restored;"
+        " nothing was changed",
+        host=host.name,
+    )
+
+
+async def restore(
+    host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None
+) -> str:
+    """Set one GPU to its previous value. Return the reason if that failed, else "". If the journal
+    had an entry for the setting before, that entry is written again with its owner and the guard's
+    instructions."""
+    report = await control.apply_each({str(gpu): previous.settings}, password=password)
+    failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
+    if not failed and previous.entry is not None:
+        async with journal.locked(host) as held:
+            await held.save(held.journal.back_to(previous.entry.key, previous.entry))
+    return failed

@@ -1,0 +1,206 @@
+"""Proof that altered GPU settings are in force: the running server is loaded for some seconds, and
+the readings under that load are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.gpu.settings.disturbance import locks_changed
+from workbench.gpu.settings.proof import judge_all
+from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.model.settings import HOST_INDEX, setting_of
+from workbench.session.bench.gpu_meter import Meter
+from workbench.session.bench.sustained_load import Driven, drive
+from workbench.session.conditions import gpus_of, load_digest
+from workbench.session.gpu.clock_probe import ClockProbe, choose_probes, unsure
+from workbench.session.state import BenchState
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.proof import Proof
+    from workbench.model.bench import BenchProgress
+    from workbench.model.setting_records import Alteration, SettingCommand
+    from workbench.session.bench.benchmark_load import Load
+    from workbench.session.bench.server_load import ServerLoad
+    from workbench.session.gpu.clock_probe import Probes
+    from workbench.session.gpu.control import GpuControl
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.state_holder import StateHolder
+
+VERIFY_S = 8.0
+FILLS = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}  # keeps a GPU busy all the time
+NOTHING = "nothing to verify: Workbench has changed no GPU setting on this host"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The outcome of a verification of GPU settings. `proofs` has one proof for each altered
+    setting that the readings under load can judge. `unloaded` has a text for each altered setting
+    on a GPU that the server does not use."""
+
+    proofs: tuple[Proof, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    target: str | None = None  # run id or URL; None: no setting needed a load
+    seconds: float = 0.0
+    output_tok_s: float | None = None
+    gpus: tuple[int, ...] = ()
+    simulated: bool = False
+    notes: tuple[str, ...] = ()  # why a probe was not made
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The outcome of the verification as lines for the user: first one about each setting, then
+        warnings about whole GPUs."""
+        found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
+        found += [
+            f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text
+        ]
+        return tuple(dict.fromkeys(found)) or (NOTHING,)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(source for p in self.proofs for t in p.traps for source in t.sources)
+        )
+
+
+class GpuProof:
+    """Verifies the altered GPU settings of the host. A verification shows its load in `state.bench`
+    and its findings on the rows of the GPUs."""
+
+    def __init__(
+        self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl, load: ServerLoad
+    ) -> None:
+        self._core, self._telemetry, self._gpu, self._load = core, telemetry, gpu, load
+        self._probe = ClockProbe(core, telemetry, gpu)
+        self._open: Probes = {}  # the probes that would decide what the last load left open
+
+    async def verify_lines(
+        self, seconds: float = VERIFY_S, *, probe: bool = False, password: str | None = None
+    ) -> Sequence[str]:
+        """Load the selected or newest READY run for `seconds` to check which altered GPU settings
+        are in force. Return the findings in words. With `probe`, also run the probes whose commands
+        `probe_commands` returned."""
+        probes, self._open = self._open, {}
+        found = await self.verify(seconds, probe=probes if probe else False, password=password)
+        if not probe and found.proofs:
+            infos = (await self._telemetry.reading()).infos
+            self._open, _ = choose_probes(infos, unsure(found.proofs))
+        return found.lines
+
+    async def probe_commands(self) -> Sequence[SettingCommand]:
+        """Return the commands of further probes, short tries of a lower clock lock, for the locks
+        on which the last verification proved nothing. () if there is no such lock."""
+        return await self._probe.commands(self._open)
+
+    async def verify(
+        self,
+        seconds: float = VERIFY_S,
+        run_id: str | None = None,
+        url: str | None = None,
+        *,
+        probe: bool | Probes = False,
+        password: str | None = None,
+        **bench: Any,
+    ) -> Verification:
+        """Load a server (by default the selected or newest READY run) for `seconds`, and judge by
+        the readings whether each altered GPU setting is in force. With `probe`, a lower clock is
+        tried for each clock lock on which this load proves nothing: the given probes, or suitable
+        ones if `probe` is True. `bench` has fields of BenchSpec."""
+        await self._gpu.alterations.read()
+        altered = self._core.state.alterations
+        if not altered:
+            return Verification(simulated=self._core.state.simulated)
+        if (
+            run_id is None
+            and url is None
+            and all(setting_of(a.setting).proof == "reading" for a in altered)
+        ):
+            return await self._verify_by_reading(altered)
+        with self._core.busy("verifying GPU settings"):
+            async with self._load.at(run_id, url, {**FILLS, **bench}) as load:
+                found = await self._verify(seconds, load, altered, probe, password)
+        await self._gpu.evidence.show(found.proofs)
+        findings = "; ".join(p.short for p in found.proofs if p.short)
+        self._core.record(f"workbench gpu verify {found.target} --seconds {seconds:g}", findings)
+        return found
+
+    async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
+        proofs = judge_all(altered, (), await read_once(self._core.host))
+        await self._gpu.evidence.show(proofs)
+        self._core.record("workbench gpu verify", "; ".join(p.text for p in proofs))
+        return Verification(proofs, simulated=self._core.state.simulated)
+
+    async def _verify(
+        self,
+        seconds: float,
+        load: Load,
+        altered: Sequence[Alteration],
+        probe: bool | Probes,
+        password: str | None,
+    ) -> Verification:
+        self._core.update(
+            bench=BenchState(running=True, spec=load.spec, last_id=self._core.state.bench.last_id)
+        )
+        try:
+            async with Meter(self._core.host) as meter:
+                return await self._verify_with(meter, seconds, load, altered, probe, password)
+        finally:
+            self._core.update(bench=replace(self._core.state.bench, running=False))
+
+    async def _verify_with(
+        self,
+        meter: Meter,
+        seconds: float,
+        load: Load,
+        altered: Sequence[Alteration],
+        probe: bool | Probes,
+        password: str | None,
+    ) -> Verification:
+        def show(progress: BenchProgress) -> None:
+            self._core.update(bench=replace(self._core.state.bench, progress=progress))
+
+        async def run(load_s: float) -> Driven:
+            return await drive(
+                load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show
+            )
+
+        alterations, evidence = self._gpu.alterations, self._gpu.evidence
+        known = await evidence.known_clocks(load_digest(load.spec, load.server))
+        locks, driven = alterations.locks_on, await run(seconds)
+        await alterations.read()
+        known = replace(known, others=self._core.state.others)
+        infos = meter.latest.infos if meter.latest else ()
+        gpus = gpus_of(load.server.plan, infos)
+        used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
+        span = driven.t0_s, driven.t1_s
+        notes = locks_changed(locks, alterations.locks_on, gpus)
+        known = replace(known, clocks=(), shown=()) if notes else known
+        proofs = meter.proofs(*span, used, known)
+        clocks = [] if notes else list(meter.clocks(*span, altered, known))
+        if probe and not notes and (open_proofs := unsure(proofs)):
+            probes, skipped = choose_probes(infos, open_proofs) if probe is True else (probe, ())
+            tried, failed = await self._probe.run(meter, probes, run, known, password)
+            notes = (*skipped, *failed)
+            clocks += tried
+            proofs = meter.proofs(*span, used, known.with_clocks(tried))
+        if clocks:
+            await evidence.keep_clocks(known, clocks, proofs)
+        return Verification(
+            proofs,
+            tuple(_unloaded(a) for a in altered if a not in used),
+            load.target if load.server.status else f"--url {load.spec.url}",
+            round(driven.t1_s - driven.t0_s, 1),
+            driven.output_tok_s,
+            gpus,
+            self._core.state.simulated or load.server.simulated,
+            notes,
+        )
+
+
+def _unloaded(one: Alteration) -> str:
+    return (
+        f"GPU{one.gpu_index}: {one.setting} was not checked, because the server does not use "
+        "this GPU"
+    )

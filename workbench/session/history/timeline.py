@@ -1,0 +1,136 @@
+"""The history of the session's host: every reading of its GPUs and engine, and the events that
+explain them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.model.timeline import CLIENT_TOK_S, ENGINE, Event, EventKind, History, Pace
+from workbench.session.history.timeline_events import EventSource
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchProgress
+    from workbench.model.gpu import Telemetry
+    from workbench.model.timeline import Key
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.state import SessionState
+    from workbench.session.state_holder import StateHolder
+
+_PROGRESS_S = 3.0  # a longer time without progress belongs to another benchmark
+# besides READINGS
+MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", "pcie_tx_mb_s")
+
+
+class Timeline:
+    """Keeps the `history` of the session's host, which begins when this object is built. When the
+    session changes its host, the history begins anew.
+
+    The functions of `on_values` are called with the Unix seconds and the values of each reading,
+    those of `on_event` with each new event, those of `on_clear` when the history is cleared, and
+    those of `on_loaded` when an older history has been inserted before the present one."""
+
+    def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
+        self._core, self._telemetry = core, telemetry
+        self._host = core.host
+        self.history = History()
+        self.on_values: list[Callable[[range, Mapping[Key, float | None]], None]] = []
+        self.on_event: list[Callable[[Event], None]] = []
+        self.on_clear: list[Callable[[], None]] = []
+        self.on_loaded: list[Callable[[], None]] = []
+        self._start()
+        telemetry.on_reading.append(self._take)
+        core.subscribe(self._follow)
+
+    def _start(self) -> None:
+        self._pace = Pace()
+        self._progress = 0.0, 0  # Unix time and output tokens of the last progress of a benchmark
+        self._events = EventSource(self._core.state)
+
+    @property
+    def watching(self) -> bool:
+        """Whether the GPUs are read continuously, as for a screen. A command reads them only once."""
+        return self._telemetry.running
+
+    def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
+        """Add the engine's metrics of the second that contains `unix_s` to the history. `values`
+        has them by field name, such as {"generation_tok_s": 812.0}, and None for a metric that is
+        not known."""
+        self._add(
+            {(ENGINE, name): value for name, value in values.items()},
+            range(int(unix_s), int(unix_s) + 1),
+        )
+
+    def add_event(self, kind: EventKind, text: str, *, unix_s: float | None = None) -> None:
+        """Add an event of the whole host to the history, at the Unix time `unix_s`, by default now."""
+        self._tell(Event(unix_s or time.time(), kind, text))
+
+    def put_under(self, older: History) -> None:
+        """Insert an older history of this host before the present one, and call the functions of
+        `on_loaded`."""
+        self.history.put_under(older)
+        for hear in self.on_loaded:
+            hear()
+
+    def _take(self, telemetry: Telemetry) -> None:
+        from workbench.model.gpu import READINGS  # not for the first frame
+
+        now = time.time()
+        seconds = self._pace.seconds(now, self._telemetry.interval_s or 1.0)
+        fields = (*READINGS, *MORE_GPU_FIELDS)
+        values: dict[Key, float | None] = {
+            (gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in fields
+        }
+        values.update(_locks(self._core.state))
+        self._add(values, seconds)
+        for event in self._events.in_reading(telemetry, now):
+            self._tell(event)
+
+    def _add(self, values: Mapping[Key, float | None], seconds: range) -> None:
+        self.history.add_all(values, seconds)
+        for hear in self.on_values:
+            hear(seconds, values)
+
+    def _follow(self, state: SessionState, changed: frozenset[str]) -> None:
+        if self._core.host is not self._host:
+            self._host = self._core.host
+            self.history.clear()
+            self._start()
+            for hear in self.on_clear:
+                hear()
+            return
+        if "bench" in changed and state.bench.progress is not None:
+            self._take_progress(state.bench.progress)
+        for event in self._events.in_state(state, changed, time.time()):
+            self._tell(event)
+
+    def _take_progress(self, progress: BenchProgress) -> None:
+        """Add the load client's output tokens per second since its last report to the history. The
+        client reports several times a second."""
+        now, tokens = time.time(), progress.output_tokens
+        before_s, before = self._progress
+        self._progress = now, tokens
+        if 0.05 < now - before_s < _PROGRESS_S and tokens >= before:
+            self._add(
+                {CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1)
+            )
+
+    def _tell(self, event: Event) -> None:
+        """Add an event to the history with secrets masked, because the history is kept on disk."""
+        from workbench.model.secrets import mask_text, seen_secrets
+
+        event = replace(event, text=mask_text(event.text, seen_secrets()))
+        if self.history.add_event(event):
+            for hear in self.on_event:
+                hear(event)
+
+
+def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:
+    """Yield pairs (key in the history, MHz) for the lowest and the highest clock of each lock on
+    the SM clock. No reading of the GPUs contains these clocks."""
+    for one in (*state.others, *state.alterations):
+        if one.setting == "gpu_clocks":
+            yield (one.gpu_index, "sm_lock_min_mhz"), getattr(one.now, "min_mhz", None)
+            yield (one.gpu_index, "sm_lock_max_mhz"), getattr(one.now, "max_mhz", None)

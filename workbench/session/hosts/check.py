@@ -1,0 +1,374 @@
+"""The check of a host: whether Workbench reaches the host, and whether the host has everything that
+its entry in hosts.toml and Workbench itself need. `workbench doctor` examines a host in depth."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.doctor import examination
+from workbench.engines import registry
+from workbench.hosts.base import HostUnreachable
+from workbench.hosts.container_listing import ContainerList, containers_of
+from workbench.hosts.login_question import Ask, LoginQuestion
+from workbench.hosts.shell_scripts import sh
+from workbench.model.counts import count_of
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.gpu import DriverStatus
+from workbench.model.run_options import PROCESS
+from workbench.model.untrusted_numbers import decimal, range_of, whole_number
+from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.server.launchers import launcher_of
+from workbench.session.hosts.settings import HostSettings
+from workbench.store.config import ConfigStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workbench.doctor.examination import Examination
+    from workbench.model.host_entry import HostEntry
+    from workbench.session.session import Session
+
+LIMIT_S = 30.0
+AT_ONCE = 8
+_LOOK_S = 10.0
+_SKEW_S = 2.0  # that matters: ages of runs and the heartbeat of the guard are times of the host
+_LEAST_FREE = 2**30  # bytes for run directories and logs
+_PYTHON = (3, 8)
+
+# $1: Workbench's state directory, $2: a program to look for (may be ""), $3: "sudo" to ask sudo;
+# the others are directories. Prints key=value lines.
+_LOOK = r"""
+echo "now=$(date +%s.%N 2>/dev/null)"
+probe=$(mktemp "$1/check.XXXXXX" 2>&1) && echo x 2>/dev/null >"$probe" && echo "written=yes" || echo "written=$probe"
+[ -f "$probe" ] && rm -f -- "$probe"
+echo "free_kib=$(df -Pk -- "$1" 2>/dev/null | awk 'NR == 2 { print $4 }')"
+[ -n "$2" ] && echo "program=$(command -v -- "$2")"
+if [ "$3" = sudo ] && [ "$(id -u)" = 0 ]; then
+    echo "sudo=not needed: the login is root"
+elif [ "$3" = sudo ] && command -v sudo >/dev/null 2>&1; then
+    if sudo -n -v </dev/null >/dev/null 2>&1; then echo "sudo=without a password"
+    elif sudo -n -l </dev/null 2>/dev/null | grep -q NOPASSWD; then echo "sudo=without a password for some commands"
+    else echo "sudo=asks for a password"; fi
+fi
+shift 3
+for place; do
+    case $place in "~"/*) place=$HOME/${place#"~"/} ;; esac
+    [ -d "$place" ] && [ -r "$place" ] && echo "there=$place" || echo "absent=$place"
+done
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCheck:
+    """The outcome of the check of one host. `lines` are pairs (label, text) about the host."""
+
+    name: str
+    reached: bool
+    lines: tuple[tuple[str, str], ...] = ()
+    findings: tuple[Finding, ...] = ()
+    latency_ms: float | None = None
+    # of the host against this machine: above 0 if the host is ahead
+    clock_skew_s: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.reached and not any(finding.level is Level.ERROR for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        found = asdict(self) | {"lines": [list(line) for line in self.lines], "ok": self.ok}
+        return found | {"findings": [finding.as_json() for finding in self.findings]}
+
+
+async def check_all(
+    names: Sequence[str],
+    open_session: Callable[[str], Session],
+    ask: Ask | None,
+    limit_s: float = LIMIT_S,
+) -> Sequence[HostCheck]:
+    """Return the checks of hosts, several of which run at the same time. Each check ends within
+    `limit_s` seconds, and none raises a WorkbenchError. Questions for passwords are put one at a
+    time."""
+    slots, asking = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
+
+    async def asked(question: LoginQuestion) -> str | None:
+        assert ask is not None
+        async with asking:
+            return await ask(question)
+
+    async def one(name: str) -> HostCheck:
+        async with slots:
+            try:
+                async with asyncio.timeout(limit_s):
+                    return await _check(name, open_session, asked if ask else None)
+            except TimeoutError:
+                text, step = (
+                    (f"the check did not end within {limit_s:g} s"),
+                    f"workbench --host {name} doctor",
+                )
+                return HostCheck(
+                    name, False, findings=(Finding(Level.ERROR, "host.slow", text, fix=step),)
+                )
+            except WorkbenchError as error:
+                against = _finding(Level.ERROR, "unreachable", error.message, error.next_step)
+                return HostCheck(name, False, findings=(against,))
+
+    return await asyncio.gather(*map(one, names))
+
+
+async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | None) -> HostCheck:
+    # may load the ssh library, which takes long
+    session = await asyncio.to_thread(open_session, name)
+    session.link.ask = ask
+    try:
+        await session.link.connect()
+        settings = HostSettings(session.core, ConfigStore())
+        entry, parts = settings.entry, examination.TimedParts()
+        programs = {
+            engine: known[0] for engine in registry.names() if (known := settings.program(engine))
+        }
+        seen, looked, inside = await asyncio.gather(
+            examination.examine(session.host, programs, parts),
+            parts.read(
+                "the state directory and the clock", _look(session, entry), _LOOK_S, _Looked()
+            ),
+            parts.read(
+                "the containers",
+                containers_of(session.host, sudo=entry.sudo if entry else None),
+                _LOOK_S,
+                ContainerList(),
+            ),
+        )
+    finally:
+        await session.close()
+    found = [
+        *parts.problems,
+        *_about_system(seen, looked),
+        *_about_entry(seen, looked, entry, programs),
+    ]
+    lines = (*_lines(seen, looked, entry), *(("inside", text) for text in inside.lines))
+    return HostCheck(name, True, lines, by_severity(found), seen.facts.latency_ms, looked.skew_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the shell script of the check has printed about the host. A value that is not known is
+    None or ""."""
+
+    state_dir: str = ""
+    skew_s: float | None = None
+    written: str = ""  # "yes", or why nothing can be written
+    free_bytes: int | None = None
+    program: str | None = None
+    sudo: str = ""
+    absent: tuple[str, ...] = ()
+    there: tuple[str, ...] = ()
+
+
+async def _look(session: Session, entry: HostEntry | None) -> _Looked:
+    host = session.host
+    program = _start_program(entry) if entry else ""
+    sudo = "sudo" if entry is None or entry.sudo is not False else ""
+    try:
+        state_dir = await host.state_dir()
+    except HostUnreachable:
+        raise
+    except WorkbenchError as error:
+        return _Looked(written=error.message)
+    started, sent = time.time(), time.monotonic()
+    argv = sh(_LOOK, state_dir, program, sudo, *(entry.models if entry else ()))
+    done = await host.run(argv, timeout_s=_LOOK_S)
+    took_s = time.monotonic() - sent
+    rows = [clean(line).partition("=")[::2] for line in done.out.splitlines()]
+    one = dict(reversed(rows))
+    return _Looked(
+        state_dir,
+        _skew(one.get("now", ""), started, took_s),
+        one.get("written", done.problem),
+        free_kib * 1024 if (free_kib := whole_number(one.get("free_kib"))) is not None else None,
+        one.get("program"),
+        one.get("sudo", "not installed") if sudo else "not used: hosts.toml says sudo = false",
+        tuple(value for key, value in rows if key == "absent"),
+        tuple(value for key, value in rows if key == "there"),
+    )
+
+
+def _start_program(entry: HostEntry) -> str:
+    """Return the program with which the launcher of this entry starts servers, such as systemd-run;
+    "" if Workbench starts them itself."""
+    launcher = launcher_of(entry.run_as or PROCESS)
+    return launcher.start_program if launcher else ""
+
+
+def _skew(now: str, started: float, took_s: float) -> float | None:
+    """Return by how many seconds a host's clock is ahead of this machine's; a negative number if it
+    is behind. `now` is the host's time as text, read within `took_s` seconds after `started` on
+    this machine. The result is 0 if the duration of the reading can explain the difference, and
+    None if `now` is not a number."""
+    whole, _, rest = now.partition(".")
+    if not whole.isdecimal():
+        return None
+    precise = rest.isdecimal()
+    there = decimal(f"{whole}.{rest}" if precise else whole, *range_of("unix_s"))
+    if there is None:
+        return None
+    early, late = there - started - took_s, there + (0.0 if precise else 1.0) - started
+    return round(early if early > 0 else min(0.0, late), 3)
+
+
+def _finding(level: Level, code: str, text: str, fix: str | None) -> Finding:
+    return Finding(level, f"host.{code}", text, fix=fix)
+
+
+def _about_system(seen: Examination, looked: _Looked) -> Sequence[Finding]:
+    facts, found = seen.facts, list[Finding]()
+    version = tuple(
+        int(word) for word in (facts.python3_version or "").split(".")[:2] if word.isdecimal()
+    )
+    if facts.python3 is None or (version and version < _PYTHON):
+        what = (
+            "there is no python3"
+            if facts.python3 is None
+            else (f"python3 is {facts.python3_version}")
+        )
+        text = f"{what}: telemetry is read from nvidia-smi, and GPU settings cannot be changed"
+        found.append(_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there"))
+    if looked.written != "yes" and looked.written:
+        where = (
+            (f"nothing can be written to the state directory {looked.state_dir}: ")
+            if looked.state_dir
+            else ""
+        )
+        text = f"{where}{looked.written}"
+        fix = (
+            "set XDG_STATE_HOME on that host to the absolute path of a directory that you can write"
+        )
+        found.append(_finding(Level.ERROR, "state-dir", text, fix))
+    if looked.free_bytes is not None and looked.free_bytes < _LEAST_FREE:
+        text = (
+            f"{looked.state_dir} has {looked.free_bytes / 2**20:.0f} MiB free: logs of "
+            "servers may fill it"
+        )
+        found.append(
+            _finding(Level.WARN, "disk", text, "free some space there, or `workbench runs prune`")
+        )
+    if looked.skew_s is not None and abs(looked.skew_s) > _SKEW_S:
+        side = "ahead" if looked.skew_s > 0 else "behind"
+        text = (
+            f"the clock is {abs(looked.skew_s):.0f} s {side}: ages of runs and results are "
+            "wrong by that"
+        )
+        found.append(_finding(Level.WARN, "clock", text, "timedatectl set-ntp true"))
+    return found
+
+
+def _about_entry(
+    seen: Examination, looked: _Looked, entry: HostEntry | None, programs: Mapping[str, str]
+) -> Sequence[Finding]:
+    """Return problems of the host's entry in hosts.toml: engines, programs and model directories
+    that are not on the host, and rights to use sudo that differ."""
+    found = list[Finding]()
+    for engine in seen.engines:
+        if engine.engine in programs and engine.path is None:
+            fix = (
+                "correct `engines` of the host in hosts.toml, or [executables] in "
+                f"config.toml: {engine.engine}"
+            )
+            found.append(
+                _finding(
+                    Level.WARN, "engine", engine.problem or f"{engine.engine} is not there", fix
+                )
+            )
+    if entry is None:
+        return found
+    wanted = _start_program(entry)
+    if wanted and looked.program == "":
+        text = f"servers are started as {entry.run_as}, and {wanted} is not on PATH there"
+        found.append(
+            _finding(
+                Level.ERROR, "run-as", text, f"install {wanted}, or change run_as in hosts.toml"
+            )
+        )
+    if entry.sudo and looked.sudo in ("not installed", "asks for a password"):
+        text = f"hosts.toml says sudo = true, and sudo is {looked.sudo}".replace("is asks", "asks")
+        found.append(
+            _finding(
+                Level.WARN,
+                "sudo",
+                text,
+                "`workbench gpu sudoers` prints rules that need no password",
+            )
+        )
+    for place in looked.absent:
+        text = f"the model directory {place} is not there, or cannot be read"
+        found.append(
+            _finding(Level.WARN, "models", text, "correct `models` of the host in hosts.toml")
+        )
+    return found
+
+
+def _lines(
+    seen: Examination, looked: _Looked, entry: HostEntry | None
+) -> Sequence[tuple[str, str]]:
+    facts = seen.facts
+    latency = f", {facts.latency_ms:.1f} ms" if facts.latency_ms else ""  # none on this machine
+    python = (
+        (f"python3 {facts.python3_version or 'of unknown version'}")
+        if facts.python3
+        else "no python3"
+    )
+    inside = f", in a container ({facts.container})" if facts.container else ""
+    lines = [
+        (
+            "reached",
+            f"as {facts.user or 'unknown'}{latency}, "
+            f"{facts.os or 'unknown system'}{inside}, {python}",
+        )
+    ]
+    lines.append(("GPUs", _gpus(seen)))
+    engines = [
+        f"{e.engine} {e.version or '(version unknown)'} at {e.path}" for e in seen.engines if e.path
+    ]
+    lines.append(("engines", ", ".join(engines) or "none found"))
+    if looked.sudo:
+        lines.append(("sudo", looked.sudo))
+    if entry is not None and entry.run_as:
+        lines.append(("start as", f"{entry.run_as} ({looked.program or 'program not found'})"))
+    if looked.state_dir:
+        free = "" if looked.free_bytes is None else f", {looked.free_bytes / 2**30:.0f} GiB free"
+        lines.append(("state", f"{looked.state_dir}{free}"))
+    if looked.there:
+        lines.append(("models", ", ".join(looked.there)))
+    return [(label, clean(text, 2 * NAME_CHARS)) for label, text in lines]
+
+
+def _gpus(seen: Examination) -> str:
+    if not seen.gpus:
+        return (
+            "none"
+            if seen.driver.status is DriverStatus.NO_LIBRARY
+            else f"none: {seen.driver.status}"
+        )
+    names = [gpu.name for gpu in seen.gpus]
+    counted = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return f"{counted}, driver {seen.driver.driver_version or 'unknown'}"
+
+
+def names_to_check(names: Sequence[str], written: Sequence[str]) -> Sequence[str]:
+    """Return `names`, or if it is empty `written`, the hosts of hosts.toml. Raises InputError if
+    both are empty."""
+    if not names and not written:
+        raise InputError(
+            "hosts.toml names no host", next_step="give names: workbench hosts check NAME…"
+        )
+    return tuple(dict.fromkeys(names or written))
+
+
+def summary(checks: Sequence[HostCheck]) -> str:
+    """Return a sentence on how many of the checked hosts can be used."""
+    return f"{sum(check.ok for check in checks)} of {count_of(len(checks), 'host')} can be used"

@@ -1,0 +1,138 @@
+"""The check of a cluster before a server starts on it. The reports of the nodes are compared with
+each other and with what a plan needs."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING
+
+from workbench.doctor import cluster_checks, cluster_facts
+from workbench.doctor.cluster_facts import ClusterReport, NodeReport, NodeToCheck
+from workbench.hosts import interfaces
+from workbench.model.counts import count_of
+from workbench.model.errors import ServerError
+from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.untrusted_numbers import whole_number
+from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.hosts.cluster import ClusterHost
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.plans.plan_editor import PlanEditor
+
+_GIB = 1 << 30
+_PORTS = ("master-port", "nccl-port")
+_ADDRESSES = ("dist-init-addr",)
+FREED_BY_A_STOP = ("cluster.port-taken", "cluster.memory")
+
+
+async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
+    """Return a report on the nodes of a cluster, and on what the plan of `editor` needs there: the
+    engine, the model's files, free ports and GPU memory."""
+    networks = await asyncio.gather(*(interfaces.read(node.host) for node in host.nodes))
+    plan = editor.effective if editor is not None else None
+    ports = tuple(_ports(plan, editor)) if plan is not None and editor is not None else ()
+    entries = HostsStore().content.hosts
+    nodes = []
+    for number, (node, place, network) in enumerate(
+        zip(host.nodes, host.places, networks, strict=True)
+    ):
+        entry = entries.get(node.name)
+        programs = (
+            {name: shlex.split(text)[0] for name, text in entry.engines.items() if text}
+            if entry
+            else {}
+        )
+        if plan is not None and (chosen := _chosen_program(plan, node.name)):
+            programs[plan.engine] = chosen
+        model = (
+            partial(_identify, node.host, plan)
+            if plan is not None and host.simulated is None
+            else None
+        )
+        nodes.append(
+            NodeToCheck(node.host, place, network, programs, ports if number == 0 else (), model)
+        )
+    reports, connections = await cluster_facts.gather(nodes)
+    return ClusterReport(
+        tuple(reports),
+        tuple(connections),
+        engine=plan.engine if plan else None,
+        model=plan.model if plan else None,
+        need_bytes=_need_bytes(editor) if editor is not None else None,
+        reserve_bytes=round((host.entry.reserve_gib or 0.0) * _GIB),
+    )
+
+
+def findings(report: ClusterReport) -> Sequence[Finding]:
+    """Return the problems of the cluster, the most severe first."""
+    return by_severity(cluster_checks.findings(report))
+
+
+async def check_start(host: ClusterHost, editor: PlanEditor, *, replaces: bool) -> None:
+    """Raise ServerError if the examination of the cluster has an error about the start of the
+    editor's plan. With `replaces`, the start ends a server before, so its ports and memory count as
+    free."""
+    report = await examine(host, editor)
+    passing = FREED_BY_A_STOP if replaces else ()
+    found = findings(report)
+    errors = [f for f in found if f.level is Level.ERROR and f.code not in passing]
+    if errors:
+        command = f"workbench cluster check {host.entry.name} {editor.plan.preset_id or ''}".strip()
+        raise ServerError(
+            errors[0].text,
+            host=host.name,
+            next_step=f"{errors[0].fix or 'correct it, then start again'}; `{command}` lists all",
+            findings=errors,
+        )
+
+
+def node_text(node: NodeReport) -> str:
+    """Return a node as one line: address, interface, RDMA devices, GPUs and driver."""
+    if node.problem is not None:
+        return "not reached"
+    gpus, driver = count_of(len(node.seen.gpus), "GPU"), node.seen.driver.driver_version
+    rdma = ",".join(node.place.rdma) or "no RDMA"
+    words = (node.place.address or "address unknown", node.place.interface or "", rdma, gpus)
+    return "  ".join(filter(None, (*words, f"driver {driver}" if driver else "no driver")))
+
+
+def _chosen_program(plan: LaunchPlan, node_name: str) -> str | None:
+    """Return the program that the plan starts on a node; None if it is the engine's usual one."""
+    words = plan.executable
+    for node in plan.nodes:
+        if node.name == node_name and not node.role and node.executable:
+            words = node.executable
+    return words[0] if words else None
+
+
+async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:
+    return await identify(host, plan, {e.name: str(e.value) for e in plan.env})
+
+
+def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
+    """Yield the ports that the plan uses on the cluster's first node: one for requests, and those
+    through which the processes on the nodes find each other."""
+    yield editor.command().port
+    flags = {flag.name: flag.value for flag in plan.flags} | dict(
+        plan.nodes[0].flags if plan.nodes else {}
+    )
+    for name in _PORTS:
+        if isinstance(port := flags.get(name), int):
+            yield port
+    for name in _ADDRESSES:
+        port = whole_number(str(flags.get(name, "")).rpartition(":")[2])
+        if port is not None:
+            yield port
+
+
+def _need_bytes(editor: PlanEditor) -> int | None:
+    """Return the bytes that the plan needs on each GPU; None if there is no estimate."""
+    estimate = editor.estimate()
+    return None if isinstance(estimate, str) else ceil(estimate.used_gib_per_gpu * _GIB)

@@ -1,0 +1,133 @@
+"""The examination of the session's host, including what Workbench itself has left behind there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines import registry
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.server_run import ServerState
+from workbench.session.hosts.settings import HostSettings
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.doctor.examination import Examination
+    from workbench.gpu.settings.rights import Rights
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.session import Session
+    from workbench.store.config import ConfigStore
+
+RIGHTS_S = 10.0
+RUNS_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """The report on a host: `seen` has what was read from the host, and `findings` the problems,
+    with the most severe first."""
+
+    seen: Examination
+    findings: Sequence[Finding]
+    can_change_gpus: bool
+
+    @property
+    def lines(self) -> Sequence[tuple[str, str]]:
+        """The properties of the host as pairs (label, text)."""
+        from workbench.doctor import facts_text
+
+        return tuple(facts_text.lines(self.seen))
+
+    def as_json(self) -> dict[str, Any]:
+        seen = self.seen
+        return {
+            "host": asdict(seen.facts),
+            "values": {**asdict(seen.values), "own": sorted(seen.values.own or ()), "stacks": None},
+            "driver": asdict(seen.driver),
+            "gpus": [asdict(gpu) for gpu in seen.gpus],
+            "engines": [asdict(engine) for engine in seen.engines],
+            "packages": [asdict(stack) for stack in seen.packages],
+            "can_change_gpus": self.can_change_gpus,
+            "findings": [finding.as_json() for finding in self.findings],
+            "simulated": seen.facts.simulated is not None,
+        }
+
+
+async def examine(session: Session) -> HostReport:
+    """Return the report about the session's host and about the user's own files. Raises
+    HostUnreachable if there is no connection."""
+    from workbench.doctor import examination
+    from workbench.doctor.checks import findings
+    from workbench.store.config import ConfigStore
+
+    parts, config = examination.TimedParts(), ConfigStore()
+    host = session.host
+    programs = _programs(HostSettings(session.core, config))
+    seen, rights, runs, own = await asyncio.gather(
+        examination.examine(host, programs, parts),
+        parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_S, None),
+        parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_S, ()),
+        _own_files(session, config),
+    )
+    found = [*parts.problems, *own, *findings(seen), *_rights(rights), *_leftovers(runs)]
+    if altered := len(session.state.alterations):
+        text = f"{altered} GPU settings changed by Workbench are still in force"
+        found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
+    return HostReport(seen, by_severity(found), rights is not None and rights.refusal is None)
+
+
+def _programs(settings: HostSettings) -> Mapping[str, str]:
+    """Return the programs that the user has chosen for this host, by engine."""
+    return {engine: found[0] for engine in registry.names() if (found := settings.program(engine))}
+
+
+async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]:
+    """Return the problems of the journal of GPU settings, of the stored results, of config.toml and
+    of hosts.toml."""
+    found: list[Finding] = []
+    for code, read in (
+        ("gpu.journal", session.gpu.alterations.read),
+        ("results", session.results.refresh),
+    ):
+        try:
+            await read()
+        except WorkbenchError as error:  # the other checks go on
+            found.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
+    if config.path.exists():
+        _ = config.config
+        found += config.findings
+    return [*found, *HostsStore().findings]
+
+
+def _rights(rights: Rights | None) -> Iterator[Finding]:
+    if rights is not None and rights.refusal:
+        text = f"GPU settings cannot be changed: {rights.refusal}"
+        fix = (
+            rights.advice
+            if rights.by_sudoers
+            else ("every setting can be read; `workbench demo` shows them all")
+        )
+        yield Finding(Level.HINT, "gpu.rights", text, fix=fix)
+
+
+def _leftovers(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
+    """Yield a finding for each run that has ended but still has processes, and for each run whose
+    server no longer answers requests."""
+    for run in runs:
+        if run.outlived or (run.alive and run.state.ended):
+            text = (
+                f"run {run.run_id} is {run.state}, and processes of it still live: they may "
+                "hold GPU memory"
+            )
+            evidence = f"{run.outlived or 1} processes"
+        elif run.state is ServerState.UNRESPONSIVE:
+            text = f"the server of run {run.run_id} lives and no longer answers"
+            evidence = f"port {run.port}"
+        else:
+            continue
+        yield Finding(
+            Level.WARN, "run.leftover", text, fix=f"workbench stop {run.run_id}", evidence=evidence
+        )

@@ -1,0 +1,388 @@
+"""Model files on hosts: where each host has a model, whether the copies are complete and the same,
+copies to other hosts, and downloads."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.hosts.base import Host, HostUnreachable, SshAddress
+from workbench.hosts.cluster import ClusterHost
+from workbench.model.errors import HostError, InputError, WorkbenchError
+from workbench.model.model_copy import HUB, ModelCopy, differences, size_text, unhashed
+from workbench.server import model_download, model_inventory, model_shipment, model_transfer
+from workbench.server.model_fingerprint import locate_arguments
+from workbench.server.model_inventory import Places
+from workbench.session.hosts.model_work import ModelWork
+from workbench.session.hosts.names import LOCAL
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+    from workbench.server.model_shipment import Remaining, Shipment
+    from workbench.session.session import Session
+
+# bytes that are done, their total, and what is under way
+Progress = Callable[[int, int, str], None]
+_SILENT: Progress = lambda done, total, text: None  # noqa: E731
+
+
+@dataclass(frozen=True, slots=True)
+class HostModels:
+    """The copies of models on one host. `problem` is the reason if they cannot be read."""
+
+    host: str
+    copies: tuple[ModelCopy, ...] = ()
+    problem: str | None = None
+
+    def lines(self, model: str = "") -> Iterator[str]:
+        """Yield a line of text for each copy of a model on the host. If there is no copy of
+        `model`, yield one line that says so."""
+        if self.problem:
+            yield f"{self.host}: cannot be read: {self.problem}"
+        elif not self.copies:
+            yield f"{self.host}: {f'no files of {model}' if model else 'no models'}"
+        for copy in self.copies:
+            yield f"{self.host}: {copy.text}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "host": self.host,
+            "problem": self.problem,
+            "copies": [copy.as_json() for copy in self.copies],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """The copies of one model on several hosts. `differences` has a text for each difference from
+    the first copy, and `unhashed` the names of the files of which only the sizes were compared."""
+
+    hosts: tuple[HostModels, ...]
+    differences: tuple[str, ...] = ()
+    unhashed: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        all_there = all(host.copies and host.problem is None for host in self.hosts)
+        return (
+            all_there
+            and not self.differences
+            and all(c.complete for host in self.hosts for c in host.copies)
+        )
+
+    def lines(self, model: str) -> Iterator[str]:
+        """Yield a line for each copy of `model`, then how the copies differ, or how far they were
+        compared."""
+        yield from (line for host in self.hosts for line in host.lines(model))
+        yield from (f"different: {text}" for text in self.differences)
+        if self.unhashed and not self.differences:
+            yield (
+                f"{len(self.unhashed)} large files were compared by their sizes; --hash "
+                "compares every byte"
+            )
+        elif sum(len(host.copies) for host in self.hosts) > 1 and not self.differences:
+            yield "all copies are the same"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """The outcome of copying a model's files to another host."""
+
+    model: str
+    source: str
+    target: str
+    path: str  # of the model on the target
+    way: str  # how the bytes went; "" if none were missing
+    sent_bytes: int = 0
+    seconds: float = 0.0
+    present: tuple[str, ...] = field(default=())  # files that were there already
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The outcome of the copy as one line: where the model is now, how many bytes were sent, by
+        which method, and how fast."""
+        if not self.way:
+            return f"{self.target} has {self.model} already: {self.path}"
+        speed = size_text(self.sent_bytes / max(self.seconds, 0.001))
+        text = (
+            f"{self.model} is at {self.path} on {self.target}: {size_text(self.sent_bytes)} "
+            f"{self.way}, "
+        )
+        return f"{text}{self.seconds:.0f} s, {speed}/s"
+
+
+class Models:
+    """Finds and copies model files on this session's host and on other hosts."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.work = ModelWork(session.core)  # what runs in the background of a screen
+
+    @property
+    def _entries(self) -> HostsStore:
+        """The content of hosts.toml, read again because the screen may have added a host."""
+        return HostsStore()
+
+    def places(self, host: str, more: Sequence[str] = ()) -> Places:
+        """Return the places to search for models on a host: those in its entry in hosts.toml, and
+        the paths `more`."""
+        entry = self._entries.host(host)
+        return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
+
+    def hosts(self, *, everywhere: bool = False) -> Sequence[str | None]:
+        """Return the names of the hosts to search: this session's host, or all nodes if it is a
+        cluster. With `everywhere`, also this machine and all hosts of hosts.toml. None stands for
+        this session's host."""
+        own = self._session.host
+        here = [node.name for node in own.nodes] if isinstance(own, ClusterHost) else [own.name]
+        names = dict.fromkeys(
+            (*here, *((LOCAL, *self._entries.content.hosts) if everywhere else ()))
+        )
+        return [None if name == own.name else name for name in names]
+
+    async def copies(
+        self, model: str = "", hosts: Sequence[str | None] = (None,)
+    ) -> Sequence[HostModels]:
+        """Return the copies of `model`, or of all models for "", on each host. None stands for this
+        session's host. A host that cannot be read has its problem in the result."""
+        return await asyncio.gather(*(self._copies_on(host, model) for host in hosts))
+
+    async def _copies_on(self, name: str | None, model: str) -> HostModels:
+        host = name or self._session.host.name
+        try:
+            session = await self._session.hosts.session_of(name)
+            found = await model_inventory.copies(
+                session.host, self.places(session.host.name), model
+            )
+        except (WorkbenchError, TimeoutError) as error:
+            return HostModels(host, problem=str(error))
+        return HostModels(host, tuple(sorted(found, key=lambda copy: (copy.model, copy.path))))
+
+    async def of_plan(self, plan: LaunchPlan) -> HostModels:
+        """Return the copies of a plan's model on this session's host. The cache directory of the
+        model hub is read from the plan's environment variables."""
+        env = {setting.name: str(setting.value) for setting in plan.env}
+        places, host = self.places(self._session.host.name), self._session.host
+        places = Places({**places.env, **env}, places.paths)
+        model = locate_arguments(plan, env, plan.workdir)[0]
+        return HostModels(host.name, tuple(await model_inventory.copies(host, places, model)))
+
+    async def check(
+        self,
+        model: str,
+        hosts: Sequence[str | None] = (None,),
+        *,
+        full: bool = False,
+        on_progress: Progress = _SILENT,
+    ) -> ModelCheck:
+        """Return whether the copies of a model are complete and the same. With `full`, every byte
+        is hashed on its host."""
+        found = [
+            await self._looked_into(one, full, on_progress)
+            for one in await self.copies(model, hosts)
+        ]
+        first = next((copy for host in found for copy in host.copies), None)
+        others = [copy for host in found for copy in host.copies if copy is not first]
+        if first is None:
+            return ModelCheck(tuple(found))
+        differ = [text for other in others for text in differences(first, other)]
+        sizes_only = dict.fromkeys(name for other in others for name in unhashed(first, other))
+        return ModelCheck(tuple(found), tuple(differ), tuple(sizes_only))
+
+    async def _looked_into(
+        self, found: HostModels, full: bool, on_progress: Progress
+    ) -> HostModels:
+        if not found.copies:
+            return found
+        session = await self._session.hosts.session_of(found.host)
+        copies = []
+        for copy in found.copies:
+            looked = await model_inventory.with_whole_sizes(session.host, copy)
+            if full:
+                text = f"hashing {copy.path} on {found.host}"
+                looked = await model_inventory.with_hashes(
+                    session.host,
+                    looked,
+                    lambda done, total, text=text: on_progress(done, total, text),  # type: ignore[misc]
+                )
+            copies.append(looked)
+        return replace(found, copies=tuple(copies))
+
+    # ---- copies to other hosts
+
+    async def copy(
+        self,
+        model: str,
+        source: str,
+        target: str,
+        *,
+        directory: str = "",
+        replace_different: bool = False,
+        follow_links: bool = False,
+        on_progress: Progress = _SILENT,
+    ) -> CopyReport:
+        """Copy a model's files from one host to another, and continue a copy that was interrupted.
+        Raises InputError if the source has no complete copy, if the target has different files and
+        `replace_different` is False, or if links lead out of the model and `follow_links` is False.
+        Raises HostError if a host fails."""
+        if source == target:
+            raise InputError(
+                "the two hosts of the copy are the same",
+                next_step="give two hosts: --from A --to B",
+            )
+        near, far = [await self._session.hosts.session_of(name) for name in (source, target)]
+        copy = await self._complete_copy(near, model)
+        wanted = directory or self._directory_on(target, copy)
+        at = await model_shipment.place_on(far.host, self.places(target), wanted)
+        shipment = model_shipment.shipment_of(copy, at, follow_links=follow_links)
+        started = time.monotonic()
+        rest = await model_shipment.remaining(near.host, far.host, shipment, replace_different)
+        sent = sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
+        way, notes = await self._send(
+            near.host, far.host, shipment, rest, replace_different, on_progress
+        )
+        await model_shipment.put_in_place(far.host, shipment, rest.names, replace_different)
+        seconds = time.monotonic() - started
+        return CopyReport(
+            copy.model,
+            source,
+            target,
+            shipment.target,
+            way,
+            sent,
+            seconds,
+            rest.present,
+            tuple(notes),
+        )
+
+    async def _complete_copy(self, session: Session, model: str) -> ModelCopy:
+        name = session.host.name
+        found = await model_inventory.copies(session.host, self.places(name), model)
+        complete = [copy for copy in found if copy.complete]
+        if len(complete) == 1:
+            return complete[0]
+        if len(complete) > 1:
+            paths = ", ".join(copy.path for copy in complete)
+            step = "give the path of one of them in place of the model's name"
+            raise InputError(
+                f"{name} has {len(complete)} copies of {model}: {paths}", host=name, next_step=step
+            )
+        why = (
+            "; ".join(f"{copy.path}: {', '.join(copy.problems)}" for copy in found)
+            or "no files of it were found"
+        )
+        step = f"workbench --host {name} models list, or models download {model}"
+        raise InputError(f"there is no complete copy of {model}: {why}", host=name, next_step=step)
+
+    def _directory_on(self, target: str, copy: ModelCopy) -> str:
+        """Return the directory on the host `target` into which a copied model goes: the first one
+        that hosts.toml names, or else a directory of the same path as on the source. "" stands for
+        the model hub's cache, if the source has the model there."""
+        if copy.kind == HUB:
+            return ""
+        entry = self._entries.host(target)
+        return (
+            entry.models[0] if entry is not None and entry.models else copy.path.rpartition("/")[0]
+        )
+
+    async def _send(
+        self,
+        near: Host,
+        far: Host,
+        shipment: Shipment,
+        rest: Remaining,
+        replace_different: bool,
+        on_progress: Progress,
+    ) -> tuple[str, Sequence[str]]:
+        """Send the files that the target lacks into a temporary directory there, by rsync between
+        the hosts if possible, else through this machine. After a lost link, continue as long as
+        bytes have arrived since the last loss. Return how the files were sent, and notes on
+        interruptions."""
+        if not rest.names:
+            return "", ()
+        total = sum(shipment.sizes.values())
+        whole = sum(shipment.sizes[name] for name in rest.names)
+
+        def told(done: int, text: str) -> None:
+            on_progress(total - whole + done, total, text)
+
+        notes: list[str] = []
+        way = await model_transfer.find_way(near, far, await self._addresses(near, far))
+        text = way.text if way else "through this machine"
+        await far.run(["mkdir", "-p", "--", shipment.staging], check=True)
+        while rest.names:
+            before = sum(rest.staged.values())
+            try:
+                if way is not None:
+                    await model_transfer.by_rsync(way, shipment, rest, told)
+                else:
+                    await model_transfer.through_here(near, far, shipment, rest, told)
+                break
+            except HostUnreachable:
+                rest = await model_shipment.remaining(near, far, shipment, replace_different)
+                if sum(rest.staged.values()) <= before:
+                    raise
+                notes.append(
+                    f"the link was cut; the copy went on at {size_text(sum(rest.staged.values()))}"
+                )
+            except HostError as error:
+                if way is None:
+                    raise
+                notes.append(f"{error.message}; the rest went through this machine")
+                way, text = None, f"{text}, then through this machine"
+                rest = await model_shipment.remaining(near, far, shipment, replace_different)
+        return text, notes
+
+    async def _addresses(self, near: Host, far: Host) -> Sequence[tuple[Host, SshAddress]]:
+        """Return the addresses at which one of two hosts may reach the other. Each is a pair of the
+        host with that address, and the address. Addresses in a cluster's own network come first."""
+        found: list[tuple[Host, SshAddress]] = []
+        for host, other in ((far, near), (near, far)):
+            address = await host.ssh_address()
+            if address is None:
+                continue
+            if other.is_local:
+                found.append((host, SshAddress(address.alias)))
+                continue
+            for cluster in self._entries.content.clusters.values():
+                nodes = {node.host: node for node in cluster.nodes}
+                if other.name in nodes and host.name in nodes and (own := nodes[host.name].address):
+                    found.append((host, replace(address, host=own, through="")))
+            found.append((host, address))
+        return found
+
+    # ---- downloads
+
+    async def download(
+        self,
+        model: str,
+        *,
+        revision: str = "",
+        directory: str = "",
+        on_progress: Callable[[str], None] = lambda text: None,
+    ) -> HostModels:
+        """Download a model from the hub with the download program of this session's host. Return
+        the host's copies of the model afterwards. Raises InputError for an invalid name, and
+        HostError if there is no such program or it fails."""
+        host = self._session.host
+        entry = self._entries.host(host.name)
+        programs = [shlex.split(program)[0] for program in entry.engines.values()] if entry else []
+        beside = [program.rpartition("/")[0] for program in programs if "/" in program]
+        program = await model_download.program_on(host, beside)
+        env = dict(entry.env) if entry else {}
+        at = (
+            await model_shipment.place_on(host, self.places(host.name), directory)
+            if directory
+            else ""
+        )
+        await model_download.download(
+            host, program, model, env=env, revision=revision, directory=at, on_progress=on_progress
+        )
+        places = self.places(host.name, (at,) if at else ())
+        return HostModels(host.name, tuple(await model_inventory.copies(host, places, at or model)))

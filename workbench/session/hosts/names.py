@@ -1,0 +1,197 @@
+"""The names of hosts: this machine, hosts of hosts.toml, hosts behind SSH, containers, and
+simulated hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench import hosts
+from workbench.hosts import open_host, split_container
+from workbench.hosts.base import Host, HostUnreachable
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.store import paths
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.model.host_entry import HostEntry
+
+LOCAL = "local"
+SIMULATED = "sim:"
+CLUSTER = "cluster:"
+
+TWIN = "@"  # sim:PROFILE@NAME is one of several simulated hosts with the same GPUs
+_TWIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHost:
+    """A name of a host that the user can pick. `source` says where the name is written:
+    "hosts.toml", "ssh config", or "" for this machine and for simulated hosts. `way` is a text on
+    the machine and the container that the name stands for."""
+
+    name: str
+    source: str = ""
+    label: str = ""
+    way: str = ""
+
+
+def host_called(name: str | None, simulate: str | None = None) -> Host:
+    """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a
+    container on one of these ("gpu-box/podman:vllm"), "cluster:NAME" for a cluster of hosts.toml,
+    or "sim:PROFILE". `simulate` names a profile whose simulated driver and engines are put on that
+    host, as "gpu-box/sim:PROFILE" does; "PROFILE@NAME" has GPUs and servers of its own. Raises
+    InputError for an unknown profile, and for a host or cluster of hosts.toml that cannot be used.
+    """
+    if name and name.startswith(CLUSTER):
+        from workbench.session.hosts.cluster_hosts import cluster_called
+
+        return cluster_called(name.removeprefix(CLUSTER), simulate, host_called)
+    if name and name.startswith(SIMULATED):
+        simulate, name = name.removeprefix(SIMULATED), None
+    elif name and f"/{SIMULATED}" in name:  # the name that such a host has in records
+        name, _, simulate = name.partition(f"/{SIMULATED}")
+    inner = _opened(name, name, HostsStore()) if name and name != LOCAL else _this_machine()
+    if simulate is None:
+        return inner
+    from workbench.sim.simulated_host import SimulatedHost
+
+    profile, _, twin = simulate.partition(TWIN)
+    if TWIN in simulate and not _TWIN.fullmatch(twin):
+        raise InputError(
+            f"{simulate!r} does not name a simulated host",
+            next_step=f"write a name of letters and digits after {TWIN}, as in "
+            f"{SIMULATED}four-pcie{TWIN}2",
+        )
+    # the GPUs of a simulated host that several users share
+    shared = os.environ.get("WORKBENCH_SIM_STATE")
+    return SimulatedHost(inner, profile, str(paths.state_dir() / "sim" / simulate), shared, twin)
+
+
+def _this_machine() -> Host:
+    host = open_host()
+    with suppress(WorkbenchError):  # an entry that cannot be used is told where it is used
+        entry = HostsStore().host(LOCAL)
+        host.may_sudo = entry is None or entry.sudo is not False
+    return host
+
+
+def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
+    """Return the host called `name`, or the container that `name` includes. `known_as` is the
+    host's name on the screen, and `entries` is the content of hosts.toml."""
+    around, container = split_container(name)
+    if container is not None:
+        inner = _opened(around, around, entries) if around else open_host()
+        return _contained(inner, container, known_as, None)
+    entry = entries.host(name)
+    if entry is None:
+        return open_host(name, known_as)
+    host = _entered(entry, known_as, entries)
+    if entry.sudo is not None:
+        host.may_sudo = entry.sudo
+    return host
+
+
+def _entered(entry: HostEntry, known_as: str, entries: HostsStore) -> Host:
+    name, machine = entry.name, entry.ssh or entry.name
+    if entry.container is None:
+        return open_host(name, known_as) if machine == name else _opened(machine, known_as, entries)
+    inner = open_host(machine) if machine == name else _opened(machine, machine, entries)
+    kind, _, contained = entry.container.partition(":")
+    return _contained(inner, (kind, contained), known_as, entry.sudo)
+
+
+def _contained(inner: Host, container: tuple[str, str], known_as: str, sudo: bool | None) -> Host:
+    from workbench.hosts.container import open_container
+
+    host = open_container(inner, *container, sudo=sudo)
+    host.name = known_as
+    return host
+
+
+def known_names() -> tuple[str, ...]:
+    """Return only the names of the hosts that the user can pick."""
+    return tuple(host.name for host in known_hosts())
+
+
+def known_hosts() -> tuple[KnownHost, ...]:
+    """Return the hosts that the user can pick: this machine, the hosts and clusters of hosts.toml,
+    the aliases of the SSH config, and the simulated profiles."""
+    from workbench.sim.profiles import PROFILES
+
+    return (*real_hosts(), *_clusters(), *(KnownHost(SIMULATED + name) for name in PROFILES))
+
+
+def _clusters() -> tuple[KnownHost, ...]:
+    found = HostsStore().content.clusters.values()
+    return tuple(
+        KnownHost(CLUSTER + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes))
+        for c in found
+    )
+
+
+def real_hosts() -> tuple[KnownHost, ...]:
+    """Return the hosts that the user can pick and that are not simulated."""
+    entries = HostsStore().content.hosts
+    written = {
+        entry.name: KnownHost(
+            entry.name,
+            "hosts.toml",
+            entry.label,
+            "/".join(filter(None, (entry.ssh, entry.container))),
+        )
+        for entry in entries.values()
+    }
+    own = written.pop(LOCAL, KnownHost(LOCAL))
+    others = [
+        KnownHost(name, "ssh config")
+        for name in hosts.known_names()
+        if name != LOCAL and name not in written
+    ]
+    return (own, *written.values(), *others)
+
+
+def fleet_hosts() -> tuple[KnownHost, ...]:
+    """Return the hosts of a fleet if the user names none: all hosts of hosts.toml, or if that file
+    has none, every known host that is not simulated."""
+    found = real_hosts()
+    return tuple(host for host in found if host.source == "hosts.toml") or found
+
+
+def is_known(name: str) -> bool:
+    """Return whether a host called `name` exists, as far as this machine can tell without a
+    connection. Asking the name resolver can take up to one second. Raises InputError for a host of
+    hosts.toml that cannot be used."""
+    around, container = split_container(name)
+    if container is not None:
+        return not around or is_known(around)
+    return HostsStore().host(name) is not None or hosts.is_known(name)
+
+
+def near(name: str) -> str | None:
+    """Return the known name that is the most like `name`, None if there is none."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, known_names(), n=1, cutoff=0.75)), None)
+
+
+def suggest(error: HostUnreachable, name: str) -> None:
+    """Add "did you mean …" with the most similar known name to `error`, which says that the host
+    `name` was not reached. Do nothing if `name` is a known name."""
+    if name not in known_names() and (other := near(name)) is not None:
+        error.next_step = f"did you mean {other}? " + (error.next_step or "")
+
+
+def check_same_host(series: str, ran_on: str, host: str) -> None:
+    """Raise InputError if an experiment or a sweep that ran on the host `ran_on` is resumed on
+    another one. `series` is the name of the experiment or sweep in the message, and `host` is where
+    it is resumed."""
+    if ran_on != host:
+        raise InputError(
+            f"{series} was run on {ran_on} and can be resumed only there",
+            host=host,
+            next_step=f"resume {series} with `workbench --host {ran_on} …`",
+        )

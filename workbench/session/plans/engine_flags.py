@@ -1,0 +1,97 @@
+"""The flags that the engines installed on the session's host support. Each engine is asked for its
+flags once, and the answer is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workbench.engines import catalog as catalogs
+from workbench.model.errors import HostError
+from workbench.session.hosts.settings import HostSettings
+from workbench.store import flag_cache
+
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+    from workbench.model.flags import FlagCatalog
+    from workbench.server.engine_probe import InstalledEngine
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
+
+
+class EngineFlags:
+    """Flag catalogs of the engines installed on the host. A stored catalog is used as long as the
+    host, the program, its version and its modification time are the same."""
+
+    def __init__(self, core: StateHolder, config: ConfigStore) -> None:
+        self._core, self._settings = core, HostSettings(core, config)
+        # why an engine did not answer in this session
+        self._refused: dict[tuple[str, ...], str] = {}
+        self._asking = asyncio.Lock()
+
+    async def find(self, engine: Engine, executable: str = "") -> InstalledEngine:
+        """Return the engine that is installed on the host. Its program is `executable`, or else the
+        one that config.toml, hosts.toml or PATH names. The program is run only to read its version.
+        """
+        from workbench.server.engine_probe import probe
+
+        named = executable or next(iter(self._settings.program(engine.name) or ()), "")
+        return await probe(self._core.host, engine, shlex.split(named))
+
+    def known(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
+        """Return the stored catalog of the engine; None if the engine has not been asked for its
+        flags."""
+        data = flag_cache.read(self._key(engine, found)) if found.path and found.version else None
+        if data is None or found.version is None:
+            return None
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged file: ask again
+            return catalogs.of_data(
+                engine.name, found.version, data, engine.accepts_flag_prefixes, asked=found.path
+            )
+        return None
+
+    async def ask(
+        self, engine: Engine, found: InstalledEngine, *, again: bool = False
+    ) -> FlagCatalog:
+        """Return the flag catalog of the engine `found`. The engine is asked for its flags if that
+        was not done yet, or if `again` is True.
+
+        Raises HostError if the engine cannot be asked or does not answer, and InputError if the
+        answer is not a list of flags."""
+        from workbench.engines import own_flags
+        from workbench.server import engine_flags
+
+        host, key = self._core.host, self._key(engine, found)
+        why_not = engine_flags.why_not(host, engine, found) or (
+            None if again else self._refused.get(key)
+        )
+        if why_not is not None or found.version is None:
+            step = f"run `workbench flags {engine.name}` for the flags of a shipped version"
+            raise HostError(why_not or "its version is unknown", host=host.name, next_step=step)
+        async with self._asking:
+            known = None if again else self.known(engine, found)
+            if known is not None:
+                return known
+            try:
+                data = own_flags.entries(
+                    engine, found.version, await engine_flags.ask(host, engine, found)
+                )
+            except HostError as error:
+                self._refused[key] = error.message
+                raise
+            flag_cache.write(key, data)
+            self._core.record(f"# asked {found.path} for its flags", f"{len(data['flags'])} flags")
+        return catalogs.of_data(
+            engine.name, found.version, data, engine.accepts_flag_prefixes, asked=found.path
+        )
+
+    def _key(self, engine: Engine, found: InstalledEngine) -> tuple[str, ...]:
+        return (
+            self._core.host.name,
+            engine.name,
+            found.path or "",
+            found.version or "",
+            found.modified,
+        )

@@ -1,0 +1,94 @@
+"""Compares the GPU memory that a plan needs with the memory that is free now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench import engines
+from workbench.engines.memory_estimate import GIB
+from workbench.engines.plan_context import Situation
+from workbench.model.counts import gpus_text
+from workbench.model.findings import Finding, Level
+from workbench.session.conditions import gpus_of
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.plans.plan_editor import PlanEditor
+
+_TINY_GIB = 0.05  # a difference that readings of a GPU cannot show
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TooLittle:
+    """The GPUs of a plan have less free memory than it needs. `certain` says that the engine
+    refuses to start then, as far as the reading is right."""
+
+    finding: Finding
+    certain: bool
+
+
+def too_little(
+    editor: PlanEditor,
+    telemetry: Telemetry | None,
+    living: Sequence[ServerStatus],
+    staying: Collection[int] | None = None,
+) -> TooLittle | None:
+    """Return what is wrong if the GPUs of the plan have too little free memory now; None if the
+    memory suffices, or if that is not known. `living` are the live servers of the host. `staying`
+    are the processes that keep their memory when a server is stopped before the start: only what
+    they hold then counts as used. With None no server is stopped."""
+    if telemetry is None:
+        return None
+    plan = editor.effective
+    used = gpus_of(plan, telemetry.infos)
+    pairs = [
+        (info, sample)
+        for info in telemetry.infos
+        for sample in telemetry.gpus
+        if info.index == sample.index and info.index in used
+    ]
+    known = [(info, free) for info, one in pairs if (free := _free_bytes(info, one, staying))]
+    if not known or any(info.unified_memory for info, _ in known):
+        return None  # the page cache of the host occupies unified memory, and gives it back
+    tightest, free_bytes = min(known, key=lambda pair: pair[1])
+    total_gib, free_gib = (tightest.memory_total_bytes or 0) / GIB, free_bytes / GIB
+    needed_gib = _needed_gib(editor, [info for info, _ in known], total_gib)
+    if needed_gib is None or needed_gib > total_gib or needed_gib <= free_gib + _TINY_GIB:
+        return None
+    where = gpus_text([info.index for info, _ in known])
+    held = ", ".join(f"{s.engine} run {s.run_id} ({s.state}, :{s.port})" for s in living)
+    text = (
+        f"{where}: {free_gib:.1f} of {total_gib:.1f} GiB are free now, and this plan needs "
+        f"{needed_gib:.1f} GiB on each GPU"
+    )
+    text += f"; {held} runs on this host" if held else ""
+    fix = "stop what uses the GPU memory" if not held else f"workbench stop {living[0].run_id}"
+    share_flag = editor.engine.memory.share_flag
+    if share_flag:
+        fix += f", or lower {share_flag}"
+    finding = Finding(Level.WARN, "host.memory", text, fix=fix)
+    return TooLittle(finding, editor.engine.memory.checks_free_at_start)
+
+
+def _free_bytes(info: GpuInfo, sample: GpuSample, staying: Collection[int] | None) -> int | None:
+    """Return the memory of a GPU that is free for the start. None if it is not known."""
+    total, used = info.memory_total_bytes, sample.memory_used_bytes
+    if staying is not None:
+        used = sum(p.memory_bytes or 0 for p in sample.processes or () if p.pid in staying)
+    if total is None or used is None:
+        return None
+    return max(_MIB, total - used)
+
+
+def _needed_gib(editor: PlanEditor, gpus: Sequence[GpuInfo], total_gib: float) -> float | None:
+    """Return the memory that the engine takes on each GPU, in GiB; None if it is not known."""
+    memory, plan = editor.engine.memory, editor.effective
+    if memory.share_flag is None or memory.chooses_share:
+        estimate = engines.fit(plan, gpus)
+        return None if isinstance(estimate, str) else estimate.used_gib_per_gpu
+    here = Situation(plan, editor.catalog, editor.engine, tuple(gpus))
+    return (here.number(memory.share_flag) or memory.default_share) * total_gib

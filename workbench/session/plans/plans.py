@@ -1,0 +1,517 @@
+"""The plan under edit, with which the next server is started: loading it, editing it, and checking
+it against what the host has installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench import engines
+from workbench.engines import host_entries
+from workbench.engines.host_entries import for_host, for_no_host
+from workbench.engines.model_facts import model_key
+from workbench.engines.preset_trust import foreign_parts
+from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, settings_of_preset
+from workbench.hosts.base import HostUnreachable
+from workbench.hosts.cluster import ClusterHost
+from workbench.model.errors import InputError, PlanError, WorkbenchError
+from workbench.model.findings import Finding, Level
+from workbench.model.secrets import mask_row
+from workbench.session.hosts.settings import HostSettings
+from workbench.session.plans.engine_flags import EngineFlags
+from workbench.session.plans.plan_editor import PlanEditor, Surroundings
+from workbench.session.plans.preset_variables import on_cluster
+from workbench.store.trusted_presets import trust, trusted
+
+if TYPE_CHECKING:
+    from workbench.model.flags import FlagRow
+    from workbench.model.gpu import GpuInfo, Telemetry
+    from workbench.model.host_entry import HostEntry
+    from workbench.model.plan import LaunchPlan
+    from workbench.server.engine_probe import InstalledEngine
+    from workbench.session.gpu.alterations import GpuAlterations
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.plans.presets import Presets
+    from workbench.session.plans.recipes import Exported
+    from workbench.session.state import PlanView
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
+
+EXECUTABLE = "executable"
+
+
+class Plans:
+    """Holds the plan under edit, with which the next server is started, and shows it in the
+    session's state after each change. `current` is the editor of that plan, None if no plan is
+    loaded."""
+
+    def __init__(
+        self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch
+    ) -> None:
+        self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
+        self._settings = HostSettings(core, config)
+        self._entry: HostEntry | None = None  # of the host, as the plan under edit contains it
+        self.current: PlanEditor | None = None
+        self.engine_flags = EngineFlags(core, config)
+        self._gpu_settings: PresetSettings = ()  # of the loaded preset
+        # id of a preset, what its server lacks of it
+        self._of_run: tuple[str | None, Sequence[str]] = (None, ())
+        telemetry.on_gpus_changed.append(self._gpus_changed)
+        telemetry.on_reading.append(self._compare_gpu_settings)
+
+    @property
+    def editor(self) -> PlanEditor:
+        """The editor of the plan under edit. Raises PlanError if no plan is loaded."""
+        if self.current is None:
+            raise PlanError("no plan is loaded", next_step="press p to pick a preset")
+        return self.current
+
+    # ---- the plan under edit
+
+    async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
+        """Make the plan of a preset the plan under edit. The preset's GPU settings are shown, not
+        applied."""
+        plan = self._presets.plan_of(preset_id, variables)
+        self.take(plan, self._presets.get(preset_id).title)
+        if self._core.host.connected:
+            self._core.spawn(self.look_and_ask())
+
+    def take(self, plan: LaunchPlan, title: str) -> None:
+        """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine`
+        afterwards to check the plan against the host."""
+        self.current, self._entry = PlanEditor(plan, title), self._settings.entry
+        self.current.around = self._surroundings()
+        self.show()
+
+    def editor_for(self, plan: LaunchPlan, title: str) -> PlanEditor:
+        """Return an editor of `plan` on this host that does not replace the plan under edit. Call
+        `look_for_engine` with it to check the plan against the installed engine."""
+        editor = PlanEditor(plan, title)
+        editor.around = self._surroundings()
+        return editor
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(gpus=self._gpus(), trusted=trusted(), **self._cluster())
+
+    def _cluster(self) -> dict[str, Any]:
+        """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to
+        keep free. {} if the host is no cluster."""
+        host = self._core.host
+        if not isinstance(host, ClusterHost):
+            return {}
+        return {"places": self._settings.placed(host.places), "reserve_gib": host.entry.reserve_gib}
+
+    def leave_host(self) -> None:
+        """Forget the GPUs, engines and models of the previous host. Replace the values that
+        hosts.toml gave the plan for the previous host by those for the present host."""
+        if self.current is not None:
+            self._adapt(self.current)
+            self.current.around = replace(
+                self.current.around,
+                gpus=(),
+                installed=None,
+                installed_version=None,
+                installed_problem=None,
+                own_catalog=None,
+                not_asked=None,
+                found=None,
+                models={},
+                places=(),
+                reserve_gib=None,
+            )
+            self.show()
+
+    def _adapt(self, editor: PlanEditor) -> None:
+        old, self._entry, program = self._entry, None, None
+        try:
+            self._entry, program = self._settings.entry, self._settings.program(editor.plan.engine)
+        except WorkbenchError as error:  # the entry cannot be used
+            self._core.notify_error(error)
+        editor.adapt(lambda plan: for_host(for_no_host(plan, old), self._entry, program))
+
+    def show(self) -> None:
+        """Show the plan and the unapplied GPU settings of its preset in the session's state."""
+        self._gpu_settings = ()
+        with suppress(WorkbenchError):
+            self._gpu_settings = self.preset_gpu_settings()
+        self._update_unapplied()
+        self._show()
+
+    def _show(self) -> None:
+        if self.current is not None:
+            self._core.update(plan=self.view())
+
+    def view(self) -> PlanView:
+        """Return the plan as it is shown. Its findings include the GPU settings of its preset that
+        are not in force."""
+        view = self.editor.view()
+        own = host_entries.findings(view.plan, self._entry)
+        view = replace(view, findings=(*self._unreached_nodes(), *view.findings, *own))
+        lacks = self._presets.lacks(view.plan.preset_id)
+        if lacks:
+            text = f"the preset is for other hardware: it {lacks}"
+            source = f"preset {view.plan.preset_id}, hardware"
+            fix = "its reference results and sizes are not valid here"
+            other = Finding(
+                Level.WARN, "preset.hardware", text, fix=fix, source=source, evidence=lacks
+            )
+            view = replace(view, findings=(*view.findings, other))
+        unapplied = self._core.state.unapplied
+        if not unapplied:
+            return view
+        text = f"settings of the preset are not applied: {', '.join(unapplied)}"
+        fix = (
+            "press A to apply the preset whole, or run: workbench presets apply "
+            f"{view.plan.preset_id}"
+        )
+        return replace(
+            view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix))
+        )
+
+    def _unreached_nodes(self) -> tuple[Finding, ...]:
+        """Return a finding about the first node of the cluster that cannot be reached."""
+        host = self._core.host
+        if not isinstance(host, ClusterHost):
+            return ()
+        try:
+            host.check_reached()
+        except HostUnreachable as error:
+            text, fix = error.message, error.next_step
+            return (Finding(Level.ERROR, "cluster.unreached", text, fix=fix),)
+        return ()
+
+    def untrusted(self) -> Sequence[Finding]:
+        """Return a finding for each program or setting that a preset written by someone else adds
+        to the plan and that the user does not trust yet."""
+        return tuple(part.finding() for part in self.editor.untrusted())
+
+    def trust(self) -> None:
+        """Trust the programs and settings that `untrusted` returns, for this plan and later ones. A
+        value that changes later must be trusted again."""
+        trust(part.digest for part in self.editor.untrusted())
+        self.editor.around = replace(self.editor.around, trusted=trusted())
+        self.show()
+
+    def exported(self, form: str) -> Exported:
+        """Return the plan in the form of another tool, such as "systemd"."""
+        from workbench.session.plans.recipes import export
+
+        editor = self.editor
+        name = editor.plan.preset_id or editor.plan.engine
+        return export(editor.effective, form, name=name, title=editor.title)
+
+    async def save_preset(self, preset_id: str, title: str) -> str:
+        """Write the plan as a preset of the user. Return the path of the file. Raises PresetError
+        if the preset is not valid."""
+        from workbench.store.preset_edit import from_plan  # loads an editor of TOML
+
+        plan = self.editor.plan
+        document = from_plan(plan, self._parent_document(plan), preset_id=preset_id, title=title)
+        path = self._presets.library.save(document, preset_id)
+        if not self.editor.untrusted():  # this user wrote the preset
+            trust(part.digest for part in foreign_parts(plan, edited=True))
+        self._presets.refresh()
+        self._edit_saved(preset_id, title)
+        return str(path)
+
+    def _edit_saved(self, preset_id: str, title: str) -> None:
+        """Make the preset that was just saved the one under edit, without any change to it."""
+        before = self.editor
+        with suppress(WorkbenchError):  # it needs a variable: the plan stays as it is
+            saved = self._presets.plan_of(preset_id, before.plan.variables)
+            self.current = PlanEditor(saved, title)
+            self.current.around = before.around
+            self.show()
+
+    def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
+        """Return the parsed file of the preset that the plan came from. Return that of the engine's
+        general preset if the plan came from none or the file cannot be read."""
+        general = engines.get(plan.engine).general_preset
+        try:
+            return self._presets.library.document(plan.preset_id or general)
+        except WorkbenchError:
+            return self._presets.library.document(general)
+
+    # ---- the host
+
+    def _gpus(self) -> tuple[GpuInfo, ...]:
+        """Return the GPUs against which the plan is checked. On a cluster, these are the first
+        node's GPUs; on a simulated host, the GPUs of one node of the plan; else all GPUs."""
+        telemetry = self._core.state.telemetry
+        infos = telemetry.infos if telemetry else ()
+        if isinstance(self._core.host, ClusterHost):
+            return tuple(info for info in infos if info.node == self._core.host.nodes[0].name)
+        nodes = len(self.current.plan.nodes) if self.current is not None else 0
+        return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
+
+    def _gpus_changed(self) -> None:
+        if self.current is not None:
+            self.current.around = replace(self.current.around, gpus=self._gpus())
+            self.show()
+        if self._core.state.presets:
+            self._presets.refresh()
+
+    async def look_for_engine(self, editor: PlanEditor | None = None) -> InstalledEngine:
+        """Find out which engine and model the host has for a plan, by default the plan under edit.
+        The findings about the plan under edit are shown. Return the engine."""
+        editor = editor or self.editor
+        found = await self.survey(editor)
+        if editor is self.current:
+            self.show()
+        return found
+
+    async def look_and_ask(self) -> None:
+        """Find the engine of the plan under edit. If this engine was never asked for its own flags,
+        ask it now."""
+        editor = self.editor
+        await self._ask(editor, await self.look_for_engine(editor))
+
+    async def _ask(self, editor: PlanEditor, found: InstalledEngine) -> None:
+        """Ask the engine `found` for its own flags, and check the editor's plan against them.
+
+        A program that someone else's preset names is not run. During a measurement no engine is
+        asked, because that takes several seconds of CPU time.
+        """
+        state, foreign = (
+            self._core.state,
+            editor.plan.stranger and editor.plan.executable_from == "preset",
+        )
+        measuring = state.bench.running or any(
+            x and x.state == "running" for x in (state.experiment, state.sweep)
+        )
+        if (
+            found.path is None
+            or editor.around.own_catalog
+            or foreign
+            or measuring
+            or state.host.simulated
+        ):
+            return
+        own, problem = None, None
+        try:
+            own = await self.engine_flags.ask(editor.engine, found)
+        except WorkbenchError as error:
+            problem = error.message
+        if editor.around.found == found:  # no other program was chosen meanwhile
+            editor.around = replace(editor.around, own_catalog=own, not_asked=problem)
+        if editor is self.current:
+            self.show()
+
+    async def survey(self, editor: PlanEditor) -> InstalledEngine:
+        """Find out which version of the editor's engine and which model files the host has, and
+        store that in `editor.around`. Return the engine."""
+        from workbench.engines.containers import PROGRAMS, image_of, version_in_tag
+        from workbench.server.engine_probe import InstalledEngine, probe
+
+        host = self._core.host
+        if isinstance(host, ClusterHost):  # its variables are known once it is connected
+            editor.adapt(lambda plan: on_cluster(plan, host.cluster_variables))
+        await self.look_for_model(editor)
+        plan, engine = editor.plan, editor.engine
+        image = image_of(plan, engine) if plan.run_as in PROGRAMS else None
+        if image:
+            found = InstalledEngine(
+                engine.name, None, version_in_tag(image, engine), how="tag of the image"
+            )
+        else:
+            found = await probe(self._core.host, engine, plan.executable, plan.workdir)
+        if _program_of(editor.plan) != _program_of(plan):
+            return found  # the program was changed meanwhile, and is looked for by itself
+        named = f"{engine.title} {found.version or '(version unknown)'}"
+        editor.around = replace(
+            editor.around,
+            **self._cluster(),  # the places of the nodes are known once the host is connected
+            installed_version=found.version,
+            installed=f"{named} in the image {image}" if image else named if found.path else None,
+            found=found,
+            installed_problem=found.problem,
+            own_catalog=self.engine_flags.known(editor.engine, found),
+            not_asked=None,
+            executables=tuple(dict.fromkeys((*filter(None, (found.path,)), *found.elsewhere))),
+        )
+        return found
+
+    async def look_for_model(self, editor: PlanEditor) -> None:
+        """Read the size of the editor's model from its files on the host, if that size is needed
+        and not known yet."""
+        if not editor.needs_look:
+            return
+        from workbench.server.model_files import read_facts
+
+        plan = editor.plan
+        facts = await read_facts(self._core.host, plan, {e.name: str(e.value) for e in plan.env})
+        editor.around = replace(
+            editor.around, models={**editor.around.models, model_key(plan): facts}
+        )
+        if editor is self.current:
+            self.show()
+
+    # ---- edits
+
+    def _show_edited(self) -> None:
+        """Show the plan after an edit. If the edit changed the model, start to read the size of the
+        new model."""
+        self.show()
+        if self.editor.needs_look and self._core.host.connected:
+            self._core.spawn(self.look_for_model(self.editor))
+
+    def set_flag(self, name: str, text: str) -> None:
+        """Set a flag to the value that `text` denotes ("512", "on", JSON). Raises InputError, and
+        changes nothing, if the value is invalid."""
+        self.editor.set_flag(name, text)
+        self._show_edited()
+        # an image has an engine of its own
+        if name == engines.RUN_AS:
+            self._look_again()
+
+    def unset_flag(self, name: str) -> None:
+        self.editor.unset_flag(name)
+        self._show_edited()
+        if name in (EXECUTABLE, engines.RUN_AS):
+            self._look_again()
+
+    async def set_executable(self, text: str, *, keep: bool = False) -> None:
+        """Set the program that starts the plan's engine; "" stands for the engine's usual program.
+        With `keep`, config.toml names that program for all later plans on this host."""
+        editor = self.editor
+        editor.set_flag(EXECUTABLE, text)
+        if keep:
+            self._config.set(
+                ("executables", self._core.host.name, editor.engine.name), text or None
+            )
+        editor.forget_engine()
+        self.show()
+        if self._core.host.connected:
+            self._core.spawn(self._ask(editor, await self.look_for_engine()))
+
+    def _look_again(self) -> None:
+        """Search the host for the plan's program, which an edit has changed. Until it is found,
+        nothing is said about the program before."""
+        if self._core.host.connected:
+            self.editor.forget_engine()
+            self.show()
+            self._core.spawn(self.look_and_ask())
+
+    def set_env(self, name: str, value: str) -> None:
+        self.editor.set_env(name, value)
+        self._show_edited()
+
+    def unset_env(self, name: str) -> None:
+        self.editor.unset_env(name)
+        self._show_edited()
+
+    def apply_fix(self, finding: Finding, made: LaunchPlan | None = None) -> str:
+        """Make the changes that `finding` proposes in the plan under edit, and return them as text,
+        such as "--unset max-num-seqs". For a finding about a server's log, `made` is the plan of
+        that server. Raises InputError if there is nothing to change, or if the plan under edit has
+        another engine or model than `made`."""
+        if made is None:
+            changes = self.editor.apply(finding)
+        else:
+            now = self.current.plan if self.current is not None else None
+            if now is None or (now.engine, now.model) != (made.engine, made.model):
+                raise InputError(
+                    f"the plan under edit is not that of this server ({made.engine}, {made.model})",
+                    next_step="press p and load the preset of that server, then press f again",
+                )
+            changes = finding.changes
+            self.editor.apply_changes(changes)
+        self._show_edited()
+        if any(change.name == EXECUTABLE for change in changes):
+            self._look_again()
+        return " ".join(change.text for change in finding.changes)
+
+    def undo(self) -> None:
+        self._step(self.editor.undo)
+
+    def redo(self) -> None:
+        self._step(self.editor.redo)
+
+    def _step(self, step: Callable[[], None]) -> None:
+        """Undo or redo an edit. If that changes the program that starts the engine, search the host
+        for it again."""
+        before = _program_of(self.editor.plan)
+        step()
+        self._show_edited()
+        if _program_of(self.editor.plan) != before:
+            self._look_again()
+
+    def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
+        """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set)
+        or "all". A query searches all flags, with the best match first."""
+        return tuple(map(mask_row, self.current.rows(view, query))) if self.current else ()
+
+    def estimate_change(self, name: str, text: str) -> str:
+        """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or
+        unset if `text` is empty. Raises InputError for an invalid value."""
+        from workbench.session.plans.estimate_text import change_text
+
+        return change_text(self.editor.estimate(), self.editor.estimate(name, text))
+
+    def notes_about(self, name: str) -> Sequence[str]:
+        """Return what the plan's preset says about a flag: the flag's value in the preset, then
+        each warning or statement that mentions the flag. () if the preset says nothing about the
+        flag."""
+        from workbench.store.preset_text import about_flag
+
+        preset_id = self.editor.plan.preset_id
+        with suppress(WorkbenchError):
+            if preset_id is not None:
+                found = engines.lookup(self.editor.catalog, name).spec
+                aliases = found.aliases if found is not None else ()
+                return about_flag(self._presets.get(preset_id), name, aliases)
+        return ()
+
+    # ---- GPU settings of presets
+
+    def preset_gpu_settings(self, preset_id: str | None = None) -> PresetSettings:
+        """Return (GPU index or "all", settings, reason for these settings) for each group of GPU
+        settings of a preset, by default the loaded one. () if the preset has none."""
+        if preset_id is None:
+            preset_id = self.current.plan.preset_id if self.current is not None else None
+        return settings_of_preset(self._presets.get(preset_id)) if preset_id is not None else ()
+
+    async def check_gpu_settings(self, alterations: GpuAlterations) -> None:
+        """Read the GPUs and `alterations` once, and compare them with the GPU settings of the
+        plan's preset. Settings that are not applied become findings about the plan. Nothing is read
+        if a screen reads the GPUs."""
+        if self._core.state.telemetry is None and self.preset_gpu_settings():
+            with suppress(WorkbenchError):
+                await alterations.read()
+                telemetry = await self._telemetry.reading()
+                changed = self._core.state.alterations
+                self._core.update(
+                    unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed)
+                )
+
+    def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
+        """Show in the plan's findings what the running server lacks of its preset. `parts` has one
+        text for each lack."""
+        self._of_run = preset_id, parts
+        if self._update_unapplied():
+            self._show()
+
+    def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
+        if self._update_unapplied():
+            self._show()
+
+    def _update_unapplied(self) -> bool:
+        state = self._core.state
+        preset_id, of_run = self._of_run
+        of_run = (
+            of_run if self.current is not None and preset_id == self.current.plan.preset_id else ()
+        )
+        if not self._gpu_settings and not state.unapplied and not of_run:
+            return False
+        now = (*not_applied(self._gpu_settings, state.telemetry, state.alterations), *of_run)
+        changed = now != state.unapplied
+        if changed:
+            self._core.update(unapplied=now)
+        return changed
+
+
+def _program_of(plan: LaunchPlan) -> tuple[object, ...]:
+    """Return what decides which program starts the engine of a plan."""
+    return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir

@@ -1,0 +1,189 @@
+"""The preset library, and what config.toml and hosts.toml say about presets and engines on this
+host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of
+from workbench.model.errors import PresetError, StoreError
+from workbench.model.findings import Level
+from workbench.session.hosts.settings import HostSettings
+from workbench.session.state import PresetEntry
+from workbench.store.presets import PresetLibrary
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo
+    from workbench.model.plan import LaunchPlan
+    from workbench.model.preset import Preset, Variable
+    from workbench.session.plans.preset_variables import Known
+    from workbench.session.plans.recipes import Recipes
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
+
+
+class Presets:
+    """Lists presets in the session's state, loads them, and makes launch plans from them. Reads
+    only files of this machine."""
+
+    def __init__(self, core: StateHolder, config: ConfigStore) -> None:
+        self._core, self._config, self._settings = core, config, HostSettings(core, config)
+
+    @cached_property
+    def library(self) -> PresetLibrary:
+        return PresetLibrary()
+
+    @cached_property
+    def recipes(self) -> Recipes:
+        """The part that reads recipes of other tools and saves them as presets."""
+        from workbench.session.plans.recipes import Recipes
+
+        return Recipes(self._core, self.library, self.refresh)
+
+    def refresh(self) -> None:
+        """Read the library again, and list its presets in the session's state."""
+        telemetry = self._core.state.telemetry
+        infos = telemetry.infos if telemetry else None
+        rows = [
+            PresetEntry(
+                id=entry.id,
+                title=entry.title or entry.id,
+                engine=entry.engine,
+                hardware=entry.hardware,
+                status=entry.status,
+                own=entry.origin == "own",
+                path=entry.path,
+                summary=entry.summary,
+                problem=entry.error.text if entry.error else None,
+                baseline=entry.baseline,
+                caveats=entry.caveats,
+                fits=None if lacks is None else not lacks,
+                lacks=lacks or "",
+            )
+            for entry in self.library.list()
+            for lacks in [_lacks(entry.gpu_names, entry.gpu_count, infos)]
+        ]
+        self._core.update(presets=tuple(rows), presets_read=True)
+
+    def get(self, preset_id: str) -> Preset:
+        """Return the preset with this id, or the one in the file with this path. Raises PresetError
+        if there is none or it is invalid."""
+        return (
+            self.library.load(Path(preset_id))
+            if _is_file(preset_id)
+            else self.library.get(preset_id)
+        )
+
+    def of_model(self, model: str, engine: str) -> str | None:
+        """Return the id of the first preset of `engine` whose model is the hub id `model` and that
+        states the sizes of this model; None if there is none."""
+        wanted = model.lower()
+        for entry in self.library.list():
+            if entry.error is not None or entry.engine != engine:
+                continue
+            preset = self.get(entry.id)
+            defaults = {name: variable.default or "" for name, variable in preset.variables.items()}
+            named = defaults.get(preset.model.id.strip("${}"), preset.model.id)
+            if named.lower() == wanted and preset.model.weight_gb:
+                return entry.id
+        return None
+
+    def gpu_names(self, preset_id: str | None) -> tuple[str, ...]:
+        """Return the NVML names of the GPUs that a preset is for; () for any GPU, or if there is no
+        such preset."""
+        try:
+            return tuple(self.get(preset_id).hardware.gpu_names) if preset_id else ()
+        except PresetError:  # deleted or renamed since
+            return ()
+
+    def lacks(self, preset_id: str | None) -> str:
+        """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti". "" if the host
+        lacks nothing, or if the preset or the host's GPUs are not known."""
+        telemetry = self._core.state.telemetry
+        if not preset_id or telemetry is None:
+            return ""
+        try:
+            hardware = self.get(preset_id).hardware
+        except PresetError:  # deleted or renamed since
+            return ""
+        return _lacks(hardware.gpu_names, hardware.count, telemetry.infos) or ""
+
+    def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
+        """Return the variables of a preset that have no value: no default, no value from a READY
+        run, and none that the host provides. Raises HostUnreachable if the cluster would provide
+        one but a node cannot be reached."""
+        preset = self.get(preset_id)
+        known = self._known_variables(preset)
+        self._check_nodes(preset, known)
+        return {name: variable for name, variable in preset.variables.items() if name not in known}
+
+    def _check_nodes(self, preset: Preset, known: Known) -> None:
+        """Raise HostUnreachable if a variable has no value because a node of the cluster cannot be
+        reached."""
+        from workbench.hosts.cluster import VARIABLES, ClusterHost
+
+        host = self._core.host
+        lacks = preset.variables.keys() - known.keys()
+        if isinstance(host, ClusterHost) and lacks.intersection(VARIABLES):
+            host.check_reached()
+
+    def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
+        from workbench.session.plans.preset_variables import known_variables
+
+        return known_variables(
+            preset, self._core.host, self._config.remembered(self._core.host.name, preset.id), given
+        )
+
+    def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
+        """Return the launch plan of a preset. `variables` are the values that the user gave for the
+        preset's variables. Raises HostUnreachable if the cluster would provide a value but a node
+        cannot be reached."""
+        from workbench import engines
+        from workbench.engines.host_entries import for_host
+
+        preset = self.get(preset_id)
+        known = self._known_variables(preset, variables)
+        self._check_nodes(preset, known)
+        values = {name: value for name, (value, _) in known.items()}
+        plan = engines.plan_from_preset(
+            preset, values, {name: source for name, (_, source) in known.items()}
+        )
+        path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
+        plan = replace(plan, stranger=not self.library.is_shipped(path))
+        return for_host(plan, self._settings.entry, self._settings.program(plan.engine))
+
+    def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
+        """Write the variables that the user gave for a run to config.toml, for later plans of the
+        same preset on this host."""
+        from workbench.session.plans.preset_variables import worth_remembering
+
+        values = worth_remembering(plan)
+        if not values or plan.preset_id is None:
+            return
+        try:
+            self._config.remember(self._core.host.name, plan.preset_id, values, run_id)
+        except StoreError as error:
+            text = f"the values of the preset's variables were not stored: {error.message}"
+            self._core.notify(Level.WARN, text, error.next_step)
+
+
+def _is_file(preset_id: str) -> bool:
+    return preset_id.endswith(".toml") or len(Path(preset_id).parts) > 1
+
+
+def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) -> str | None:
+    """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of
+    the types `names`, such as "needs 2 GPUs". Empty `names` stand for any type. "" if nothing is
+    lacking, None if the GPUs are not known."""
+    if infos is None or (not infos and not names and count == 1):  # perhaps a CPU is enough
+        return None
+    if sum(not names or info.name in names for info in infos) >= count:
+        return ""
+    if names:
+        kind = names[0].removeprefix("NVIDIA ").removeprefix("GeForce ")
+        return f"needs {kind}" if count == 1 else f"needs {count} x {kind}"
+    return f"needs {count_of(count, 'GPU')}"

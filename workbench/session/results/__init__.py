@@ -1,0 +1,6 @@
+"""Stored results. The modules of this folder:
+
+results, reports                the stored results, and reports on them
+advice                          what limits a result, and which change would help
+timelines                       the readings of GPUs and engine around each benchmark
+"""

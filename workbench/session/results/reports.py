@@ -1,0 +1,81 @@
+"""Reports on results, on an experiment or on a sweep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.bench.compare import compare
+from workbench.model.errors import InputError
+from workbench.report.content import Layout, Report
+from workbench.report.registry import output_format
+
+if TYPE_CHECKING:
+    from workbench.session.results.results import Results
+    from workbench.session.series.experiments import Experiments
+    from workbench.session.series.sweeps import Sweeps
+
+
+class Reports:
+    def __init__(self, results: Results, experiments: Experiments, sweeps: Sweeps) -> None:
+        self._results, self._experiments, self._sweeps = results, experiments, sweeps
+
+    async def text(
+        self,
+        form: str,
+        groups: Sequence[Sequence[int]] = (),
+        *,
+        experiment_id: int | None = None,
+        sweep_id: int | None = None,
+        requests: bool = False,
+    ) -> str:
+        """Return a report, in the format `form`, on groups of results, on an experiment or on a
+        sweep. Two groups are compared, the first as A. With `requests`, the report lists every
+        request. Raises InputError unless exactly one of the three is given."""
+        chosen = output_format(form)
+        report = await self._report_on(groups, experiment_id, sweep_id, requests)
+        return await asyncio.to_thread(chosen.render, report)
+
+    async def _report_on(
+        self,
+        groups: Sequence[Sequence[int]],
+        experiment_id: int | None,
+        sweep_id: int | None,
+        requests: bool,
+    ) -> Report:
+        if (
+            sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None))
+            != 1
+        ):
+            raise InputError(
+                "a report needs either results, one experiment or one sweep",
+                next_step="give ids of results, or one of --experiment and --sweep",
+            )
+        experiment = (
+            await self._experiments.get(experiment_id) if experiment_id is not None else None
+        )
+        sweep = (
+            await asyncio.to_thread(self._sweeps.store.get, sweep_id)
+            if sweep_id is not None
+            else None
+        )
+        ids: Sequence[int | None] = [number for group in groups for number in group]
+        if experiment is not None:
+            ids = [run.result_id for run in experiment.runs]
+        elif sweep is not None:
+            ids = [number for point in sweep.points for number in point.result_ids]
+        results, samples = [], {}
+        for number in dict.fromkeys(number for number in ids if number is not None):
+            try:
+                results.append(await self._results.get(number))
+            except InputError:
+                if groups:
+                    raise
+                continue  # a result of the experiment or sweep was deleted
+            samples[number] = await asyncio.to_thread(self._results.db.samples, number)
+        compared = None
+        if len(groups) == 2 and len(results) == len(ids):
+            compared = compare(results[: len(groups[0])], results[len(groups[0]) :])
+        layout = Layout.REQUESTS if requests else Layout.REPORT
+        return Report(tuple(results), samples, compared, experiment, sweep, layout)

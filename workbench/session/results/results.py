@@ -1,0 +1,229 @@
+"""Stored results: listed, searched, annotated, compared, exported, and imported from other tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.session.bench.result_rows import rows_of
+from workbench.store import paths
+from workbench.store.results_db import ResultsDb
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, Comparison
+    from workbench.model.findings import Finding
+    from workbench.report.imports import ImportOptions
+    from workbench.session.bench.row import BenchRow
+    from workbench.session.history.timeline import Timeline
+    from workbench.session.results.timelines import ResultTimelines
+    from workbench.session.state_holder import StateHolder
+
+SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
+
+
+class Results:
+    """The database of results. The newest results of this host are shown in the session's state."""
+
+    def __init__(self, core: StateHolder, timeline: Timeline) -> None:
+        self._core, self._timeline = core, timeline
+        self._seen: object = None  # the database's stamp when the results were read last
+        self._shown = SHOWN_RESULTS
+        # of the newest valid result: its id, the findings
+        self._advice: tuple[int, tuple[Finding, ...]] = (0, ())
+        self.has_older = False  # whether there are results older than those in the state
+
+    @cached_property
+    def db(self) -> ResultsDb:
+        return ResultsDb(paths.results_db())
+
+    @cached_property
+    def timelines(self) -> ResultTimelines:
+        """The stored readings of GPUs and engine from a little before each benchmark to a little
+        after."""
+        from workbench.session.results.timelines import ResultTimelines
+
+        return ResultTimelines(self._core, self._timeline, self.db)
+
+    async def refresh(self) -> None:
+        """Read the newest results that match the search into the session's state: results of this
+        host, and imported ones."""
+        search = self._core.state.results_search
+        # first: results that are stored meanwhile are seen at the next look
+        self._seen = self.db.stamp()
+        shown = self._shown
+        # one more, to know whether there are older
+        found = await asyncio.to_thread(self._newest, search, shown + 1)
+        rows = rows_of(found)[:shown]
+        self.has_older = len(found) > shown
+        newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
+        if newest is not None:
+            rows = await self._advised(rows, newest)
+        self._core.update(results=rows)
+
+    async def _advised(self, rows: Sequence[BenchRow], newest: BenchResult) -> tuple[BenchRow, ...]:
+        """Return `rows`, with advice on the result `newest` added to the row of that result."""
+        number, findings = self._advice
+        if number != newest.id:
+            findings = await asyncio.to_thread(_advice_on, newest)
+            self._advice = (newest.id, findings)
+        return tuple(replace(row, advice=findings) if row.id == newest.id else row for row in rows)
+
+    def _newest(self, search: str, limit: int) -> Sequence[BenchResult]:
+        return self.db.list(limit, search, host=self._core.host.name)
+
+    async def show_older(self) -> None:
+        """Show twice as many results in the session's state, if there are older ones."""
+        if self.has_older:
+            self._shown = 2 * len(self._core.state.results)
+            await self.refresh()
+
+    async def look_elsewhere(self) -> None:
+        """Refresh the results in the session's state if another Workbench has changed the database."""
+        if self.db.stamp() != self._seen:
+            await self.refresh()
+
+    async def find(self, search: str) -> None:
+        """Show only those results in the session's state that contain every word of `search`; ""
+        shows all."""
+        self._core.update(results_search=" ".join(search.split()))
+        self._shown = SHOWN_RESULTS
+        await self.refresh()
+
+    async def get(self, result_id: int) -> BenchResult:
+        return await asyncio.to_thread(self.db.get, result_id)
+
+    async def delete(self, result_id: int) -> None:
+        timeline = self.timelines.path(result_id)
+        await asyncio.to_thread(self.db.delete, result_id)
+        timeline.unlink(missing_ok=True)
+        state = self._core.state
+        gone = {name: None for name in ("mark_a", "mark_b") if getattr(state, name) == result_id}
+        if state.comparison is not None and result_id in (state.comparison.a, state.comparison.b):
+            gone["comparison"] = None
+        self._core.update(**gone)
+        await self.refresh()
+
+    async def note(self, result_id: int, note: str) -> None:
+        """Replace the note of a result."""
+        await asyncio.to_thread(self.db.note, result_id, note)
+        await self.refresh()
+
+    async def tag(self, result_id: int, tags: Sequence[str]) -> None:
+        """Replace the tags of a result. Raises InputError for an invalid tag."""
+        await asyncio.to_thread(self.db.tag, result_id, [checked_tag(tag) for tag in tags])
+        await self.refresh()
+
+    def mark(self, result_id: int, which: str) -> None:
+        """Mark a result as "A" or "B" of the next comparison. A result that has the mark already
+        loses the mark."""
+        name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
+        if name is None:
+            raise InputError(
+                f"{which!r} is not a mark for results", next_step="give the mark A or B"
+            )
+        self._core.update(
+            **{name: None if getattr(self._core.state, name) == result_id else result_id}
+        )
+
+    async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
+        """Compare two results, show the comparison in the session's state, and return it. A missing
+        id is that of the marked result, or else that of one of the newest results; A is then the
+        older."""
+        from workbench.bench.compare import compare
+
+        first, second = self._pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
+        comparison = compare(await self.get(first), await self.get(second))
+        self._core.update(comparison=comparison)
+        return comparison
+
+    def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
+        """Return the ids of the two results to compare. An id that is None is replaced by the
+        newest valid result other than the given one. Raises InputError if there are too few
+        results."""
+        given = {a, b} - {None}
+        rows = (row for row in self._core.state.results if not (row.imported or row.refused))
+        others = [row.id for row in rows if row.id not in given]
+        if len(others) + len(given) < 2:
+            raise InputError(
+                "a comparison needs two valid results",
+                next_step="press b to run a benchmark, or choose two results in the Bench pane: a "
+                "marks A, B marks B",
+            )
+        if a is None and b is None:
+            return others[1], others[0]
+        return (others[0] if a is None else a), (others[0] if b is None else b)
+
+    async def export(self, result_id: int, form: str) -> str:
+        """Write a result as workbench-result-ID.FORM into the current directory. Return the path.
+        Raises InputError if the file exists or cannot be written."""
+        from workbench.report.content import Report
+        from workbench.report.registry import output_format
+
+        chosen = output_format(form)
+        result = await self.get(result_id)
+        samples = (
+            await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
+        )
+        simulated = "-simulated" if result.conditions.simulated else ""
+        path = Path.cwd() / f"workbench-result-{result_id}{simulated}.{form}"
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(chosen.render(Report.of_result(result, samples)))
+        except OSError as error:
+            raise InputError(
+                f"the result could not be written to {path}: {error.strerror}",
+                next_step="move an older file away, or export in another format",
+            ) from None
+        return str(path)
+
+    async def import_file(
+        self, path: str | Path, options: ImportOptions | None = None, *, tags: Sequence[str] = ()
+    ) -> Sequence[tuple[BenchResult, bool]]:
+        """Store the results in a file of another tool, all of them or none. Return each result with
+        True if it is new or False if it was stored before."""
+        from workbench.report.imports import read  # its readers are not needed for anything else
+
+        checked = [checked_tag(tag) for tag in tags]
+        stored = []
+        for one in await asyncio.to_thread(read, Path(path).expanduser(), options):
+            result_id = known = await asyncio.to_thread(self.db.with_uid, one.uid)
+            if result_id is None:
+                result_id = await asyncio.to_thread(
+                    self.db.add,
+                    one.spec,
+                    one.conditions,
+                    one.summary,
+                    one.samples,
+                    unix_s=one.unix_s,
+                    uid=one.uid,
+                    note=one.note,
+                    tags=(*one.tags, *checked),
+                )
+            stored.append((await self.get(result_id), known is None))
+        await self.refresh()
+        return stored
+
+
+def _advice_on(result: BenchResult) -> tuple[Finding, ...]:
+    from workbench.advisor.advisor import advise  # loads a flag catalog
+    from workbench.advisor.facts import facts_of_result
+
+    found = advise(facts_of_result(result))
+    return tuple(f for f in found if f.level is not Level.INFO) or found
+
+
+def checked_tag(tag: str) -> str:
+    """Return `tag`. Raises InputError unless `tag` is one word of at most 40 characters that does
+    not begin with + or -."""
+    if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
+        raise InputError(
+            f"{tag!r} is not a valid tag",
+            next_step="give one word of at most 40 characters that does not begin with + or -",
+        )
+    return tag

@@ -1,0 +1,10 @@
+"""Experiments and sweeps: several benchmarks with one question. The modules of this folder:
+
+experiments                     A/B experiments: start, resume, stop
+experiment_run, experiment_arms the order of their runs, and the servers and settings of A and B
+sweeps, sweep_parts             sweeps, and the parts of the session that they use
+sweep_progress, paired_runs     a running sweep, and the confirmation of its best value
+gpu_sweep, gpu_sweep_plan       sweeps of a GPU setting
+flag_sweep, flag_sweep_plan     sweeps of launch flags
+concurrency_sweep               sweeps of the number of streams
+"""

@@ -1,0 +1,417 @@
+"""The servers and GPU settings of an experiment's arms: set up for a run, benchmarked, and restored
+at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.bench import experiment as design
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import BenchError, ServerError, SettingsError, WorkbenchError
+from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.plan import diff
+from workbench.model.secrets import mask_plan
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.settings import label_of, place_of
+from workbench.session.conditions import gpus_of
+from workbench.session.series.experiment_run import StartFailed, Stopped, Tell
+from workbench.session.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.model.plan import LaunchPlan
+    from workbench.model.setting_records import Alteration
+    from workbench.session.plans.plan_editor import PlanEditor
+    from workbench.session.servers.arm_targets import Side
+    from workbench.session.session import Session
+
+RESTART_S = 300.0  # the longest wait for a server at a URL that does not answer
+SETTLE_S = 300.0  # the longest wait for a temperature
+_LOOK_S = 2.0
+
+
+class Arms:
+    """Carries out the runs of an experiment on real hosts. `sides` has the host and the server of
+    each side by name: "A" and "B", or "A on HOST" if two hosts with equal hardware (twins) are
+    used. `restarts` says whether each run gets a new server, and `earlier` has the results before a
+    resumed experiment was interrupted."""
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        sides: Mapping[str, Side],
+        *,
+        restarts: bool,
+        earlier: Sequence[BenchResult] = (),
+    ) -> None:
+        self._spec = spec
+        self._sides = sides
+        self._restarts = restarts
+        self._arm = next(iter(sides))  # the side that is on now, or was last
+        self._run: str | None = None  # the server that is on and may be stopped
+        self._run_side: Side | None = None  # its host
+        self.started: str | None = None  # the server that is on if the experiment started it
+        self._keep_on = False  # a server ran before, so the last one stays on
+        self._before: tuple[Session, str] | None = None  # its host and run, once it was stopped
+        self._settings_arm: str | None = None  # the arm whose GPU settings are on
+        # words of a prompt, the same in all runs
+        self._words = next((r.spec.prompt_words for r in earlier), None)
+
+    @property
+    def _sessions(self) -> Sequence[Session]:
+        return list({id(side.session): side.session for side in self._sides.values()}.values())
+
+    def replaced(self) -> str | None:
+        """Return the id of the selected run if the experiment must stop that run before it starts a
+        server of its own. None if no run is selected, or if the selected run can stay."""
+        selected = [session.state.server for session in self._sessions]
+        return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
+
+    async def prepare(self, experiment: Experiment) -> None:
+        """Stop the server and revert the settings that this experiment left behind if it crashed
+        before. Then find the servers that run now. Raises SettingsError if other GPU settings are
+        altered."""
+        for session in self._sessions:
+            leftover = experiment.server
+            statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
+            if leftover is not None and leftover in statuses and statuses[leftover].state.alive:
+                await session.servers.end(leftover)
+            standing = statuses.get(experiment.replaces or "")
+            if session.state.server is None and standing is not None and standing.state.alive:
+                # the killed experiment had not ended it yet
+                await session.servers.select(standing.run_id)
+            selected = session.state.server
+            # a resumed one measures the same server
+            if selected is None and experiment.runs and not self._restarts:
+                selected = next(
+                    (
+                        s
+                        for s in statuses.values()
+                        if s.run_id != leftover and self._serves_a(session, s)
+                    ),
+                    None,
+                )
+            if selected is not None and selected.run_id != leftover and self._in_the_way(selected):
+                self._keep_on = True
+                if not self._restarts and self._serves_a(session, selected):
+                    self._run, self._run_side = selected.run_id, self._sides["A"]
+        await self._check_starts()
+        if design.changes_gpus(self._spec):
+            for session in self._sessions:
+                # the guard reverts the settings of an experiment that is killed
+                session.gpu.guard.attend()
+            await self.check_settings(revert=experiment.settings_on)
+
+    async def _check_starts(self) -> None:
+        """Raise ServerError, while the servers that run still do, if the server of a side could not
+        be started on its host."""
+        for name, side in self._sides.items():
+            if side.editor is None:
+                continue
+            try:
+                await side.session.servers.check_on_host(side.editor, self._stopped_for(side))
+            except ServerError as error:
+                error.message = f"{name}: {error.message}"
+                raise
+
+    def _stopped_for(self, side: Side) -> ServerStatus | None:
+        """Return the server that is stopped before the first start on the host of `side`."""
+        if self._run is None or self._run_side is None or self._run_side.session != side.session:
+            return self._standing_in(side.session)
+        return side.session.servers.supervisor.status(self._run)
+
+    def _in_the_way(self, status: ServerStatus) -> bool:
+        """Return whether the experiment must stop this server before it starts one of its own: the
+        server is live, and no arm measures it."""
+        starts = any(side.standing is None for side in self._sides.values())
+        return (
+            starts
+            and status.state.alive
+            and status.run_id not in [s.run_id for s in self._sides.values()]
+        )
+
+    def _serves_a(self, session: Session, status: ServerStatus) -> bool:
+        """Return whether a server is READY and has the configuration of arm A, so that it need not
+        be started again."""
+        side = self._sides["A"]
+        if (
+            status.state is not ServerState.READY
+            or side.editor is None
+            or side.session is not session
+        ):
+            return False
+        plan = session.servers.supervisor.record(status.run_id).plan
+        return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
+
+    async def check_settings(self, *, revert: bool = False) -> None:
+        """Raise SettingsError if a GPU setting that the arms change is altered already. With
+        `revert`, try to revert it first. Any other altered setting is equal in all runs."""
+        for arm, side in self._sides.items():
+            await side.session.gpu.alterations.read()
+            on = await self._altered(side)
+            if on and revert:
+                await self._revert(arm)
+                on = await self._altered(side)
+            if on:
+                which = ", ".join(
+                    f"{place_of(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on
+                )
+                raise SettingsError(
+                    f"GPU settings that Workbench altered are still on ({which}) and would distort "
+                    "the comparison",
+                    host=side.session.host.name,
+                    next_step="revert the settings first: r on the screen, or workbench gpu revert",
+                )
+
+    # ---- the test bed
+
+    async def compiles_first(self, arm: str) -> bool:
+        editor = self._sides[arm].editor
+        if editor is None or not editor.engine.compiles_at_first_start:
+            return False
+        plan = mask_plan(editor.effective)
+        supervisor = self._sides[arm].session.servers.supervisor
+        ready = [
+            s
+            for s in await supervisor.runs()
+            if s.ready_unix_s is not None and s.engine == editor.engine.name
+        ]
+        return not any(_same_configuration(supervisor.record(s.run_id).plan, plan) for s in ready)
+
+    async def server(self, arm: str) -> str:
+        self._arm, side = arm, self._sides[arm]
+        if self._run is not None and self._restarts:
+            await self.clear()
+        if side.standing is not None or side.editor is None:
+            return side.standing or ""
+        if self._run is None:
+            self._run_side = side
+            # a cancelled run must end this server too
+            await uninterrupted(self._launch(side.session, side.editor))
+        return self._run or ""
+
+    async def _launch(self, session: Session, editor: PlanEditor) -> None:
+        replaced = self._standing_in(session)
+        if replaced is not None:
+            self._before = (session, replaced.run_id)
+        status = await session.servers.launch(editor, replaced)
+        self._run = self.started = status.run_id
+
+    def _standing_in(self, session: Session) -> ServerStatus | None:
+        """Return the selected server of a host if the experiment must stop it before a start."""
+        selected = session.state.server
+        return selected if selected is not None and self._in_the_way(selected) else None
+
+    async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
+        """Wait until the server is READY, or until the server at a URL answers, then apply the
+        arm's GPU settings. `tell` is called with texts on the progress. Raises StartFailed if the
+        server does not become READY."""
+        side = self._sides[arm]
+        if side.url is not None:
+            await self._answers(side, side.url, tell)
+        else:
+            status = await side.session.servers.wait_ready(run_id)
+            if status.state is ServerState.STOPPED:
+                raise Stopped(f"run {run_id} was stopped")
+            if status.state is not ServerState.READY:
+                raise _start_failed(status)
+        await self._apply(arm)
+
+    async def _answers(self, side: Side, url: str, tell: Tell) -> None:
+        """Wait until the server at `url` answers: whoever runs it may have restarted it. Raises
+        StartFailed if it does not answer within RESTART_S seconds."""
+        began = time.monotonic()
+        while True:
+            try:
+                async with side.session.load.at_url(url, dict(self._spec.bench)):
+                    return
+            except BenchError as error:
+                waited_s = time.monotonic() - began
+                if waited_s > RESTART_S:
+                    raise StartFailed(
+                        f"{error.message}; Workbench waited {RESTART_S:.0f} s for it",
+                        host=side.session.host.name,
+                        next_step="resume the experiment when the server runs; finished pairs are "
+                        "kept",
+                    ) from None
+                tell(
+                    f"waiting for the server, since {error.message} "
+                    f"({waited_s:.0f} of at most {RESTART_S:.0f} s)"
+                )
+            await asyncio.sleep(_LOOK_S)
+
+    async def clear(self) -> None:
+        if self._settings_arm is not None:
+            await self._revert(self._settings_arm)
+        run_id, self._run = self._run, None
+        if run_id is not None and self._run_side is not None:
+            await self._run_side.session.servers.end(run_id)
+            self.started = None
+
+    async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
+        """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most
+        SETTLE_S seconds. `tell` is called with texts on the progress. Return the last temperature
+        in °C, None if it is not known."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            now = await self._temperature()
+            if (
+                now is None
+                or target_c is None
+                or now <= target_c + within_c
+                or time.monotonic() > deadline
+            ):
+                return now
+            tell(f"waiting until the GPU has cooled from {now:.0f} to {target_c + within_c:.0f} °C")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _temperature(self) -> float | None:
+        side = self._sides[self._arm]
+        telemetry = await side.session.telemetry.reading()
+        gpus = gpus_of(side.plan, telemetry.infos)
+        known = [
+            g.temperature_c
+            for g in telemetry.gpus
+            if g.index in gpus and g.temperature_c is not None
+        ]
+        return max(known) if known else None
+
+    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+        side = self._sides[arm]
+        session, run_id = side.session, side.run_id or self._run
+        if side.url is None and run_id is None:
+            raise ServerError(f"no server runs for arm {arm}", host=session.host.name)
+        shape = {**self._spec.bench, "seed": seed, "prompt_words": self._words}
+        try:
+            result_id = await session.bench.run_target(run_id, side.url, **shape)
+        except BenchCancelled:
+            raise Stopped("the benchmark was cancelled") from None
+        result = await session.results.get(result_id)
+        self._words = self._words or result.spec.prompt_words
+        return result
+
+    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+        notes = []
+        if self._settings_arm is not None:
+            try:
+                await self._revert(self._settings_arm)
+            except WorkbenchError as error:
+                notes.append(
+                    f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)"
+                )
+        if self._keep_on and (left := await self._start_earlier_again()):
+            notes.append(left)
+        elif self.started is not None:
+            if self._keep_on:
+                arm = experiment.runs[-1].side if experiment.runs else "A"
+                notes.append(
+                    f"a server ran before the experiment, so {self.started} with {arm}'s "
+                    "configuration keeps running"
+                )
+            else:
+                try:
+                    await self.clear()
+                except WorkbenchError as error:
+                    notes.append(
+                        f"run {self.started} was not stopped: {error.message} (run `workbench stop "
+                        f"{self.started}`)"
+                    )
+        return notes
+
+    async def _start_earlier_again(self) -> str:
+        """If the experiment has stopped the server that ran before, and none of its own runs now,
+        start the earlier one again. Return a note about it; "" if there was nothing to do."""
+        if self._before is None:
+            return ""
+        session, run_id = self._before
+        supervisor = session.servers.supervisor
+        if self.started is not None and supervisor.status(self.started).may_live:
+            return ""
+        try:
+            status = await session.servers.launch(session.servers.editor_of(run_id))
+        except WorkbenchError as error:
+            return (
+                f"the server that ran before ({run_id}) was not started again: {error.message} "
+                f"(run `workbench restart {run_id}`)"
+            )
+        return f"the server that ran before ({run_id}) was started again as {status.run_id}"
+
+    # ---- GPU settings
+
+    async def _apply(self, arm: str) -> None:
+        wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
+        gpus, every = await side.gpus()
+        if self._settings_arm is not None:
+            before, other = (
+                design.arm_of(self._spec, self._settings_arm).gpu,
+                self._sides[self._settings_arm],
+            )
+            if (
+                wanted == before
+                and other.session is side.session
+                and await other.gpus() == (gpus, every)
+            ):
+                return
+            await self._revert(self._settings_arm)
+        if not wanted:
+            return
+        self._settings_arm = arm
+        for gpu in [None] if every else gpus:
+            report = await side.session.gpu.apply(wanted, gpu)
+            failed = next((o for o in report.outcomes if not o.ok), None)
+            if failed is not None:
+                raise SettingsError(
+                    f"{arm}: {failed.command.setting} of GPU{failed.command.gpu_index} was not "
+                    f"set: {failed.message}",
+                    host=side.session.host.name,
+                )
+
+    async def _revert(self, arm: str) -> None:
+        side = self._sides[arm]
+        gpus, every = await side.gpus()
+        for gpu in [None] if every else gpus:
+            report = await side.session.gpu.revert(gpu, settings=self._changed)
+            failed = next((o for o in report.outcomes if not o.ok), None)
+            if failed is not None:
+                raise SettingsError(
+                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not reverted: "
+                    f"{failed.message}",
+                    host=side.session.host.name,
+                )
+        self._settings_arm = None
+
+    @property
+    def _changed(self) -> frozenset[str]:
+        """The keys of the GPU settings that the arms change."""
+        arms = (design.arm_of(self._spec, name) for name in self._sides)
+        return frozenset(key for arm in arms for key in arm.gpu)
+
+    async def _altered(self, side: Side) -> list[Alteration]:
+        """Return the altered settings of the side's GPUs that the arms change."""
+        gpus, every = await side.gpus()
+        return [
+            alteration
+            for alteration in side.session.state.alterations
+            if alteration.setting in self._changed and (every or alteration.gpu_index in gpus)
+        ]
+
+
+def _start_failed(status: ServerStatus) -> StartFailed:
+    cause = status.findings[0] if status.findings else None
+    why = status.reason or "its log has the cause"
+    return StartFailed(
+        f"the server did not start: {why}",
+        host=status.host,
+        next_step=(cause.fix if cause else None) or f"workbench logs {status.run_id}",
+    )
+
+
+def _same_configuration(a: LaunchPlan, b: LaunchPlan) -> bool:
+    same = replace(a, engine_version=b.engine_version) if a.engine_version is None else a
+    return same.engine_version == b.engine_version and all(
+        change.name == "port" for change in diff(a, b)
+    )

@@ -1,0 +1,373 @@
+"""A/B experiments: two configurations measured in pairs of runs. They are stored after every run
+and can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import experiment as design
+from workbench.bench import twins
+from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.experiment import Experiment, ExperimentSpec, RunState
+from workbench.model.secrets import mask_argv, mask_plan
+from workbench.model.series_state import SeriesState
+from workbench.session.hosts.names import check_same_host
+from workbench.session.series.experiment_arms import Arms
+from workbench.session.series.experiment_run import ExperimentConduct
+from workbench.session.servers.arm_targets import ArmTargets, with_secrets
+from workbench.store import paths
+from workbench.store.experiments import ExperimentsDb
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, BenchSpec
+    from workbench.model.experiment import AdvisedChange, Arm
+    from workbench.session.bench.server_load import ServerLoad
+    from workbench.session.gpu.control import GpuControl
+    from workbench.session.hosts.other_hosts import OtherHosts
+    from workbench.session.plans.plans import Plans
+    from workbench.session.plans.presets import Presets
+    from workbench.session.results.results import Results
+    from workbench.session.servers.arm_targets import Bases, Side
+    from workbench.session.servers.servers import Servers
+    from workbench.session.state_holder import StateHolder
+
+_EXPERIMENT = "experiment"
+_BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, if nothing better is known
+
+
+class Experiments:
+    """Carries out one experiment at a time, and shows it in `state.experiment`. `targets` looks up
+    the servers that the arms name."""
+
+    def __init__(
+        self,
+        core: StateHolder,
+        presets: Presets,
+        plans: Plans,
+        servers: Servers,
+        load: ServerLoad,
+        gpu: GpuControl,
+        results: Results,
+        hosts: OtherHosts,
+    ) -> None:
+        self._core, self._presets, self._plans, self._servers = core, presets, plans, servers
+        self._load, self._gpu, self._results = load, gpu, results
+        self.targets = ArmTargets(plans, hosts)
+        self._conducting: asyncio.Task[Experiment] | None = None
+        self._one = asyncio.Lock()
+        # the experiment has ended, and its locks and servers are being given back
+        self._ending = False
+
+    @cached_property
+    def db(self) -> ExperimentsDb:
+        return ExperimentsDb(paths.results_db())
+
+    # ---- stored
+
+    async def list(self) -> Sequence[Experiment]:
+        """Return the stored experiments, newest first, without their comparisons."""
+        return await asyncio.to_thread(self.db.list)
+
+    async def get(self, experiment_id: int) -> Experiment:
+        """Return a stored experiment with the comparison of its results. Raises InputError if there
+        is none with this id."""
+        experiment = await asyncio.to_thread(self.db.get, experiment_id)
+        return design.judged(experiment, {r.id: r for r in await self._results_of(experiment)})
+
+    async def _results_of(self, experiment: Experiment) -> Sequence[BenchResult]:
+        def read() -> Sequence[BenchResult]:
+            found = []
+            for run in experiment.runs:
+                if run.state == RunState.DONE and run.result_id is not None:
+                    try:
+                        found.append(self._results.db.get(run.result_id))
+                    except InputError:  # deleted
+                        continue
+            return found
+
+        return await asyncio.to_thread(read)
+
+    async def _save(self, experiment: Experiment) -> None:
+        def save() -> None:
+            self.db.save(experiment)
+            for run in experiment.runs[-1:]:
+                if run.result_id is not None:
+                    arm = "discarded" if run.pair < 0 else run.arm
+                    self._results.db.retag(run.result_id, add=[f"experiment {experiment.id} {arm}"])
+
+        await asyncio.to_thread(save)
+
+    # ---- designed
+
+    def spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
+        """Return the spec of an experiment that compares the arms `a` and `b`. If the arms name no
+        servers, both start from the plan under edit. `options` are fields of ExperimentSpec;
+        InputError is raised if the experiment cannot be carried out."""
+        unknown = sorted(set(options) - {f.name for f in fields(ExperimentSpec)})
+        if unknown:
+            raise InputError(f"an experiment has no option {', '.join(unknown)}")
+        if options.get("until_pct") is not None:
+            options.setdefault("pairs", design.UNTIL_MOST)
+        if options.get("twins"):
+            options.setdefault("pairs", twins.PAIRS)
+        options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
+        plan = self._plans.editor.effective if a.target is None and b.target is None else None
+        preset_id = (
+            plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
+        )
+        given = {"preset_id": preset_id, **options}
+        body = asdict(mask_plan(plan)) if plan else {}
+        spec = design.checked(ExperimentSpec(_masked(a), _masked(b), body, **given))
+        design.measurable(spec.metric, self._load.spec_of(spec.preset_id, dict(spec.bench)))
+        return spec
+
+    def estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
+        """Return the estimated duration of an experiment in seconds; None if no earlier starts or
+        benchmarks of the same kind are stored."""
+        spec = self.spec(a, b, **options)
+        return self._estimate_s(spec, design.restarts(a, b, bool(spec.twins)))
+
+    def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
+        """Return the estimated duration of an experiment in seconds, from earlier starts and
+        benchmarks of the same kind. None if there are none. `restarts` says whether each run starts
+        a server."""
+        start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
+        if bench_s is None or start_s is None:
+            return None
+        pairs = spec.pairs if spec.until_pct is None else design.UNTIL_PAIRS
+        runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away] * max(1, len(spec.twins))
+        started = [name for name in "AB" if design.plan_of(spec, name)]
+        starts = runs * len(started) / 2 if restarts else min(1, len(started))
+        return starts * start_s + runs * (bench_s + _BETWEEN_S)
+
+    def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
+        longest = []
+        for plan in filter(None, (design.plan_of(spec, name) for name in "AB")):
+            known = [
+                s.ready_after_s
+                for s in self._servers.supervisor.statuses()
+                if s.ready_after_s is not None
+                and s.engine == plan["engine"]
+                and s.model == plan["model"]
+            ]
+            if not known:
+                return None
+            longest.append(max(known[:4]))
+        return max(longest, default=0.0)
+
+    def _bench_estimate_s(self, spec: ExperimentSpec) -> float | None:
+        shape = self._load.spec_of(spec.preset_id, dict(spec.bench))
+        if shape.seconds is not None and not shape.command:
+            return shape.seconds
+        models = {plan["model"] for plan in (design.plan_of(spec, name) for name in "AB") if plan}
+        urls = {arm.target.url for arm in (spec.a, spec.b) if arm.target}
+        for result in self._results.db.list(200):
+            made = result.conditions
+            here = made.host == self._core.host.name and made.model in models
+            if (here or (made.address and made.address in urls)) and _same_work(result.spec, shape):
+                return result.summary.duration_s * (1 + shape.warmup / max(1, shape.requests))
+        return None
+
+    # ---- carried out
+
+    async def run(
+        self,
+        a: Arm,
+        b: Arm,
+        *,
+        bases: Bases | None = None,
+        opened: Callable[[int], Awaitable[None]] | None = None,
+        advice: AdvisedChange | None = None,
+        **options: Any,
+    ) -> Experiment:
+        """Carry out a new experiment and return it as done, failed or stopped. `options` are fields
+        of ExperimentSpec, and `bases` the plans of the arms if `targets` has looked them up
+        already. `advice` is the finding that the experiment tests; it is stored with the
+        experiment. `opened` is called with the experiment's id before anything is started."""
+        async with self._alone():
+            if not bases:
+                a, b, bases = await self.targets.look_up(a, b)
+            spec = self.spec(a, b, **options)
+            if a.target is None:
+                await self._find_engine()
+                bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
+            sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
+            restarts = design.restarts(a, b, bool(spec.twins))
+            left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
+            state = self._core.state
+            new = Experiment(
+                0,
+                time.time(),
+                self._core.host.name,
+                spec,
+                restarts=restarts,
+                simulated=state.simulated,
+                left_s=left_s,
+                advice=advice,
+            )
+            async with self._locked(sides, "an experiment"):
+                if design.changes_gpus(spec):  # a refused experiment is not stored
+                    await Arms(spec, sides, restarts=restarts).check_settings()
+                experiment = await asyncio.to_thread(self.db.add, new)
+                if opened is not None:
+                    await opened(experiment.id)
+                return await self._carry_out(experiment, sides)
+
+    async def resume(
+        self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
+    ) -> Experiment:
+        """Continue a stored experiment. `pairs` changes the planned number of pairs of runs.
+        `max_minutes` limits the time from now on; with None there is no limit. Raises InputError if
+        the experiment cannot be resumed."""
+        async with self._alone():
+            stored = await self.get(experiment_id)
+            spec = replace(
+                stored.spec,
+                max_minutes=max_minutes,
+                pairs=stored.spec.pairs if pairs is None else pairs,
+            )
+            experiment = self._resumable(replace(stored, spec=design.checked(spec)))
+            if experiment.state == SeriesState.DONE or (
+                spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2
+            ):
+                experiment = replace(experiment, extensions=experiment.extensions + 1)
+            a, b, bases = with_secrets(self._presets, experiment.spec)
+            if a.target is None:
+                self._plans.take(bases["A"], f"experiment {experiment_id}")
+                await self._find_engine()
+            sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
+            async with self._locked(sides, f"experiment {experiment_id}"):
+                return await self._carry_out(design.resumed(experiment), sides)
+
+    def _resumable(self, experiment: Experiment) -> Experiment:
+        which, host = f"experiment {experiment.id}", self._core.host.name
+        check_same_host(which, experiment.host, host)
+        if experiment.state == SeriesState.RUNNING:
+            raise InputError(
+                f"{which} is running already", next_step="wait until the experiment has ended"
+            )
+        if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:
+            narrower, more = (
+                ("start an experiment with a narrower --until"),
+                "give a higher --pairs to add pairs",
+            )
+            raise InputError(
+                f"{which} is finished: {experiment.verdict}",
+                next_step=more if experiment.spec.until_pct is None else narrower,
+            )
+        return experiment
+
+    async def stop(self) -> None:
+        """Stop the running experiment, which can be resumed later. Returns when servers and GPU
+        settings are restored."""
+        work = self._conducting
+        if work is not None:
+            if not work.cancelling():  # a second cancellation would end the restoring
+                work.cancel()
+            await asyncio.wait([work])
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Run the block while no other experiment of this session runs. If an earlier experiment is
+        being stored, wait for that. Raises BenchError if another experiment is running."""
+        if self._one.locked() and not self._ending:
+            host = self._core.host.name
+            raise BenchError(
+                "another experiment is running",
+                host=host,
+                next_step="wait until that experiment has ended, or stop it",
+            )
+        async with self._one:
+            try:
+                yield
+            finally:
+                self._ending = False
+
+    async def _find_engine(self) -> None:
+        """Search the host for the installed engine, against which both arms are checked. Do nothing
+        if that was done before."""
+        around = self._plans.editor.around
+        if around.installed is None and around.installed_problem is None:
+            await self._plans.look_for_engine()
+
+    @asynccontextmanager
+    async def _locked(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
+        """Hold the measurement lock of each host of the experiment, so that no other Workbench
+        measures there. `what` tells other Workbenches who holds the lock. A server on a machine
+        that is none of these hosts needs no lock: only the load comes from here."""
+        sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
+        async with AsyncExitStack() as stack:
+            for name in sorted(sessions):
+                await stack.enter_async_context(sessions[name].measurement_lock.hold(what))
+            yield
+
+    async def _carry_out(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
+        """Carry out an experiment in a task of its own. A cancelled experiment restores servers and
+        settings, and is returned as stopped."""
+        self._conducting = asyncio.ensure_future(self._conduct(experiment, sides))
+        try:
+            with self._core.busy(_EXPERIMENT), self._servers.reserve("an experiment"):
+                return await self._conducting
+        finally:
+            self._conducting = None
+
+    async def _conduct(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
+        self._gpu.guard.attend()  # the guard reverts the settings of an experiment that is killed
+        with self.db.held(experiment.id):
+            results = await self._results_of(experiment)
+            arms = Arms(experiment.spec, sides, restarts=experiment.restarts, earlier=results)
+            experiment = replace(experiment, replaces=experiment.replaces or arms.replaced())
+            await self._save(experiment)
+            self._show(experiment)
+            try:
+                await arms.prepare(experiment)
+            except WorkbenchError as error:
+                failed = replace(
+                    experiment, state=SeriesState.FAILED, error=error.message, left_s=None
+                )
+                await self._save(failed)
+                self._show(failed)
+                raise
+            conduct = ExperimentConduct(
+                replace(experiment, server=None, settings_on=False),
+                arms,
+                save=self._save,
+                tell=self._show,
+                results=results,
+                left_s=experiment.left_s,
+            )
+            ended = await conduct.carry_out()
+        self._show(ended)
+        self._core.record(f"workbench experiment show {ended.id}", ended.verdict or ended.state)
+        await self._results.refresh()
+        return ended
+
+    def _show(self, experiment: Experiment) -> None:
+        self._ending = experiment.state != SeriesState.RUNNING
+        self._core.update(experiment=experiment)
+
+
+def _masked(arm: Arm) -> Arm:
+    return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
+
+
+def _same_work(a: BenchSpec, b: BenchSpec) -> bool:
+    names = (
+        "concurrency",
+        "requests",
+        "max_tokens",
+        "input_tokens",
+        "warmup",
+        "rate",
+        "seconds",
+        "command",
+        "stream",
+    )
+    return all(getattr(a, name) == getattr(b, name) for name in names)

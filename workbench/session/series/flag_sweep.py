@@ -1,0 +1,266 @@
+"""A sweep of one or two flags. The server of each combination of values is started and measured
+with a few runs, which do not suffice to show a difference. Then the best combination is compared
+with the current values in pairs of runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.bench.metric_changes import BETTER
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import WorkbenchError
+from workbench.model.experiment import Arm
+from workbench.model.secrets import mask_argv
+from workbench.model.series_state import SeriesState
+from workbench.model.server_run import ServerState
+from workbench.model.sweep import PointState
+from workbench.session.series.sweep_progress import SweepProgress, TimeUp
+from workbench.session.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
+    from workbench.model.server_run import ServerStatus
+    from workbench.model.sweep import SweepPoint
+    from workbench.session.plans.plan_editor import PlanEditor
+    from workbench.session.series.sweep_parts import SweepParts
+
+T = TypeVar("T")
+SCREENED = "screened with {}: only a value that was compared in pairs is claimed to be different"
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One combination of flag values. `sets` has the assignments "flag=value"; () stands for the
+    plan's current values. `x` is the value as a number, or None if two flags are swept or the value
+    is not a number. `editor` has the changed plan."""
+
+    label: str
+    x: float | None
+    sets: tuple[str, ...]
+    editor: PlanEditor
+
+
+@dataclass
+class FlagSweep:
+    """Carries out a sweep of flags. `before` is the plan of the server that ran when the sweep
+    began and that is started again at the end, None if no server ran. A resumed sweep does not
+    measure again what was measured already."""
+
+    parts: SweepParts
+    progress: SweepProgress
+    combinations: Sequence[Combination]
+    bench: Mapping[str, Any]
+    before: PlanEditor | None
+    runs: int = 1
+    pairs: int = 3
+    max_minutes: float | None = None
+    # the run that the sweep started and that is on
+    _server: str | None = field(default=None, init=False)
+
+    async def run(self) -> None:
+        await self._check_first()
+        try:
+            await self._stop_selected()
+            await self._screen_all()
+            await self._confirm()
+        finally:
+            await uninterrupted(self._restore())
+
+    async def _check_first(self) -> None:
+        """Raise ServerError, while the selected server still runs, if no server of this plan can be
+        started on the host."""
+        server = self.parts.core.state.server
+        replaced = server if server is not None and server.state.alive else None
+        await self.parts.servers.check_on_host(self.combinations[0].editor, replaced)
+
+    async def _stop_selected(self) -> None:
+        """Stop the selected server. Its run id is stored first, so that a killed sweep can start
+        that server again when it is resumed."""
+        server = self.parts.core.state.server
+        if server is not None and server.state.alive:
+            self.progress.change(before=server.run_id)
+            await self.progress.save()
+            await self.parts.servers.end(server.run_id)
+
+    # ---- screening
+
+    async def _screen_all(self) -> None:
+        missing = self.progress.missing
+        for count, index in enumerate(missing):
+            self.progress.check_stop()
+            # with the start of its server
+            each_s = self.progress.elapsed_s / count if count else 0.0
+            self._check_time(each_s)
+            await self._screen(index, self.combinations[index])
+            runs = len(missing) - count - 1 + 2 * self.pairs
+            self.progress.change(left_s=runs * self.progress.elapsed_s / (count + 1))
+        self.progress.note(
+            SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each")
+        )
+
+    def _check_time(self, needs_s: float) -> None:
+        left_s = self._left_s()
+        if left_s is not None and left_s <= needs_s:
+            left = f"{max(0.0, left_s):.0f} s are left"
+            raise TimeUp(
+                f"the sweep's limit of {self.max_minutes:g} minutes leaves too little "
+                f"time to go on: {left}"
+            )
+
+    def _left_s(self) -> float | None:
+        return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s
+
+    async def _screen(self, index: int, combination: Combination) -> None:
+        self.progress.point(index, state=PointState.MEASURING)
+        try:
+            self.parts.servers.check_startable(combination.editor.effective, combination.editor)
+            run_id = await self._start(combination.editor)
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            await self.progress.fail(index, f"not started: {error.message}")
+        else:
+            await self.progress.measure(
+                index, lambda: self.parts.bench.run_on(run_id, **self.bench), self.runs
+            )
+            await self.progress.save()
+        finally:
+            await self._end_server()
+
+    async def _start(self, editor: PlanEditor) -> str:
+        """Start a server, and return its run id once the server is READY. Raises WorkbenchError
+        with the reason if the server does not become READY."""
+
+        async def launch() -> None:
+            self._server = (await self.parts.servers.launch(editor)).run_id
+
+        # otherwise a cancelled sweep would not know a server that it has to end
+        await uninterrupted(launch())
+        run_id = self._server or ""
+        self.progress.change(server=run_id)
+        await self.progress.save()  # names the server if the sweep is killed now
+        status = await self._unless_stopped(self.parts.servers.wait_ready(run_id))
+        if status.state is not ServerState.READY:
+            raise WorkbenchError(_reason(status))
+        return run_id
+
+    async def _unless_stopped(self, work: Awaitable[T]) -> T:
+        """Return the result of `work`, such as the start of a server, which may take half an hour.
+        Raises BenchCancelled as soon as the sweep is cancelled."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self.progress.stop.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            self.progress.check_stop()
+            return await task
+        finally:
+            for one in (task, stop):
+                one.cancel()
+
+    async def _end_server(self) -> None:
+        run_id, self._server = self._server, None
+        if run_id is not None:
+            await uninterrupted(self._end(run_id))
+
+    async def _end(self, run_id: str) -> None:
+        await self.parts.servers.end(run_id)
+        self.progress.change(server=None)
+
+    # ---- the best combination against the current values
+
+    async def _confirm(self) -> None:
+        points = self.progress.sweep.points
+        best = _best(points)
+        if self.pairs < 1:
+            return self.progress.note("no value was compared in pairs: --pairs 0")
+        if best is None:
+            why = (
+                "the current values were not measured"
+                if points[0].state != PointState.DONE
+                else "no value was faster than the current one"
+            )
+            return self.progress.note(f"no value was compared in pairs: {why}")
+        label = points[best].label
+        self._check_time(0.0)
+        self.progress.check_stop()
+        try:
+            experiment = await self._experiment(self.combinations[best].sets)
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            return self.progress.note(f"{label} was not compared in pairs: {error.message}")
+        verdict = experiment.comparison.metrics[0].verdict if experiment.comparison else ""
+        self.progress.change(
+            experiment_id=experiment.id,
+            confirmed=experiment.state == SeriesState.DONE and verdict == BETTER,
+        )
+        task = asyncio.current_task()
+        # a cancelled experiment ends in order, and returns
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        self.progress.check_stop()
+        if experiment.state == SeriesState.STOPPED:
+            raise TimeUp(f"the comparison of {label} in pairs was stopped: {experiment.error}")
+        outcome = experiment.verdict or experiment.error or experiment.state
+        return self.progress.note(f"{label} against the current values: {outcome}")
+
+    async def _experiment(self, sets: Sequence[str]) -> Experiment:
+        """Compare the plan with the assignments `sets` against the plan as it is, in an experiment,
+        and return the experiment. If a resumed sweep had begun this experiment already, continue
+        the experiment."""
+        left_s = self._left_s()
+        minutes = None if left_s is None else left_s / 60
+        begun = self.progress.sweep.experiment_id
+        if begun is not None:
+            earlier = await self.parts.experiments.get(begun)
+            if earlier.spec.b.sets == mask_argv(sets):
+                if earlier.state == SeriesState.DONE:
+                    return earlier
+                return await self.parts.experiments.resume(begun, max_minutes=minutes)
+        options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
+        if minutes is not None:
+            options["max_minutes"] = minutes
+        return await self.parts.experiments.run(
+            Arm(), Arm(sets=tuple(sets)), opened=self._note_experiment, **options
+        )
+
+    async def _note_experiment(self, experiment_id: int) -> None:
+        self.progress.change(experiment_id=experiment_id)
+        await self.progress.save()
+
+    async def _restore(self) -> None:
+        await self._end_server()
+        if self.before is None:
+            return
+        try:
+            status = await self.parts.servers.launch(self.before)
+        except WorkbenchError as error:
+            self.progress.change(
+                error=f"the server that ran before the sweep was not started again: {error.message}"
+            )
+            return
+        self.progress.change(before=None)
+        self.progress.note(
+            f"the server that ran before the sweep was started again as {status.run_id}"
+        )
+
+
+def _best(points: Sequence[SweepPoint]) -> int | None:
+    """Return the index of the fastest of a sweep's measured values. None if no value is faster than
+    the first, which is the plan's current one, or if that one was not measured."""
+    known = [
+        (p.tok_s, i)
+        for i, p in enumerate(points)
+        if p.state == PointState.DONE and p.tok_s is not None
+    ]
+    if not known or points[0].state != PointState.DONE:
+        return None
+    return max(known)[1] or None
+
+
+def _reason(status: ServerStatus) -> str:
+    cause = f": {status.findings[0].text}" if status.findings else ""
+    return f"the server is {status.state} ({status.reason or 'see its log'}){cause}"

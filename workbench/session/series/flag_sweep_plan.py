@@ -1,0 +1,253 @@
+"""Plans of sweeps of flags: each combination of values is checked as a launch plan before the first
+start."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench import engines
+from workbench.model.errors import InputError, PlanError, ServerError
+from workbench.model.experiment import Arm, ExperimentSpec
+from workbench.model.findings import Level
+from workbench.model.plan import diff
+from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_plan
+from workbench.model.sweep import Sweep, SweepSpec
+from workbench.session.plans.plan_editor import PlanEditor
+from workbench.session.series.flag_sweep import Combination, FlagSweep
+from workbench.session.series.sweep_parts import (
+    PlannedSweep,
+    SweepParts,
+    check_same_conditions,
+    checked_runs,
+    conditions_of_plan,
+)
+from workbench.session.series.sweep_progress import stored_shape
+from workbench.session.servers.arm_targets import with_secrets
+
+if TYPE_CHECKING:
+    from workbench.session.series.sweep_progress import SweepProgress
+
+MOST_FLAGS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FlagSweepPlanner:
+    """Makes and checks sweeps of flags of the plan under edit, before any server is started."""
+
+    parts: SweepParts
+
+    async def new(
+        self,
+        flags: Mapping[str, Sequence[str]],
+        *,
+        runs: int,
+        pairs: int,
+        max_minutes: float | None,
+        bench: Mapping[str, Any],
+    ) -> PlannedSweep:
+        """Check a sweep over the values of one or two flags, and return it. `runs` is the number of
+        runs of each combination of values, and `pairs` the number of pairs of runs that compare the
+        best one with the current values. Raises InputError or PlanError for a sweep that cannot be
+        carried out."""
+        combinations = await self._combinations(flags)
+        if pairs < 0:
+            raise InputError(
+                f"a sweep with {pairs} pairs is not possible", next_step="give --pairs 0 or more"
+            )
+        editor = self.parts.plans.editor
+        plan = editor.effective
+        self.parts.load.spec_of(plan.preset_id, dict(bench))
+        before = self._restartable()
+        spec = SweepSpec(
+            mask_argv([f"{name}={value}" for name, values in flags.items() for value in values]),
+            stored_shape(bench),
+            checked_runs(runs),
+            pairs,
+            await conditions_of_plan(self.parts, editor),
+            plan=asdict(mask_plan(plan)),
+            preset_id=plan.preset_id,
+            max_minutes=max_minutes,
+        )
+        return self._planned(spec, combinations, bench, before)
+
+    async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+        """Check that a stored sweep can be resumed, and return the sweep of the values that are not
+        measured yet. The sweep's plan becomes the plan under edit. Raises WorkbenchError if the
+        sweep cannot be resumed."""
+        flags: dict[str, list[str]] = {}
+        for word in spec.values:
+            name, _, value = word.partition("=")
+            flags.setdefault(name, []).append(value)
+        await self._check_runs_known(sweep)
+        assert spec.plan is not None
+        *_, bases = with_secrets(
+            self.parts.presets, ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
+        )
+        self.parts.plans.take(bases["A"], f"sweep {sweep.id}")
+        combinations = await self._combinations(flags)
+        if [c.label for c in combinations] != [p.label for p in sweep.points]:
+            raise InputError(
+                f"sweep {sweep.id} cannot be resumed: this version of Workbench would measure "
+                "other values",
+                next_step="start a new sweep",
+            )
+        check_same_conditions(
+            self.parts, sweep, spec, await conditions_of_plan(self.parts, self.parts.plans.editor)
+        )
+        await self._end_leftovers(sweep)
+        return self._planned(spec, combinations, spec.bench, self._restartable(sweep.before))
+
+    def _planned(
+        self,
+        spec: SweepSpec,
+        combinations: Sequence[Combination],
+        bench: Mapping[str, Any],
+        before: PlanEditor | None,
+    ) -> PlannedSweep:
+        async def carry_out(progress: SweepProgress) -> None:
+            tuning = spec.runs, spec.pairs, spec.max_minutes
+            await FlagSweep(self.parts, progress, combinations, bench, before, *tuning).run()
+
+        names = list(dict.fromkeys(word.partition("=")[0] for c in combinations for word in c.sets))
+        points = [(c.label, c.x) for c in combinations]
+        return PlannedSweep("flag", " x ".join(names), "", points, spec, carry_out)
+
+    async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[Combination]:
+        plans = self.parts.plans
+        around = plans.editor.around
+        if around.installed is None and around.installed_problem is None:
+            await plans.look_for_engine()
+        combinations = combinations_of(plans.editor, flags)
+        self.parts.servers.check_startable(plans.editor.effective, plans.editor)
+        return combinations
+
+    def _restartable(self, stopped: str | None = None) -> PlanEditor | None:
+        """Return the plan with which the selected live run can be started again after the sweep. If
+        there is no such run, the run `stopped` takes its place, and None is returned if that is
+        None, too. Raises PlanError if the run was started with a secret, which is not stored."""
+        status = self.parts.core.state.server
+        run_id = status.run_id if status is not None and status.state.alive else stopped
+        if run_id is None:
+            return None
+        current = self.parts.plans.editor
+        plan = self.parts.servers.supervisor.record(run_id).plan
+        if plan is not None and MASK not in repr(plan):
+            editor = PlanEditor(plan, f"run {run_id}")
+            editor.around = current.around
+            return editor
+        if plan is not None and not diff(mask_plan(current.plan), plan):
+            return _with(current, ())
+        raise PlanError(
+            f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start "
+            "it again",
+            host=self.parts.core.host.name,
+            next_step=f"run `workbench stop {run_id}`, then start the sweep again",
+        )
+
+    async def _check_runs_known(self, sweep: Sweep) -> None:
+        """Raise ServerError if Workbench has no record of a run that the sweep started or stopped.
+        That run might still be alive, and could not be stopped."""
+        known = {s.run_id for s in await self.parts.servers.supervisor.runs()}
+        unknown = next(
+            (run for run in (sweep.server, sweep.before) if run is not None and run not in known),
+            None,
+        )
+        if unknown is not None:
+            raise ServerError(
+                f"sweep {sweep.id} cannot be resumed: its run {unknown} has no record and may "
+                "still be alive",
+                host=self.parts.core.host.name,
+                next_step="set XDG_STATE_HOME as it was when the sweep was started, or start a new "
+                "sweep",
+            )
+
+    async def _end_leftovers(self, sweep: Sweep) -> None:
+        left = {sweep.server}
+        if sweep.experiment_id is not None:
+            left.add((await self.parts.experiments.get(sweep.experiment_id)).server)
+        for status in await self.parts.servers.supervisor.runs():
+            if status.run_id in left and status.state.alive:
+                await self.parts.servers.end(status.run_id)
+
+
+def combinations_of(
+    editor: PlanEditor, flags: Mapping[str, Sequence[str]]
+) -> tuple[Combination, ...]:
+    """Return the plan's current values as the first combination, then every other combination of
+    `flags`. Raises InputError if a value is invalid or no combination can be started."""
+    names = _checked_names(editor, flags)
+    values = [list(dict.fromkeys(given)) for given in flags.values()]
+    empty = next((name for name, given in zip(names, values, strict=True) if not given), None)
+    if empty:
+        raise InputError(
+            f"the flag {empty} has no value to try",
+            next_step=f"give the values of the flag that the sweep tries, such as {empty}=128,256",
+        )
+    found = [_current(editor, names)]
+    for one in itertools.product(*values):
+        sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
+        changed = _with(editor, sets)
+        if diff(editor.plan, changed.plan):
+            found.append(Combination(" ".join(sets), _number(one), sets, changed))
+    if len(found) < 2:
+        current = found[0].label.removeprefix("start: ")
+        raise InputError(
+            f"the plan has {current} already, so there is nothing to sweep",
+            next_step="give other values",
+        )
+    errors = [next((f for f in c.editor.findings() if f.level is Level.ERROR), None) for c in found]
+    if errors[0] is None and errors[1] is not None and all(errors[1:]):
+        raise InputError(
+            f"no server can be started with any of the values: {errors[1].text}",
+            next_step=errors[1].fix or "give other values",
+        )
+    return tuple(found)
+
+
+def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags
+    cannot be swept."""
+    if not flags or len(flags) > MOST_FLAGS:
+        raise InputError(
+            f"a sweep needs one or two flags, not {len(flags)}",
+            next_step="give one or two flags to sweep",
+        )
+    names = [engines.canonical_name(editor.catalog, name) for name in flags]
+    if secret := next(filter(is_secret_name, names), None):
+        raise InputError(
+            f"{secret} is a secret, and a sweep stores its values in plain text",
+            next_step="sweep another flag",
+        )
+    if len(set(names)) < len(names):
+        raise InputError(
+            f"the flag {names[0]} is given twice",
+            next_step="give each flag once, with all its values",
+        )
+    return names
+
+
+def _current(editor: PlanEditor, names: Sequence[str]) -> Combination:
+    values = []
+    for name in names:
+        value = editor.plan.flag(name)
+        values.append(None if value is None else engines.format_value(value))
+    words = (f"{n}={'default' if v is None else v}" for n, v in zip(names, values, strict=True))
+    return Combination(f"start: {' '.join(words)}", _number(values), (), _with(editor, ()))
+
+
+def _with(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
+    editor = PlanEditor(base.plan, base.title)
+    editor.around = base.around
+    if sets:
+        editor.assign(sets, (), ())
+    return editor
+
+
+def _number(values: Sequence[str | None]) -> float | None:
+    with suppress(ValueError, TypeError):
+        return float(values[0]) if len(values) == 1 and values[0] is not None else None
+    return None

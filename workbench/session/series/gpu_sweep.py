@@ -1,0 +1,360 @@
+"""A sweep of a GPU setting with a running server. Each value is set, kept under load until the
+readings are steady, and measured. Then the GPUs get their previous values back. If this process is
+killed, a guard process on the host does that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import sweep_knee
+from workbench.bench.runner import BenchCancelled
+from workbench.gpu.settings.clock_contrasts import CAPS, contrast
+from workbench.gpu.settings.owners import owner_facts
+from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
+from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.server_run import ServerState
+from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_records import InForce
+from workbench.model.settings import POWER_LIMIT, GpuSettings, label_of, setting_of
+from workbench.model.sweep import PointState
+from workbench.session.bench.gpu_meter import Meter
+from workbench.session.bench.sustained_load import drive
+from workbench.session.gpu.previous_settings import Previous, restore
+from workbench.session.series.paired_runs import compare_in_pairs
+from workbench.session.series.sweep_progress import EndedEarly, SweepProgress
+from workbench.session.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.model.setting_records import SettingsReport
+    from workbench.session.series.sweep_parts import SweepParts, Target
+
+SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s
+RESTORE_S = 60.0  # a cut link is waited for this long; by then the guard has reverted the setting
+PAIRS = 3  # of the named value against the previous one
+_RETRY_S = 1.0
+_BOUND_SHARE = 0.05  # of the readings in which the driver names the power limit
+_DRAWN_SHARE = 0.97  # of the limit, from which on it counts as drawn
+_FAILED_IN_A_ROW = 2  # values that could not be set, after which no more are tried
+_WORST_FIRST = (
+    InForce.NO_EFFECT,
+    InForce.CHANGED,
+    InForce.CAPPED,
+    InForce.NOT_CHECKED,
+    InForce.CONSISTENT,
+    InForce.YES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuValue:
+    """One value of a sweep of a GPU setting. `wanted` has the settings that every GPU gets, and `x`
+    is the value as a number in MHz or W."""
+
+    label: str
+    x: float
+    wanted: GpuSettings
+
+
+@dataclass
+class GpuSweep:
+    """Carries out a sweep of a GPU setting. `previous` has, by GPU index, the value before the
+    first change."""
+
+    parts: SweepParts
+    progress: SweepProgress
+    setting: str
+    values: Sequence[GpuValue]
+    previous: Mapping[int, Previous]
+    target: Target
+    bench: Mapping[str, Any]
+    settle_s: float = SETTLE_S
+    pairs: int = PAIRS
+    runs: int = 1
+    password: str | None = field(default=None, repr=False)
+    _touched: bool = False
+    _words: int | None = None  # of a prompt: the same in all runs of the pairs
+    _read_back: tuple[InForce, ...] = ()  # of the value that is on: what setting it has shown
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return tuple(self.previous)
+
+    async def run(self) -> None:
+        unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
+        if unknown:
+            self.progress.note(
+                f"{', '.join(unknown)}: an earlier clock lock is not known, so the default is set "
+                "at the end"
+            )
+        in_a_row = 0
+        self.progress.pair_runs = 2 * self.pairs
+        await self._write_start()
+        try:
+            for index in self.progress.missing:
+                self.progress.check_stop()
+                value = self.values[index]
+                why = await self._set(value)
+                if why is None:
+                    in_a_row = 0
+                    await self._one(index, value)
+                    continue
+                await self.progress.fail(index, why)
+                in_a_row += 1
+                if in_a_row >= _FAILED_IN_A_ROW:
+                    raise EndedEarly(f"{in_a_row} values in a row could not be set: {why}")
+            await self._compare_clocks()
+            await self._confirm()
+        finally:
+            if self._touched:
+                await uninterrupted(self._restore())
+
+    async def _write_start(self) -> None:
+        """Write the previous values to disk before the first change, so that a killed sweep can
+        restore them when it is resumed."""
+        uuids = {info.index: info.uuid for info in (await self.parts.telemetry.reading()).infos}
+        owners = [*(self.progress.sweep.start or {}).get("owners", ()), owner_facts()]
+        gpus = {uuids[gpu]: asdict(start) for gpu, start in self.previous.items()}
+        self.progress.change(start={"owners": owners, "gpus": gpus})
+        await self.progress.save()
+
+    # ---- one value
+
+    async def _set(self, value: GpuValue) -> str | None:
+        """Set a value of the sweep on every GPU. Return None, or the reason if that failed. After a
+        failure the sweep goes on with the next value."""
+        self._touched = True
+        try:
+            report = await self._apply(dict.fromkeys(self.gpus, value.wanted))
+        except SettingsError as error:
+            return error.message
+        self._read_back = tuple(o.in_force for o in report.outcomes)
+        failed = next((o for o in report.outcomes if not o.ok), None)
+        return f"GPU{failed.command.gpu_index}: {failed.message}" if failed else None
+
+    async def _apply(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
+        by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
+        return await self.parts.gpu.apply_each(by_gpu, password=self.password)
+
+    async def _one(self, index: int, value: GpuValue) -> None:
+        self.progress.point(index, state=PointState.MEASURING)
+        if self.settle_s > 0:
+            try:
+                moving = await self._settle()
+            except BenchCancelled:
+                raise
+            except BenchError as error:
+                await self.progress.fail(index, error.message)
+                return await self._check_server(error.message)
+            if moving:
+                self.progress.note(
+                    f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
+                )
+        results = await self.progress.measure(index, self._measure, self.runs)
+        if not results:
+            return await self._check_server(self.progress.sweep.points[index].error or "")
+        bound = [self._bound(result, value) for result in results]
+        self.progress.point(
+            index, in_force=self._in_force(results), bound=None if None in bound else any(bound)
+        )
+        for result in results:
+            if result.summary.tok_per_joule is None:
+                self.progress.note(
+                    f"{value.label}: no tok/J "
+                    f"({result.summary.absent.get('tok_per_joule', 'not measured')})"
+                )
+        await self._still_set(index, value)
+        await self.progress.save()
+        return None
+
+    async def _measure(self, **more: Any) -> int:
+        return await self.parts.bench.run_target(
+            self.target.run_id, self.target.url, **{**self.bench, **more}
+        )
+
+    async def _settle(self) -> str | None:
+        """Load the server until the GPUs' readings are steady. Return None, or a text that names
+        what still changes after `settle_s` seconds."""
+        unsteady: str | None = f"it takes {2 * WINDOW_S:g} s to tell"
+        async with (
+            self.parts.load.at(self.target.run_id, self.target.url, dict(self.bench)) as load,
+            Meter(self.parts.core.host) as meter,
+        ):
+
+            def settled(loaded_s: float) -> bool:
+                nonlocal unsteady
+                now = time.monotonic()
+                if loaded_s >= 2 * WINDOW_S:
+                    unsteady = moving(meter.moments(now - 2 * WINDOW_S, now), self.gpus, now)
+                return loaded_s >= self.settle_s or unsteady is None
+
+            await drive(load.spec, load.env, load.cancel, settled)
+        return unsteady
+
+    def _bound(self, result: BenchResult, value: GpuValue) -> bool | None:
+        """Return whether the power limit `value` slowed a GPU down during the benchmark: the driver
+        says so, or a GPU drew about as much power as the limit allows. None if `value` is not a
+        power limit, or if the readings do not show it."""
+        gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
+        if gpu is None or limit_w is None:
+            return None
+        named = sum(share for name, share in gpu.event_reasons.items() if CAPS.get(name) == "power")
+        drawn = [w for w in gpu.power_w_each if w is not None]
+        if named >= _BOUND_SHARE:
+            return True
+        return any(w >= _DRAWN_SHARE * limit_w for w in drawn) if drawn else None
+
+    # ---- the named value against the previous one
+
+    async def _confirm(self) -> None:
+        best = sweep_knee.of_setting(self.progress.sweep.points).index
+        if best is None or self.pairs < 1:
+            return self.progress.note(
+                "no value was compared in pairs"
+                + ("" if self.pairs < 1 else ": no value is better than the previous one")
+            )
+        label = self.progress.sweep.points[best].label
+        try:
+            await compare_in_pairs(
+                self.progress,
+                label,
+                self.pairs,
+                lambda arm, pair: self._of_pair(arm, pair, self.values[best]),
+            )
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            self.progress.note(f"{label} was not compared in pairs: {error.message}")
+        return None
+
+    async def _of_pair(self, arm: str, pair: int, value: GpuValue) -> BenchResult:
+        wanted = {
+            gpu: value.wanted if arm == "B" else start.settings
+            for gpu, start in self.previous.items()
+        }
+        report = await self._apply(wanted)
+        if failed := next((o for o in report.outcomes if not o.ok), None):
+            raise SettingsError(f"{failed.command.where}: {failed.message}")
+        if self.settle_s > 0:
+            await self._settle()
+        result = await self.parts.results.get(
+            await self._measure(seed=pair, prompt_words=self._words)
+        )
+        self._words = self._words or result.spec.prompt_words
+        return result
+
+    async def _compare_clocks(self) -> None:
+        """Judge again whether the clock locks were in force. The clocks measured at one value of
+        the sweep may prove that the lock of another value worked."""
+        if not is_lock(self.setting):
+            return
+        known = await self.parts.gpu.evidence.known_clocks("")
+        uuids = {
+            info.uuid
+            for info in (await self.parts.telemetry.reading()).infos
+            if info.index in self.gpus
+        }
+        mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]
+        for index, (point, value) in enumerate(
+            zip(self.progress.sweep.points, self.values, strict=True)
+        ):
+            lock = value.wanted[self.setting]
+            newest = {c.gpu_uuid: c for c in mine if c.lock == lock}
+            shown = [c for c in newest.values() if contrast(c, mine) is not None]
+            if point.in_force == InForce.CONSISTENT and len(shown) == len(uuids):
+                self.progress.point(index, in_force=str(InForce.YES))
+
+    def _in_force(self, results: Sequence[BenchResult]) -> str | None:
+        """Return as text how sure it is that the value was in force in these runs: the worst case
+        of all runs and GPUs. If no load has shown it, the text says what reading the value back
+        from the driver showed. None if neither says anything."""
+        reported = [
+            r.conditions.in_force.get(f"gpu{gpu}.{self.setting}")
+            for r in results
+            for gpu in self.gpus
+        ]
+        reported = reported if any(reported) else [str(v) for v in self._read_back]
+        return next((str(v) for v in _WORST_FIRST if str(v) in reported), None)
+
+    async def _check_server(self, why: str) -> None:
+        run_id = self.target.run_id
+        if run_id is None:
+            return
+        state = self.parts.servers.supervisor.status(run_id).state
+        if state is not ServerState.READY:
+            raise EndedEarly(f"the server is {state}: {why}")
+
+    async def _still_set(self, index: int, value: GpuValue) -> None:
+        """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the
+        value that the sweep had set, because then the benchmark measured something else."""
+        asked, setting = value.wanted[self.setting], setting_of(self.setting)
+        await self.parts.gpu.alterations.read()
+        locks = {
+            a.gpu_index: a.now
+            for a in self.parts.core.state.alterations
+            if a.setting == self.setting
+        }
+        for gpu in self.gpus:
+            if is_lock(self.setting):
+                kept = locks.get(gpu) == asked
+            else:
+                telemetry = await self.parts.telemetry.reading()
+                info = telemetry.info(gpu)
+                present = setting.read(telemetry, info.uuid) if info else None
+                kept = present is None or equal(self.setting, present, asked)
+            if not kept:
+                why = (
+                    f"GPU{gpu}: the setting was reverted during the measurement, by the guard "
+                    "or by someone else"
+                )
+                self.progress.point(index, state=PointState.FAILED, error=why)
+                raise EndedEarly(why)
+
+    # ---- back to the previous values
+
+    async def _restore(self) -> None:
+        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_S seconds. A
+        failure is reported to the user."""
+        self.progress.change(left_s=None)
+        until = time.monotonic() + RESTORE_S
+        left = list(self.gpus)
+        why = ""
+        while left:
+            try:
+                why = await restore(
+                    self.parts.core.host,
+                    self.parts.gpu,
+                    left[0],
+                    self.previous[left[0]],
+                    self.password,
+                )
+                if why:
+                    break
+                left.pop(0)
+            except HostError as error:
+                why = error.message
+                if time.monotonic() >= until:
+                    break
+                await asyncio.sleep(_RETRY_S)
+            except WorkbenchError as error:
+                why = error.message
+                break
+        if not left:
+            return self.progress.change(start=None)
+        gpus = ", ".join(f"GPU{gpu}" for gpu in left)
+        text = (
+            f"{gpus}: {label_of(self.setting)} was not restored to its value before the sweep "
+            f"({why})"
+        )
+        self.progress.change(error=text)
+        self.parts.core.notify(
+            Level.ERROR,
+            text,
+            "run `workbench gpu revert` now; otherwise the guard reverts the setting",
+        )
+        return None

@@ -1,0 +1,281 @@
+"""Plans of sweeps of a GPU setting: the values, the GPUs and the commands are checked before the
+first change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.experiment import MOST_PAIRS
+from workbench.gpu.settings.plan import select
+from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
+from workbench.model.settings import SWEPT, ClockRange, GpuSettings, Setting, setting_of
+from workbench.model.sweep import PointState, Sweep, SweepSpec
+from workbench.session.bench.sustained_load import REQUESTS
+from workbench.session.conditions import gpus_of
+from workbench.session.gpu.previous_settings import Previous, previous_of
+from workbench.session.series.gpu_sweep import PAIRS, SETTLE_S, GpuSweep, GpuValue
+from workbench.session.series.sweep_parts import (
+    PlannedSweep,
+    SweepParts,
+    Target,
+    check_same_conditions,
+    checked_runs,
+    conditions_of_target,
+    target_of,
+)
+from workbench.session.series.sweep_progress import stored_shape
+
+if TYPE_CHECKING:
+    from workbench.model.setting_records import SettingCommand
+    from workbench.session.series.sweep_progress import SweepProgress
+
+BACK = "back to the start"
+MEASURE_S = 10.0  # of each value by default: power is a mean over 1 s
+RUNS_EACH = "{} at each value: differences below about 2 % cannot be seen"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSweepPlanner:
+    parts: SweepParts
+
+    async def new(
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | str | None,
+        *,
+        run_id: str | None,
+        url: str | None,
+        settle_s: float | None,
+        pairs: int | None,
+        runs: int,
+        password: str | None,
+        bench: Mapping[str, Any],
+    ) -> PlannedSweep:
+        """Check a sweep of `setting` over `values` on a GPU, and return it; `gpu` None stands for
+        every GPU that the server is known to use. The server is a run or a URL. Raises InputError
+        or SettingsError for a sweep that cannot be carried out."""
+        parts = self.parts
+        wanted, shape = values_of(setting, values), shape_of(bench)
+        if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
+            raise InputError(
+                f"a sweep with {pairs} pairs is not possible",
+                next_step=f"give --pairs 2 to {MOST_PAIRS}, or 0 for none",
+            )
+        parts.load.spec_of(None, shape)
+        target = await target_of(parts, run_id, url)
+        gpus = await self._gpus(gpu, target.run_id)
+        previous = await self._previous(setting, gpus)
+        await self._commands(wanted, previous, password, allowed=True)
+        spec = SweepSpec(
+            tuple(values),
+            stored_shape(shape),
+            checked_runs(runs),
+            PAIRS if pairs is None else pairs,
+            await conditions_of_target(parts, gpus, target, shape),
+            run_id=target.run_id,
+            url=target.url,
+            gpus=tuple(
+                info.uuid for info in (await parts.telemetry.reading()).infos if info.index in gpus
+            ),
+            settle_s=SETTLE_S if settle_s is None else settle_s,
+        )
+        return self._planned(setting, spec, wanted, previous, shape, password)
+
+    async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
+        """Check that a stored sweep can be resumed, and return the sweep of the values that are not
+        measured yet. Raises WorkbenchError if the sweep cannot be resumed."""
+        wanted, previous = await self._present(sweep, spec)
+        await self._commands(wanted, previous, password, allowed=True)
+        return self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
+
+    async def commands(
+        self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands that a sweep would run, by value: the key "350 W" has those that set
+        that value, and the key BACK those that restore the previous values."""
+        wanted = values_of(setting, values)
+        gpus = await self._gpus(gpu, run_id)
+        return await self._commands(wanted, await self._previous(setting, gpus), None)
+
+    async def resumed_commands(
+        self, sweep: Sweep, spec: SweepSpec
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands that a resumed sweep would run, by value: the key "350 W" has those
+        that set that value, if it is not measured yet, and the key BACK those that restore the
+        previous values."""
+        wanted, previous = await self._present(sweep, spec)
+        missing = [
+            v
+            for v, point in zip(wanted, sweep.points, strict=True)
+            if point.state != PointState.DONE
+        ]
+        return await self._commands(missing or wanted, previous, None)
+
+    def _planned(
+        self,
+        setting: str,
+        spec: SweepSpec,
+        wanted: Sequence[GpuValue],
+        previous: Mapping[int, Previous],
+        shape: Mapping[str, Any],
+        password: str | None,
+    ) -> PlannedSweep:
+        async def carry_out(progress: SweepProgress) -> None:
+            progress.note(RUNS_EACH.format("one run" if spec.runs == 1 else f"{spec.runs} runs"))
+            self.parts.gpu.guard.attend()  # the guard reverts the setting of a sweep that is killed
+            target = Target(spec.run_id, spec.url)
+            tuning = spec.settle_s, spec.pairs, spec.runs, password
+            await GpuSweep(
+                self.parts, progress, setting, wanted, previous, target, shape, *tuning
+            ).run()
+
+        entry = setting_of(setting)
+        return PlannedSweep(
+            setting, entry.label, entry.unit, [(v.label, v.x) for v in wanted], spec, carry_out
+        )
+
+    async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
+        telemetry = await self.parts.telemetry.reading()
+        if gpu is not None:
+            return tuple(info.index for info in select(str(gpu), telemetry))
+        plan = self.parts.servers.supervisor.record(run_id).plan if run_id else None
+        found = gpus_of(plan, telemetry.infos)
+        if not found:
+            raise SettingsError(
+                telemetry.driver.message or "no GPU was found", host=self.parts.core.host.name
+            )
+        return found
+
+    async def _previous(self, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
+        return await previous_of(
+            self.parts.core.host, await self.parts.telemetry.reading(), setting, gpus
+        )
+
+    async def _commands(
+        self,
+        wanted: Sequence[GpuValue],
+        previous: Mapping[int, Previous],
+        password: str | None,
+        *,
+        allowed: bool = False,
+    ) -> dict[str, Sequence[SettingCommand]]:
+        """Return the commands of a sweep, by value: the key "350 W" has those that set that value
+        on the GPUs of `previous`, and the key BACK those that restore the previous values. With
+        `allowed`, raise SettingsError if this user may not run one of the commands."""
+        gpu = self.parts.gpu
+        rights = await gpu.rights.with_password(password)
+        by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}
+        by_value[BACK] = {str(index): one.settings for index, one in previous.items()}
+        found = {
+            label: await gpu.plan_each(settings, rights) for label, settings in by_value.items()
+        }
+        forbidden = next((c for commands in found.values() for c in commands if c.right), None)
+        if allowed and forbidden is not None:
+            raise SettingsError(
+                f"{forbidden.where}: {forbidden.right}", host=self.parts.core.host.name
+            )
+        return found
+
+    # ---- resumed
+
+    async def _present(
+        self, sweep: Sweep, spec: SweepSpec
+    ) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
+        """Return the values of a stored sweep that is to be resumed, and by GPU index the value
+        that is restored at the end. Raises WorkbenchError if the sweep cannot be resumed now."""
+        if sweep.kind == "flag":
+            raise InputError(
+                f"sweep {sweep.id} sweeps flags, not a GPU setting",
+                next_step=f"run `workbench sweep resume {sweep.id}`",
+            )
+        if spec.run_id is not None:
+            await self._check_server(sweep, spec.run_id)
+        by_uuid = {info.uuid: info.index for info in (await self.parts.telemetry.reading()).infos}
+        gone = [uuid for uuid in spec.gpus if uuid not in by_uuid]
+        if gone:
+            raise SettingsError(
+                f"sweep {sweep.id} cannot be resumed: its GPU {gone[0]} is not on this host",
+                host=self.parts.core.host.name,
+            )
+        gpus = tuple(by_uuid[uuid] for uuid in spec.gpus)
+        now = await conditions_of_target(
+            self.parts, gpus, Target(spec.run_id, spec.url), spec.bench
+        )
+        check_same_conditions(self.parts, sweep, spec, now)
+        previous = await self._previous(sweep.kind, gpus)
+        return values_of(sweep.kind, spec.values), {**previous, **_left_on(sweep, previous)}
+
+    async def _check_server(self, sweep: Sweep, run_id: str) -> None:
+        try:
+            await self.parts.servers.supervisor.runs()
+            await self.parts.servers.ready_run(run_id)
+        except WorkbenchError as error:
+            raise ServerError(
+                f"sweep {sweep.id} cannot be resumed: its server cannot be measured any more "
+                f"({error.message})",
+                host=self.parts.core.host.name,
+                next_step="start another server, then start a new sweep on that server",
+            ) from None
+
+
+def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
+    """Return by GPU index the values that GPUs had before `sweep`, if it was killed and left one of
+    its own values there. `now` has the present values."""
+    if sweep.start is None:
+        return {}
+    stored, owners = sweep.start["gpus"], sweep.start["owners"]
+    ours = {
+        gpu: one.entry for gpu, one in now.items() if one.entry and dict(one.entry.owner) in owners
+    }
+    return {
+        gpu: Previous.stored(stored[entry.gpu_uuid])
+        for gpu, entry in ours.items()
+        if entry.gpu_uuid in stored
+    }
+
+
+def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
+    """Parse the values of a sweep of the setting `key`: watts ("350"), or MHz as one clock or a
+    range ("1500", "210-1500"). Raises InputError if a value is invalid or given twice, or if there
+    are fewer than two values."""
+    setting = next((s for s in SWEPT if s.key == key), None)
+    if setting is None:
+        raise InputError(
+            f"{key!r} is not a GPU setting that can be swept",
+            next_step=f"give one of the settings {', '.join(s.key for s in SWEPT)}",
+        )
+    found = tuple(_value(setting, text) for text in texts)
+    if len(found) < 2:
+        raise InputError(
+            "a sweep needs at least two values",
+            next_step=f"give two or more values, such as {setting.sweep_values}",
+        )
+    labels = [value.label for value in found]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice:
+        raise InputError(f"the value {twice} is given twice", next_step="give each value once")
+    return found
+
+
+def _value(setting: Setting, text: str) -> GpuValue:
+    value = setting.parse(text)
+    number = value.max_mhz if isinstance(value, ClockRange) else value
+    if not isinstance(number, int | float):
+        raise InputError(
+            f"a sweep needs numbers, and {text!r} is not one",
+            next_step=f"give numbers, such as {setting.sweep_values}",
+        )
+    return GpuValue(setting.format(value), float(number), GpuSettings({setting.key: value}))
+
+
+def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of BenchSpec for the benchmark at each value of a sweep. Unless the user
+    gave a number of requests or a command, the benchmark is limited by time, so that slow values
+    take no longer than fast ones."""
+    given = {name: value for name, value in bench.items() if value is not None}
+    if "requests" in given or "command" in given:
+        return given
+    return {**given, "seconds": given.get("seconds", MEASURE_S), "requests": REQUESTS}

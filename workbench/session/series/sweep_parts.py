@@ -1,0 +1,136 @@
+"""Checks and data that the three kinds of sweeps share before the first measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import InputError, SettingsError
+from workbench.session.conditions import gpus_of
+
+if TYPE_CHECKING:
+    from workbench.model.sweep import Sweep, SweepSpec
+    from workbench.session.bench.bench import Bench
+    from workbench.session.bench.server_load import ServerLoad
+    from workbench.session.gpu.control import GpuControl
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.plans.plan_editor import PlanEditor
+    from workbench.session.plans.plans import Plans
+    from workbench.session.plans.presets import Presets
+    from workbench.session.results.results import Results
+    from workbench.session.series.experiments import Experiments
+    from workbench.session.series.sweep_progress import SweepProgress
+    from workbench.session.servers.servers import Servers
+    from workbench.session.state_holder import StateHolder
+
+MOST_RUNS = 8  # of one value
+UNKNOWN = "of an unknown version"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepParts:
+    """The parts of the session that a sweep uses."""
+
+    core: StateHolder
+    telemetry: TelemetryWatch
+    presets: Presets
+    plans: Plans
+    servers: Servers
+    gpu: GpuControl
+    load: ServerLoad
+    bench: Bench
+    results: Results
+    experiments: Experiments
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server that a sweep measures at every value: the run `run_id`, or the server at `url` if
+    others started it."""
+
+    run_id: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSweep:
+    """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each
+    value, and `carry_out` measures them."""
+
+    kind: str
+    name: str
+    unit: str
+    points: Sequence[tuple[str, float | None]]
+    spec: SweepSpec | None
+    carry_out: Callable[[SweepProgress], Awaitable[None]]
+
+
+async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:
+    """Return the server that a sweep measures: the one at `url`, or else the run `run_id`, by
+    default the selected or newest READY run. Raises BenchError if the run is not READY."""
+    return Target(url=url) if url else Target(await parts.servers.ready_run(run_id))
+
+
+def checked_runs(runs: int) -> int:
+    """Return `runs`, the number of runs of each value. Raises InputError unless it is from 1 to
+    MOST_RUNS."""
+    if not 1 <= runs <= MOST_RUNS:
+        raise InputError(
+            f"a sweep with {runs} runs of each value is not possible",
+            next_step=f"give --runs 1 to {MOST_RUNS}",
+        )
+    return runs
+
+
+async def conditions_of_target(
+    parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the conditions that must stay the same during a sweep of a running server, as text by
+    name: GPUs, driver, and the run's engine or the URL's model. `shape` has fields of BenchSpec."""
+    found = await _hardware(parts, gpus)
+    if target.run_id is not None:
+        supervisor = parts.servers.supervisor
+        status, record = supervisor.status(target.run_id), supervisor.record(target.run_id)
+        return {
+            **found,
+            "engine": f"{status.engine} "
+            f"{status.engine_version or record.engine_version or UNKNOWN}",
+        }
+    assert target.url is not None
+    async with parts.load.at_url(target.url, dict(shape)) as load:
+        return {**found, "model": load.spec.model}
+
+
+async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str, str]:
+    """Return the conditions that must not change during a sweep of the plan, as text by name:
+    engine, GPUs and driver. GPUs and driver are missing if no GPU can be read."""
+    found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
+    with suppress(SettingsError):  # no GPU can be read
+        infos = (await parts.telemetry.reading()).infos
+        found |= await _hardware(parts, gpus_of(editor.plan, infos))
+    return found
+
+
+async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
+    telemetry = await parts.telemetry.reading()
+    found = {f"GPU {info.uuid}": info.name for info in telemetry.infos if info.index in gpus}
+    return {**found, "driver": telemetry.driver.driver_version or UNKNOWN}
+
+
+def check_same_conditions(
+    parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]
+) -> None:
+    """Raise InputError if the present conditions `now` differ from those under which the stored
+    sweep was measured. Both are texts by name, such as "driver"."""
+    for name, before in spec.measured.items():
+        present = now.get(name)
+        if present != before:
+            change = f"{name} is {present} now" if present else f"{name} is not known now"
+            raise InputError(
+                f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "
+                f"{change}",
+                host=parts.core.host.name,
+                next_step="start a new sweep, because old and new values could not be compared",
+            )

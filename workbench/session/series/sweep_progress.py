@@ -1,0 +1,238 @@
+"""The progress of a running sweep: its measured points, their values, the estimated time left, and
+its file on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.compared_texts import no_answer
+from workbench.bench.runner import BenchCancelled
+from workbench.engines.references import nearest_text
+from workbench.engines.result_limits import limit_pct
+from workbench.model.errors import StoreError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.secrets import mask_data
+from workbench.model.sweep import UNFINISHED, PointState
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, BenchSummary
+    from workbench.model.sweep import Sweep
+    from workbench.session.results.results import Results
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.sweeps import SweepStore
+
+# of the requests: a result with more failures is not that of the load that was asked for
+FAILED_SHARE = 0.01
+
+
+class EndedEarly(Exception):
+    """Raised to end a sweep before all of its values are measured. The text of the error is the
+    reason. What was measured until then stays valid."""
+
+
+class TimeUp(Exception):
+    """Raised when the time limit of a sweep is reached. The sweep is stored as stopped and can be
+    resumed."""
+
+
+class SweepProgress:
+    """A running sweep. Each change replaces `sweep` and shows the new one in the session's state;
+    `save` also writes it to disk. `stop` is an event that is set when the user cancels the sweep.
+    """
+
+    def __init__(
+        self,
+        core: StateHolder,
+        results: Results,
+        store: SweepStore,
+        sweep: Sweep,
+        stop: asyncio.Event,
+    ) -> None:
+        self._core, self._results, self._store = core, results, store
+        self.sweep, self.stop = sweep, stop
+        self.pair_runs = 0  # runs in pairs that follow the points
+        self._runs, self._runs_each = 0, 1  # made so far, and of one point
+        self._began_s = time.monotonic()
+        self._unsaved = False
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """The indices of the values of the sweep that are not measured yet."""
+        return [
+            index for index, point in enumerate(self.sweep.points) if point.state != PointState.DONE
+        ]
+
+    def check_stop(self) -> None:
+        """Raise BenchCancelled if the user has cancelled the sweep."""
+        if self.stop.is_set():
+            raise BenchCancelled(
+                "the sweep was cancelled", next_step="the measured points of the sweep are kept"
+            )
+
+    def change(self, **fields: Any) -> None:
+        """Replace the given fields of the sweep."""
+        self.sweep = replace(self.sweep, **fields)
+        self._core.update(sweep=self.sweep)
+
+    def point(self, index: int, **fields: Any) -> None:
+        """Replace the given fields of the point (a measured value) with this index."""
+        points = list(self.sweep.points)
+        points[index] = replace(points[index], **fields)
+        self.change(points=tuple(points))
+
+    def note(self, text: str) -> None:
+        """Add a note to the sweep unless the sweep already has that note."""
+        if text not in self.sweep.notes:
+            self.change(notes=(*self.sweep.notes, text))
+
+    def skip_rest(self, why: str) -> None:
+        """Mark every point (value of the sweep) that is not measured as skipped, with the reason
+        `why`."""
+        for index, point in enumerate(self.sweep.points):
+            if point.state in UNFINISHED:
+                self.point(index, state=PointState.SKIPPED, error=why)
+
+    def pair_run_done(self) -> None:
+        """Count one finished run of the pairs that confirm the best value, and update the estimate
+        of the time left."""
+        self.pair_runs -= 1
+        self._estimate(1)
+
+    def _estimate(self, runs: int) -> None:
+        """Add `runs` to the number of finished runs, and estimate the time left from the mean time
+        of a run."""
+        self._runs += runs
+        left = (
+            self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points)
+            + self.pair_runs
+        )
+        self.change(left_s=left * self.elapsed_s / self._runs)
+
+    async def save(self) -> None:
+        """Write the sweep to disk. A failure is reported to the user once and raises nothing,
+        because the results are stored elsewhere and the sweep must still restore GPUs and servers.
+        """
+        try:
+            await asyncio.to_thread(self._store.save, self.sweep)
+        except StoreError as error:
+            if not self._unsaved:
+                self._core.notify(
+                    Level.WARN,
+                    f"the sweep could not be written to disk: {error.message}",
+                    error.next_step,
+                )
+            self._unsaved = True
+
+    async def fail(self, index: int, why: str) -> None:
+        """Mark the point with this index as failed for the reason `why`, and write the sweep to
+        disk."""
+        self.point(index, state=PointState.FAILED, error=why)
+        await self.save()
+
+    async def measure(
+        self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1
+    ) -> Sequence[BenchResult]:
+        """Measure the point with this index in `runs` runs of `bench`, which returns the id of a
+        result. A run with an invalid result is repeated once. Return the results, () if a run
+        raised an error; raises BenchCancelled if the user cancels."""
+        self.point(index, state=PointState.MEASURING)
+        found: list[BenchResult] = []
+        try:
+            while len(found) < runs and not (found and _useless(found[-1])):
+                found.append(await self._run(index, bench))
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            await self.fail(index, error.message)
+            return ()
+        self.point(index, **point_values(found))
+        text = nearest_text(found[-1])
+        # one is enough for a sweep
+        if text and not any(" reference: " in note for note in self.sweep.notes):
+            self.note(f"{self.sweep.points[index].label} reference: {text}")
+        self._runs_each = len(found)
+        self._estimate(len(found))
+        return found
+
+    async def _run(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
+        self.check_stop()
+        result = await self._results.get(await bench())
+        if result.summary.refused and not broken(result):
+            self.note(
+                f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})"
+            )
+            self.check_stop()
+            result = await self._results.get(await bench())
+        return result
+
+
+def broken(result: BenchResult) -> str | None:
+    """Return why a result shows that the server does not work, such as too many failed requests;
+    None if the server works."""
+    summary = result.summary
+    failed, requests = summary.requests_failed, summary.requests_ok + summary.requests_failed
+    if failed > FAILED_SHARE * requests:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
+        return f"{failed} of {requests} requests failed ({kinds})"
+    if (garbage := no_answer(summary)) is not None:
+        return garbage
+    if summary.output_tok_s is None:
+        return f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"
+    return None
+
+
+def _useless(result: BenchResult) -> str | None:
+    """Return why a result cannot be used for a point of a sweep; None if the result can be used."""
+    invalid = result.summary.refused
+    return broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
+
+
+def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
+    """Return the fields of one point of a sweep by name: its state, and the means of the metrics of
+    its `results`. The point is failed if one of the results cannot be used."""
+    error = next(filter(None, map(_useless, results)), None)
+    each = [{**_values(result.summary), "limit_pct": limit_pct(result)} for result in results]
+    return {
+        "state": PointState.FAILED if error else PointState.DONE,
+        "error": error,
+        "result_ids": tuple(result.id for result in results),
+        **{name: _mean([one[name] for one in each]) for name in each[0]},
+    }
+
+
+def _values(summary: BenchSummary) -> dict[str, float | None]:
+    gpu = summary.gpu
+    return {
+        "tok_s": summary.output_tok_s,
+        "tok_per_joule": summary.tok_per_joule,
+        "power_w": summary.power_w,
+        "sm_mhz": gpu.sm_mhz if gpu else None,
+        "temperature_c": gpu.temperature_c if gpu else None,
+        "ttft_p50_ms": summary.ttft_ms.p50 if summary.ttft_ms else None,
+        "ttft_p90_ms": summary.ttft_ms.p90 if summary.ttft_ms else None,
+        "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of BenchSpec as a sweep stores them: secrets are masked, and the path of a
+    prompts file is absolute."""
+    masked: dict[str, Any] = mask_data(bench)
+    if masked.get("prompts_file"):
+        masked["prompts_file"] = str(Path(masked["prompts_file"]).absolute())
+    return masked

@@ -1,0 +1,297 @@
+"""Sweeps of a GPU setting, of the concurrency or of flags: started, resumed and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import sweep_knee
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.secrets import MASK
+from workbench.model.series_state import SeriesState
+from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, resumed
+from workbench.session.hosts.names import check_same_host
+from workbench.session.series.concurrency_sweep import plan_concurrency_sweep
+from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
+from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
+from workbench.session.series.sweep_progress import EndedEarly, SweepProgress, TimeUp
+from workbench.store import paths
+from workbench.store.sweeps import SweepStore, empty
+
+if TYPE_CHECKING:
+    from workbench.model.setting_records import SettingCommand
+    from workbench.session.bench.measurement_lock import MeasurementLock
+    from workbench.session.series.sweep_parts import PlannedSweep, SweepParts
+
+_LOOK_S = 0.1  # between two looks for a load of a sweep that is being cancelled
+
+
+class Sweeps:
+    """Carries out one sweep at a time, and shows it in `state.sweep`. A stopped or failed sweep
+    keeps its measured points and can be resumed."""
+
+    def __init__(self, parts: SweepParts, lock: MeasurementLock) -> None:
+        self._parts, self._lock = parts, lock
+        self._gpu, self._flags = GpuSweepPlanner(parts), FlagSweepPlanner(parts)
+        self._one = asyncio.Lock()
+        self._stop: asyncio.Event | None = None  # of the sweep under way
+
+    @cached_property
+    def store(self) -> SweepStore:
+        return SweepStore(paths.sweeps_dir())
+
+    async def run_gpu(
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | str | None = None,
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        settle_s: float | None = None,
+        pairs: int | None = None,
+        runs: int = 1,
+        password: str | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Measure a server (by default the selected or newest READY run) at each value of the GPU
+        setting with this key, then restore the previous values. `gpu` None stands for every GPU of
+        the server. `pairs` is the number of pairs of runs that compare the best value with the
+        previous one, and `bench` has fields of BenchSpec."""
+        planned = await self._gpu.new(
+            setting,
+            values,
+            gpu,
+            run_id=run_id,
+            url=url,
+            settle_s=settle_s,
+            pairs=pairs,
+            runs=runs,
+            password=password,
+            bench=bench,
+        )
+        return await self._start(planned)
+
+    async def plan_gpu(
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | str | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands that `run_gpu` would run, by value: the key "350 W" has those that
+        set that value, and the key BACK those that restore the previous values."""
+        return await self._gpu.commands(setting, values, gpu, run_id)
+
+    async def run_concurrency(
+        self,
+        levels: Sequence[int],
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Measure a server at rising `levels`, which are numbers of concurrent requests. The server
+        is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the
+        ended sweep."""
+        return await self._start(
+            await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench)
+        )
+
+    def check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
+        """Raise InputError if the flags of the plan under edit cannot be swept over these values."""
+        from workbench.session.series.flag_sweep_plan import combinations_of
+
+        combinations_of(self._parts.plans.editor, flags)
+
+    async def run_flags(
+        self,
+        flags: Mapping[str, Sequence[str]],
+        *,
+        runs: int = 1,
+        pairs: int = 3,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Start and measure the plan under edit at every combination of the values of one or two
+        flags. Then compare the best combination with the current values in `pairs` pairs of runs. A
+        live selected run is stopped first and started again at the end."""
+        planned = await self._flags.new(
+            flags, runs=runs, pairs=pairs, max_minutes=max_minutes, bench=bench
+        )
+        return await self._start(planned)
+
+    async def resume(
+        self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None
+    ) -> Sweep:
+        """Continue a stored sweep, and return it when it has ended. `max_minutes` limits the time
+        of a sweep of flags from now on, None sets no limit. Raises InputError if the sweep cannot
+        be resumed."""
+        async with self._alone(f"sweep {sweep_id}") as stop:
+            with self.store.taken(sweep_id) as sweep:
+                spec = self._resumable(sweep)
+                await self._parts.servers.supervisor.runs()
+                if sweep.kind == "flag":
+                    planned = await self._flags.resumed(
+                        sweep, replace(spec, max_minutes=max_minutes)
+                    )
+                else:
+                    planned = await self._gpu.resumed(sweep, spec, password)
+                return await self._carry_out(resumed(sweep), planned, stop)
+
+    async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands that resuming a sweep of a GPU setting would run, by value: the key
+        "350 W" has those that set that value, and the key BACK those that restore the previous
+        values."""
+        sweep = await asyncio.to_thread(self.store.get, sweep_id)
+        return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
+
+    async def cancel(self) -> None:
+        """Cancel the running sweep, if there is one. Returns when the sweep has ended and restored
+        the previous values."""
+        if self._stop is None:
+            return
+        self._stop.set()
+        ended = asyncio.ensure_future(self._wait_for_end())
+        try:
+            # a load that was about to begin can be cancelled only once it has begun
+            while not ended.done():
+                await self._parts.experiments.stop()
+                await self._parts.bench.cancel()
+                await asyncio.wait({ended}, timeout=_LOOK_S)
+        finally:
+            ended.cancel()
+
+    async def _wait_for_end(self) -> None:
+        async with self._one:
+            pass
+
+    # ---- carried out
+
+    async def _start(self, planned: PlannedSweep) -> Sweep:
+        core = self._parts.core
+        async with self._alone(f"a sweep of {planned.name}") as stop:
+            points = tuple(SweepPoint(label, x) for label, x in planned.points)
+            first = empty(
+                core.host.name,
+                planned.kind,
+                planned.name,
+                planned.unit,
+                points,
+                simulated=core.state.simulated,
+                spec=planned.spec,
+            )
+            sweep = await asyncio.to_thread(self.store.add, first)
+            with self.store.held(sweep.id):
+                return await self._carry_out(sweep, planned, stop)
+
+    @asynccontextmanager
+    async def _alone(self, what: str) -> AsyncIterator[asyncio.Event]:
+        """Hold the measurement lock of the host while the block runs, and yield the event that
+        stops the sweep. `what` is the text that other Workbenches show about the lock. Raises
+        BenchError if this session runs a sweep already, or if another Workbench measures on the
+        host."""
+        if self._one.locked():
+            host = self._parts.core.host.name
+            raise BenchError(
+                "another sweep is running",
+                host=host,
+                next_step="wait until that sweep has ended, or cancel it",
+            )
+        async with self._one, self._lock.hold(what):
+            self._stop = asyncio.Event()
+            try:
+                yield self._stop
+            finally:
+                self._stop = None
+
+    async def _carry_out(self, sweep: Sweep, planned: PlannedSweep, stop: asyncio.Event) -> Sweep:
+        """Carry out a sweep while this session holds the measurement lock, and return the ended
+        sweep. `planned` does the measurements, and the event `stop` ends them. If this task is
+        cancelled, the sweep is stored as stopped before CancelledError is raised."""
+        core, servers = self._parts.core, self._parts.servers
+        progress = SweepProgress(core, self._parts.results, self.store, sweep, stop)
+        progress.change()
+        await progress.save()
+        what = f"sweep of {sweep.name}"
+        try:
+            with core.busy(what), servers.reserve(f"a {what}"):
+                await planned.carry_out(progress)
+            self._end(progress, SeriesState.DONE)
+        except EndedEarly as why:
+            progress.skip_rest(str(why))
+            measured = any(p.state == PointState.DONE for p in progress.sweep.points)
+            self._end(progress, SeriesState.DONE if measured else SeriesState.FAILED, str(why))
+        except TimeUp as why:
+            self._end(progress, SeriesState.STOPPED, str(why))
+        except BenchCancelled:
+            self._end(progress, SeriesState.STOPPED, "cancelled")
+        except WorkbenchError as error:
+            self._end(progress, SeriesState.FAILED, error.message)
+        except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self._end(progress, SeriesState.STOPPED, "cancelled" if cancelled else repr(error))
+            raise
+        finally:
+            await progress.save()
+        return progress.sweep
+
+    def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
+        """Set the final state of a sweep, with the reason `why` if it ended early, and its best
+        value. Record the outcome in the activity log."""
+        progress.skip_rest(why or "not reached")
+        sweep = progress.sweep
+        causes = (sweep.error, why if state != SeriesState.DONE else None)
+        error = "; ".join(dict.fromkeys(filter(None, causes))) or None
+        tried = any(p.state == PointState.DONE for p in sweep.points[1:])
+        if state == SeriesState.DONE and sweep.kind == "flag" and not tried:
+            state, why = SeriesState.FAILED, why or "none of the values could be measured"
+        if state == SeriesState.DONE and sweep.error:
+            state = SeriesState.FAILED  # all is measured, but a GPU or server is not as it was
+        if state == SeriesState.DONE and why:
+            progress.note(f"ended early: {why}")
+        progress.change(state=state, left_s=None, error=error, **_best_value(sweep))
+        outcome = progress.sweep.knee_text or error or state
+        self._parts.core.record(f"# sweep {sweep.id} of {sweep.name}", outcome)
+
+    def _resumable(self, sweep: Sweep) -> SweepSpec:
+        which, host = f"sweep {sweep.id}", self._parts.core.host.name
+        check_same_host(which, sweep.host, host)
+        if sweep.state == SeriesState.RUNNING:
+            raise InputError(
+                f"another Workbench is running {which}",
+                next_step="wait until the sweep has ended, or cancel it in that Workbench",
+            )
+        if sweep.spec is None:
+            why = (
+                "sweeps of the concurrency are not resumable"
+                if sweep.kind == "concurrency"
+                else "an older Workbench stored it without its inputs"
+            )
+            raise InputError(f"{which} cannot be resumed: {why}", next_step="start a new sweep")
+        if not sweep.resumable:
+            raise InputError(
+                f"{which} is finished", next_step="start a new sweep to measure other values"
+            )
+        if MASK in repr(sweep.spec.bench) or MASK in repr(sweep.spec.values):
+            raise InputError(
+                f"{which} cannot be resumed: its inputs contain a secret, which is not stored",
+                next_step="start a new sweep",
+            )
+        return sweep.spec
+
+
+def _best_value(sweep: Sweep) -> dict[str, Any]:
+    if sweep.kind == "flag":
+        return {}
+    found = (sweep_knee.of_concurrency if sweep.kind == "concurrency" else sweep_knee.of_setting)(
+        sweep.points
+    )
+    return {"knee": found.index, "knee_text": found.text}

@@ -1,0 +1,329 @@
+"""The targets of an experiment's arms. A target is a configuration that is started for each run, a
+run that is measured as it is, or the URL of a server that others started. The two targets may be on
+different hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from workbench.bench import experiment as design
+from workbench.engines import with_executable
+from workbench.engines.preset_trust import untrusted
+from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
+from workbench.model.experiment import Arm, ArmTarget, ExperimentSpec
+from workbench.model.json_records import from_json
+from workbench.model.plan import LaunchPlan
+from workbench.model.secrets import MASK, mask_plan
+from workbench.model.server_run import ServerState
+from workbench.session.conditions import gpus_of
+from workbench.session.plans.plan_editor import PlanEditor
+from workbench.session.servers import server_address
+from workbench.store.trusted_presets import trust, trusted
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo
+    from workbench.session.hosts.other_hosts import OtherHosts
+    from workbench.session.plans.plans import Plans
+    from workbench.session.plans.presets import Presets
+    from workbench.session.session import Session
+
+Bases = Mapping[str, LaunchPlan]  # arm -> the plan that it starts from, with its secrets
+_LEAST = 4  # characters of a run id that identify it
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the servers that an experiment compares, with its host. If the experiment starts the
+    server, `editor` has the server's plan. If a server is measured as it is, `run_id` or `url`
+    names that server and `editor` is None."""
+
+    session: Session
+    editor: PlanEditor | None = None
+    run_id: str | None = None
+    url: str | None = None
+
+    @property
+    def standing(self) -> str | None:
+        """The run id or URL of a server that is measured as it is. None if the experiment starts
+        the server itself."""
+        return self.run_id or self.url
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the server is on the session's host, and not at a URL of another machine."""
+        return self.url is None or server_address.parse(self.url).loopback
+
+    @property
+    def plan(self) -> LaunchPlan | None:
+        if self.editor is not None:
+            return self.editor.plan
+        return self.session.servers.supervisor.record(self.run_id).plan if self.run_id else None
+
+    async def gpus(self) -> tuple[tuple[int, ...], bool]:
+        """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
+        infos = (await self.session.telemetry.reading()).infos
+        gpus = gpus_of(self.plan, infos)
+        return gpus, len(gpus) == len(infos)
+
+
+class ArmTargets:
+    """Looks up the servers that an experiment's arms name, and checks them before anything is
+    started."""
+
+    def __init__(self, plans: Plans, hosts: OtherHosts) -> None:
+        self._plans, self._hosts = plans, hosts
+
+    async def look_up(
+        self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None
+    ) -> tuple[Arm, Arm, Bases]:
+        """Return (arm A, arm B, plans): the arms with each target resolved to a host and a server,
+        and for each arm the plan to which its changes will be applied. `variables` are values for
+        variables of presets. An arm without a target uses the plan under edit. Raises InputError
+        for an unknown target."""
+        if a.target is None and b.target is None:
+            return a, b, {}
+        found, bases = [], {}
+        for name, arm in (("A", a), ("B", b)):
+            plan: LaunchPlan | None
+            if arm.target is None:
+                target, plan = ArmTarget(self._plans.editor.title), self._plans.editor.plan
+            elif arm.target.known:
+                found.append(arm)
+                continue
+            else:
+                target, plan = await self._find(arm, arm.target, variables)
+            if plan is not None:
+                bases[name] = plan
+                target = replace(target, plan=asdict(mask_plan(plan)), preset_id=plan.preset_id)
+            found.append(replace(arm, target=target))
+        return found[0], found[1], bases
+
+    async def _find(
+        self, arm: Arm, target: ArmTarget, variables: Mapping[str, str] | None
+    ) -> tuple[ArmTarget, LaunchPlan | None]:
+        """Find what an arm of an experiment names: a URL, a run or a preset. Return (target with
+        the full URL or run id, plan to start). The plan is None if a running server is measured as
+        it is."""
+        name, session = target.name, await self._hosts.session_of(target.host)
+        if "://" in name:
+            if arm.relaunches or target.executable:
+                raise InputError(
+                    f"Workbench did not start {name}, so it cannot change that server's flags",
+                    next_step="give a preset or a run that Workbench started",
+                )
+            return replace(target, url=server_address.parse(name).base), None
+        statuses = await session.servers.supervisor.runs()
+        exact = [s for s in statuses if s.run_id == name]
+        near = [
+            s
+            for s in statuses
+            if len(name) >= _LEAST and (s.run_id.startswith(name) or s.run_id.endswith(name))
+        ]
+        hits = exact or near
+        if not hits:
+            return target, _started_by(session.presets.plan_of(name, variables), target.executable)
+        if len(hits) > 1:
+            raise InputError(
+                f"{len(hits)} runs match {name!r}",
+                next_step="give the whole run id; `workbench servers` lists the runs",
+            )
+        run = hits[0]
+        if arm.relaunches or target.executable:
+            plan = session.servers.supervisor.record(run.run_id).plan
+            if plan is None or MASK in repr(plan):
+                raise InputError(
+                    f"run {run.run_id} was started with a secret, which Workbench does not store",
+                    next_step="give the preset from which the run was started",
+                )
+            if run.state.alive:  # the experiment stops it, like the selected run of a common base
+                await session.servers.select(run.run_id)
+            return replace(target, name=run.run_id), _started_by(plan, target.executable)
+        if run.state is not ServerState.READY:
+            raise InputError(
+                f"run {run.run_id} is {run.state}, not READY",
+                host=session.host.name,
+                next_step="give a READY run (`workbench servers` lists the runs), or a preset to "
+                "start",
+            )
+        return replace(target, name=run.run_id, run_id=run.run_id), None
+
+    def trust_bases(self, bases: Bases) -> None:
+        """Trust all programs and code that the presets of these plans run besides their engines.
+        `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
+        later plans."""
+        trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
+
+    async def sides(
+        self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases
+    ) -> dict[str, Side]:
+        """Return the host and the server of each side of an experiment by name: "A" and "B", or "A
+        on HOST" if two hosts with equal hardware (twins) are used. Raises PlanError for a plan that
+        an engine would reject, and SettingsError for GPU settings that cannot be applied. Raises
+        InputError if the two hosts differ in GPUs, driver or engine."""
+        sides = {}
+        for name, (arm_name, host) in design.sides(spec).items():
+            arm = arms[arm_name]
+            target = arm.target
+            session = await self._hosts.session_of(host or (target.host if target else None))
+            if target is not None and target.plan is None:
+                if host is not None:
+                    raise InputError(
+                        f"arm {arm_name} is a server that runs already, but on twins each run "
+                        "starts its own server",
+                        next_step="give a preset, or a run together with a changed flag",
+                    )
+                side = Side(session, run_id=target.run_id, url=target.url)
+                if target.url is not None:
+                    await _check_url(name, session, target.url)
+            else:
+                side = Side(
+                    session,
+                    await self._editor(
+                        name, arm, bases[arm_name], session, on_twin=host is not None
+                    ),
+                )
+            await _check_settings(name, arm, side)
+            sides[name] = side
+        if spec.twins:
+            await check_twins(spec.twins, sides)
+        return sides
+
+    async def _editor(
+        self, name: str, arm: Arm, base: LaunchPlan, session: Session, *, on_twin: bool = False
+    ) -> PlanEditor:
+        current, target = self._plans.current, arm.target
+        title = target.name if target else self._plans.editor.title
+        editor = PlanEditor(base, f"{title}, {name}")
+        if target is None and current is not None and not on_twin:
+            editor.around = current.around
+        else:
+            infos = (await session.telemetry.reading()).infos
+            editor.around = replace(editor.around, gpus=infos, trusted=trusted())
+            await session.plans.survey(editor)
+        try:
+            editor.assign(arm.sets, arm.unsets, arm.envs)
+            session.servers.check_startable(editor.effective, editor)
+        except InputError as error:
+            text = f"{name}: {error.message}"
+            raise PlanError(text, next_step=error.next_step, findings=error.findings) from None
+        return editor
+
+
+def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
+    """Return (arm A, arm B, plans) of a stored experiment with its masked secrets filled in;
+    `plans` has the plan of each arm by "A" and "B". A secret comes from the environment variable of
+    that name in this process, or from the preset. Raises PlanError if a secret is missing."""
+    known = dict(os.environ)
+    for arm in (spec.a, spec.b):
+        preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
+        if preset_id is not None and MASK in repr(spec):
+            plan = presets.plan_of(preset_id)
+            known.update(
+                {s.name: str(s.value) for s in (*plan.env, *plan.flags) if s.value != MASK}
+            )
+
+    def secret(name: str) -> str:
+        if name not in known:
+            raise PlanError(
+                f"{name} is a secret, which Workbench does not store",
+                next_step=f"set the environment variable {name}",
+            )
+        return known[name]
+
+    def unmasked(word: str) -> str:
+        name, _, value = word.partition("=")
+        return f"{name}={secret(name)}" if value == MASK else word
+
+    bases = {}
+    for name in ("A", "B"):
+        body = design.plan_of(spec, name)
+        if not body:
+            continue
+        plan = from_json(LaunchPlan, body)
+        for setting in (*plan.env, *plan.flags):
+            if setting.value == MASK:
+                with_value = plan.with_env if setting in plan.env else plan.with_flag
+                plan = with_value(setting.name, secret(setting.name))
+        bases[name] = plan
+    a, b = (
+        replace(arm, sets=tuple(map(unmasked, arm.sets)), envs=tuple(map(unmasked, arm.envs)))
+        for arm in (spec.a, spec.b)
+    )
+    return a, b, bases
+
+
+def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
+    """Return the recorded plan of a run with its masked secrets filled in, as `with_secrets` does.
+    Raises PlanError if a secret is missing."""
+    spec = ExperimentSpec(Arm(), Arm(), asdict(plan), plan.preset_id)
+    *_, plans = with_secrets(presets, spec)
+    return plans["A"]
+
+
+async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
+    """Raise InputError if two hosts differ in GPUs, driver or engines; the error's message lists
+    the differences. `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
+    facts: list[dict[str, str]] = []
+    for host in hosts:
+        own = {name: side for name, side in sides.items() if name.endswith(f" on {host}")}
+        found: dict[str, str] = {}
+        for name, side in own.items():
+            telemetry = await side.session.telemetry.reading()
+            gpus, _ = await side.gpus()
+            infos = [info for info in telemetry.infos if info.index in gpus]
+            arm = name[:1]
+            found[f"GPUs of {arm}"] = ", ".join(_gpu_text(info) for info in infos) or "none"
+            found["driver"] = telemetry.driver.driver_version or "unknown"
+            around = side.editor.around if side.editor is not None else None
+            found[f"engine of {arm}"] = (around and around.installed) or "not found"
+        facts.append(found)
+    first, second = facts
+    differing = [
+        f"{what}: {first[what]} and {second[what]}" for what in first if first[what] != second[what]
+    ]
+    if differing:
+        raise InputError(
+            f"{hosts[0]} and {hosts[1]} are not twins, so what the machine does cannot be told "
+            "from the change: " + "; ".join(differing),
+            next_step="use hosts with the same GPUs, driver and engine, or compare both on one "
+            "host",
+        )
+
+
+def _gpu_text(info: GpuInfo) -> str:
+    gib = f" {info.memory_total_bytes / 2**30:.0f} GiB" if info.memory_total_bytes else ""
+    limit = f" {info.power_max_w:.0f} W" if info.power_max_w else ""
+    return f"{info.name}{gib}{limit}"
+
+
+def _started_by(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
+    return with_executable(plan, executable) if executable is not None else plan
+
+
+async def _check_url(name: str, session: Session, url: str) -> None:
+    try:
+        async with session.load.at_url(url, {}):
+            pass
+    except WorkbenchError as error:
+        error.message = f"{name}: {error.message}"
+        raise
+
+
+async def _check_settings(name: str, arm: Arm, side: Side) -> None:
+    if not arm.gpu:
+        return
+    gpus, every = await side.gpus()
+    for gpu in [None] if every else gpus:
+        try:
+            commands = await side.session.gpu.plan(arm.gpu, gpu)
+        except (InputError, SettingsError) as error:
+            error.message = f"{name}: {error.message}"
+            raise
+        forbidden = next((c for c in commands if c.right), None)
+        if forbidden is not None:
+            raise SettingsError(
+                f"{name}: {forbidden.where}: {forbidden.right}", host=side.session.host.name
+            )

@@ -1,0 +1,183 @@
+"""The counters of the host's engine, read once a second for the screen. No benchmark is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workbench.engines import registry
+from workbench.model.engine_live import LIVE_METRICS, EngineView
+from workbench.model.errors import WorkbenchError
+from workbench.model.server_run import EngineMetrics, ServerState, ServerStatus
+from workbench.server.engine_rates import RateMeter, gauges
+from workbench.session.servers.engine_episodes import Episodes
+
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+    from workbench.model.plan import LaunchPlan
+    from workbench.server.external_servers import ExternalMetrics
+    from workbench.session.history.timeline import Timeline
+    from workbench.session.servers.servers import Servers
+    from workbench.session.state_holder import StateHolder
+
+TIMEOUT_S = 3.0
+_AFTER_S = 0.02  # past the whole second: the values of a second then come as soon as it has ended
+_BENCH_S = 1.6  # a benchmark that has read the counters within this time continues to read them
+_PATIENCE = 3  # failed readings in a row before the readings become rarer
+_RARELY_S = 5.0
+_LOOK_S = 15.0  # between two looks for servers that Workbench did not start
+_ANSWERING = (ServerState.READY, ServerState.UNRESPONSIVE)
+
+
+class EngineLive:
+    """Reads the counters of one engine once a second, from the call of `watch` on. That engine
+    serves the selected run, else the newest READY run, else a server that Workbench did not start.
+    The values go into the timeline and into `state.engine`. While a benchmark loads the server, the
+    benchmark's readings are used instead."""
+
+    def __init__(self, core: StateHolder, servers: Servers, timeline: Timeline) -> None:
+        self._core, self._servers, self._timeline = core, servers, timeline
+        servers.on_engine_reading.append(self._use_reading)
+        self._external: ExternalMetrics | None = None
+        self._looked_s = float("-inf")
+        self._forget(None)
+
+    def _forget(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
+        """Forget the counters of the server that was read so far. `view` and `episodes` are the
+        first state and the events of the server to read next; `view` is None if there is no such
+        server."""
+        self._meter, self._episodes = RateMeter(), episodes or Episodes()
+        self._failures, self._benchmark_s = 0, float("-inf")
+        self._core.update(engine=view)
+
+    async def watch(self) -> None:
+        """Read the engine's counters just after each whole second, until this task is cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(1.0 - (time.time() - _AFTER_S) % 1.0)
+                # a lost link shows in the state; the run may have been removed
+                with suppress(WorkbenchError):
+                    await self._read_once()
+        finally:
+            await self._leave_external()
+            self._forget(None)
+
+    async def _read_once(self) -> None:
+        if not self._core.host.connected:
+            return
+        run = self._run()
+        if run is None:
+            await self._read_external()
+            return
+        await self._leave_external()
+        self._begin(
+            run.run_id,
+            registry.get(run.engine),
+            run.port,
+            self._servers.supervisor.record(run.run_id).plan,
+        )
+        if self._due():
+            self._take(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
+
+    def _run(self) -> ServerStatus | None:
+        """Return the run whose engine's counters are read, if there is one."""
+        state = self._core.state
+        runs = (state.server, *state.servers)
+        return next(
+            (
+                run
+                for run in runs
+                if run and run.state in _ANSWERING and run.engine in registry.names()
+            ),
+            None,
+        )
+
+    async def _read_external(self) -> None:
+        """Read the counters of a server that Workbench did not start. If none is known, search the
+        host for such a server, but not more often than every _LOOK_S seconds."""
+        if self._external is None and time.monotonic() - self._looked_s >= _LOOK_S:
+            from workbench.server.external_servers import ExternalMetrics
+
+            self._looked_s = time.monotonic()
+            found = await self._servers.others()
+            # engines with known metrics first
+            known = sorted(found, key=lambda server: not server.engine)
+            self._external = ExternalMetrics(self._core.host, known[0]) if known else None
+        if self._external is None:
+            if self._core.state.engine is not None:
+                self._forget(None)
+            return
+        server = self._external.server
+        self._begin(server.url, registry.get(server.engine) if server.engine else None, server.port)
+        if self._due():
+            self._take(await self._external.read(TIMEOUT_S))
+            if self._failures > _PATIENCE:
+                await self._leave_external()  # the server may have ended
+
+    async def _leave_external(self) -> None:
+        external, self._external = self._external, None
+        if external is not None:
+            await external.close()
+
+    def _begin(
+        self, server: str, engine: Engine | None, port: int | None, plan: LaunchPlan | None = None
+    ) -> None:
+        """Begin to read the counters of `server`, a run id or URL, unless they are read already."""
+        view = self._core.state.engine
+        if view is None or view.server != server:
+            title = f"{engine.title if engine else 'server'} :{port}"
+            self._forget(EngineView(server, title), Episodes(_limit(engine, plan)))
+
+    def _due(self) -> bool:
+        """Return whether the engine's counters are to be read now. They are not read while a
+        benchmark reads them, and only rarely after failed readings."""
+        if time.monotonic() - self._benchmark_s < _BENCH_S:
+            return False
+        return self._failures <= _PATIENCE or int(time.time()) % _RARELY_S == 0
+
+    def _use_reading(self, server: str, read: EngineMetrics) -> None:
+        """Use a reading of the engine's counters that a benchmark has made. `server` is the run id
+        or the URL of the benchmark's server."""
+        view = self._core.state.engine
+        same_port = view is not None and server.rpartition(":")[2] == view.server.rpartition(":")[2]
+        if view is not None and (
+            view.server == server or (self._external is not None and same_port)
+        ):
+            self._benchmark_s = time.monotonic()
+            self._take(read)
+
+    def _take(self, read: EngineMetrics) -> None:
+        """Put a reading of the engine's counters into the timeline and into the session's state."""
+        view = self._core.state.engine
+        if view is None:
+            return
+        ended = self._meter.take(read)
+        for second, values in ended.items():
+            self._timeline.add_engine(values, second)
+        for event in self._episodes.take(read):
+            self._timeline.add_event(event.kind, event.text, unix_s=event.unix_s)
+        absent = {
+            metric.field: why
+            for metric in LIVE_METRICS
+            for name in metric.counters
+            if (why := read.absent.get(name))
+        }
+        problem = next(iter(absent.values())) if len(absent) == len(LIVE_METRICS) else None
+        self._failures = self._failures + 1 if problem else 0
+        newest = {**(ended[max(ended)] if ended else {}), **gauges(read)}
+        self._core.update(engine=EngineView(view.server, view.title, newest, absent, problem))
+
+
+def _limit(engine: Engine | None, plan: LaunchPlan | None) -> tuple[str, int] | None:
+    """Return (flag, value) of the flag that limits the requests which run at the same time, with
+    the value for all replicas. None if the plan does not set such a flag."""
+    if engine is None or plan is None or engine.concurrency_flag is None:
+        return None
+    values = [plan.flag(engine.concurrency_flag), plan.flag("data-parallel-size") or 1]
+    try:
+        each, replicas = (int(str(value)) for value in values)
+    except ValueError:
+        return None
+    return (engine.concurrency_flag, each * replicas) if each > 0 else None

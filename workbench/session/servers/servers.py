@@ -1,0 +1,691 @@
+"""The servers of the host: starting, following and stopping them, and finding servers that were
+started elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from workbench.hosts.cluster import ClusterHost
+from workbench.model.counts import count_of
+from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError, WorkbenchError
+from workbench.model.findings import Finding, Level
+from workbench.model.plan import diff
+from workbench.model.run_options import PROCESS
+from workbench.model.secrets import MASK, mask_command, mask_plan
+from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
+from workbench.server.cluster_supervisor import ClusterSupervisor
+from workbench.server.supervisor import PreparedServer, Supervisor
+
+if TYPE_CHECKING:
+    from workbench.model.in_force import InForceReport
+    from workbench.model.plan import LaunchPlan, PlanDifference
+    from workbench.model.server_run import ServedText
+    from workbench.server.external_servers import ExternalServers, FoundServer
+    from workbench.server.log_lines import LogRing
+    from workbench.session.plans.free_memory import TooLittle
+    from workbench.session.plans.plan_editor import PlanEditor
+    from workbench.session.plans.plans import Plans
+    from workbench.session.plans.presets import Presets
+    from workbench.session.servers.walltime import WalltimeWarnings
+    from workbench.session.state_holder import StateHolder
+
+SHOWN = 50  # newest runs in the state
+POWER = "the server would have power over its host"
+_STARTING = "starting"
+
+
+class Servers:
+    """Starts, follows and stops the servers of this host. The functions of `on_ready` and
+    `on_ended` are called with a server's status when the server becomes READY or ends. The
+    functions of `before_end` are awaited with a run id before that run is stopped. The functions of
+    `on_engine_reading` are called with a server's run id or URL and each reading of its engine's
+    counters that a benchmark makes."""
+
+    def __init__(self, core: StateHolder, presets: Presets, plans: Plans) -> None:
+        self._core, self._presets, self._plans = core, presets, plans
+        self._supervisor: Supervisor | None = None
+        self._reserved: list[str] = []
+        self._start = asyncio.Lock()  # held while a run is being started
+        self._external: ExternalServers | None = None
+        self._walltime: WalltimeWarnings | None = None  # of servers whose launcher will end them
+        self._started_plans: dict[str, LaunchPlan] = {}  # of this session's runs, with secrets
+        # the run that was stopped for a start which then failed without a run of its own
+        self._not_replaced: str | None = None
+        self.on_ready: list[Callable[[ServerStatus], None]] = []
+        self.on_ended: list[Callable[[ServerStatus], None]] = []
+        self.before_end: list[Callable[[str], Awaitable[None]]] = []
+        self.on_engine_reading: list[Callable[[str, EngineMetrics], None]] = []
+
+    @property
+    def supervisor(self) -> Supervisor:
+        if self._supervisor is None:
+            host = self._core.host
+            if isinstance(host, ClusterHost):
+                self._supervisor = ClusterSupervisor(host, self._on_event)
+            else:
+                self._supervisor = Supervisor(host, self._on_event)
+        return self._supervisor
+
+    @property
+    def _on_cluster(self) -> bool:
+        return isinstance(self._core.host, ClusterHost)
+
+    async def close(self) -> None:
+        """Stop following the servers, which keep running."""
+        if self._walltime is not None:
+            self._walltime.close()
+        if self._supervisor is not None:
+            await self._supervisor.close()
+            self._supervisor = None
+
+    # ---- what happens on the host
+
+    def _on_event(self, event: ServerStatus | LogBatch) -> None:
+        if isinstance(event, LogBatch):
+            if event.run_id == self._core.state.run_id:
+                self._core.update(log_revision=self._core.state.log_revision + 1)
+            return
+        before = next((s for s in self._core.state.servers if s.run_id == event.run_id), None)
+        self._show()
+        if event.ends_unix_s is not None or self._walltime is not None:
+            self._warn_before_end(event)
+        if event.state is ServerState.READY and (
+            before is None or before.state is not ServerState.READY
+        ):
+            plan = self.supervisor.record(event.run_id).plan
+            self._presets.remember_variables(event.run_id, plan)
+        if before is not None and before.state != event.state:
+            self._on_change(before, event)
+        elif before is not None and event.state.alive:
+            self._tell_of_new_findings(before, event)
+
+    def _warn_before_end(self, status: ServerStatus) -> None:
+        if self._walltime is None:
+            from workbench.session.servers.walltime import WalltimeWarnings
+
+            self._walltime = WalltimeWarnings(self._core, self.supervisor.host_time)
+        self._walltime.see(status)
+
+    def _on_change(self, before: ServerStatus, now: ServerStatus) -> None:
+        if now.state is ServerState.READY and before.state in (
+            ServerState.STARTING,
+            ServerState.UNKNOWN,
+        ):
+            if before.ready_unix_s is None:
+                after = f" in {now.ready_after_s:.1f} s" if now.ready_after_s else ""
+                self._core.record(f"# {now.run_id} is {now.word.upper()}{after}")
+                self._tell_of_text(now)
+            self._core.spawn(self._compare_with_preset(now))
+            for hear in self.on_ready:
+                hear(now)
+        elif now.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED):
+            if now.state is not ServerState.STOPPED:
+                cause = now.findings[0] if now.findings else None
+                next_step = (
+                    cause.fix
+                    if cause and cause.fix
+                    else ("press e in the Log pane to see the first error")
+                )
+                if now.run_id == self._core.state.run_id and (
+                    back := self._core.state.goes_back_to
+                ):
+                    next_step = _and_back(next_step, back)
+                text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
+                self._core.notify(Level.ERROR, text, next_step)
+                if now.run_id == self._core.state.run_id:  # its log is on the screen
+                    self._core.spawn(self.supervisor.mark_read(now.run_id))
+            self._plans.take_missing(None, ())
+            for hear in self.on_ended:
+                hear(now)
+
+    def _tell_of_text(self, now: ServerStatus) -> None:
+        """Tell the user why the text of a server that has just become READY is no answer."""
+        if now.text is not None and now.text_problem:
+            self._core.record(f"# {now.run_id}: {now.text.summary}")
+            self._core.notify(
+                Level.ERROR,
+                f"{now.engine} :{now.port} is READY?: {now.text.summary}",
+                "i in the Log pane says what to check; a asks the server again",
+            )
+
+    def _tell_of_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
+        """Notify the user of the first new error or warning that the log of a live server shows.
+        `before` and `now` are two successive statuses of the server."""
+        known = {finding.code for finding in before.findings}
+        of_log = (f for f in now.findings if not f.code.startswith("text."))
+        serious = (
+            f for f in of_log if f.level in (Level.ERROR, Level.WARN) and f.code not in known
+        )
+        if new := next(serious, None):
+            self._core.notify(Level.WARN, f"log of {now.engine} :{now.port}: {new.text}", new.fix)
+
+    def _show(self) -> None:
+        self._show_run(self._core.state.run_id)
+
+    def _show_run(self, run_id: str | None, **changes: Any) -> None:
+        """Show the servers and the selected run `run_id` in the session's state."""
+        statuses = self.supervisor.statuses()
+        self._core.update(
+            run_id=run_id,
+            servers=statuses[:SHOWN],
+            goes_back_to=self._earlier_of(run_id, statuses),
+            **changes,
+        )
+
+    def _earlier_of(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
+        """Return the run that was stopped for the run `run_id`, if that one failed before it was
+        READY. None if it did not fail, or if the earlier run is not known any more."""
+        known = {status.run_id: status for status in statuses}
+        selected = known.get(run_id or "")
+        if selected is None:
+            return None
+        if selected.run_id == self._not_replaced and not selected.may_live:
+            return selected.run_id
+        failed = selected.state in (ServerState.FAILED, ServerState.CRASHED)
+        if not failed or selected.ready_unix_s is not None:
+            return None
+        earlier = self.supervisor.record(selected.run_id).replaces
+        return earlier if earlier in known else None
+
+    def _follow(self, run_id: str) -> None:
+        self._show_run(run_id, log_revision=self._core.state.log_revision + 1)
+
+    async def adopt(self) -> None:
+        """List the host's server runs in the session's state. If no run is selected, select the
+        newest live one."""
+        statuses = await self.supervisor.runs()
+        self._core.update(servers_read=True)
+        self._show()
+        alive = next((s for s in statuses if s.state.alive), None)
+        if self._core.state.run_id is None and alive is not None:
+            await self.select(alive.run_id)
+
+    async def look_elsewhere(self) -> None:
+        """List the servers that another Workbench or a command has started since the last call, and
+        notify the user."""
+        if not (self._core.host.connected and await self.supervisor.has_unknown_runs()):
+            return
+        known = {status.run_id for status in self._core.state.servers}
+        await self.adopt()
+        for status in self._core.state.servers:
+            if status.run_id not in known | {self._core.state.run_id} and status.state.alive:
+                text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
+                self._core.notify(Level.INFO, text, "press o in the Log pane to choose that run")
+
+    async def others(self) -> Sequence[FoundServer]:
+        """Return the servers of the host that no Workbench started. () on a simulated host."""
+        if self._core.state.host.simulated is not None:
+            return ()
+        own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
+        from workbench.server.external_servers import ExternalServers
+
+        if self._external is None:
+            self._external = ExternalServers(self._core.host)
+        return await self._external.find(own)
+
+    def hear_engine(self, server: str, reading: EngineMetrics) -> None:
+        for hear in self.on_engine_reading:
+            hear(server, reading)
+
+    # ---- the selected run
+
+    async def select(self, run_id: str) -> None:
+        """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the
+        plan under edit."""
+        await self.supervisor.load_log(run_id)
+        self._follow(run_id)
+        if not self.supervisor.status(run_id).state.alive:
+            await self.supervisor.mark_read(run_id)
+        plan = self.supervisor.record(run_id).plan
+        # A plan with a masked secret cannot be started again.
+        if self._plans.current is None and plan is not None and MASK not in repr(plan):
+            self._plans.take(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
+            self._core.spawn(self._plans.look_for_engine())
+
+    def log_ring(self) -> LogRing | None:
+        """Return the log of the selected run. None if no run is selected or its directory was
+        removed."""
+        run_id = self._core.state.run_id
+        if self._supervisor is None or run_id is None:
+            return None
+        try:
+            return self._supervisor.log(run_id)
+        except ServerError:  # the run's directory has been removed
+            return None
+
+    def log_findings(self) -> tuple[Finding, ...]:
+        """Return the findings about the selected run's log; () if no run is selected."""
+        run_id = self._core.state.run_id
+        if self._supervisor is None or run_id is None:
+            return ()
+        return self._supervisor.log_findings(run_id)
+
+    async def in_force(self) -> InForceReport:
+        """Return for each setting in the plan of the selected run which value the running server
+        really has. Raises ServerError if no run is selected."""
+        return await self.supervisor.in_force(self._selected_run())
+
+    def _selected_run(self) -> str:
+        if self._core.state.run_id is None:
+            raise ServerError(
+                "no run is selected",
+                host=self._core.host.name,
+                next_step="press o in the Log pane to choose a run",
+            )
+        return self._core.state.run_id
+
+    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
+        """Search the whole log file of the selected run, ignoring case. Return the line number and
+        the line of the first 500 matches. Raises ServerError if no run is selected."""
+        return [
+            (m.number, m.line) for m in await self.supervisor.search_log(self._selected_run(), text)
+        ]
+
+    def changes_against_running(self) -> Sequence[PlanDifference]:
+        """Return the differences between the plan of the selected live run and the plan under edit.
+        () if there is no such run or no plan."""
+        status, editor = self._core.state.server, self._plans.current
+        if status is None or not status.state.alive or editor is None:
+            return ()
+        running = self.supervisor.record(status.run_id).plan
+        return diff(running, mask_plan(editor.plan)) if running is not None else ()
+
+    async def selected_or_ready_run(self) -> str:
+        """Return the id of the selected run, or else of the newest READY run. Raises ServerError if
+        there is neither."""
+        if self._core.state.run_id is not None:
+            return self._core.state.run_id
+        ready = [s for s in await self.supervisor.runs() if s.state is ServerState.READY]
+        if not ready:
+            raise ServerError(
+                "no server is READY on this host, and this command needs one to put under load",
+                host=self._core.host.name,
+                next_step="start a server with `workbench start PRESET --wait`, or give --url URL",
+            )
+        return ready[0].run_id
+
+    async def ready_run(self, run_id: str | None) -> str:
+        """Return `run_id`, or if it is None the id of the selected or newest READY run. Raises
+        BenchError if that run is not READY."""
+        run_id = run_id or await self.selected_or_ready_run()
+        state = self.supervisor.status(run_id).state
+        if state is not ServerState.READY:
+            raise BenchError(
+                f"run {run_id} is {state}, not READY",
+                host=self._core.host.name,
+                next_step="give a READY run; `workbench servers` lists the runs",
+            )
+        return run_id
+
+    async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
+        """Return as texts what the server of a run lacks of its preset: the limit of open files, or
+        the warm-up. () if nothing is missing or the preset no longer exists."""
+        from workbench.session.plans.preset_process_parts import missing_on
+
+        if status.preset_id is None or not status.alive:
+            return ()
+        try:
+            preset = self._presets.get(status.preset_id)
+            run_dir = f"{await self.supervisor.runs_dir()}/{status.run_id}"
+            return await missing_on(self._core.host, preset, status, run_dir)
+        except WorkbenchError:  # the preset no longer exists, or the link was lost
+            return ()
+
+    async def _compare_with_preset(self, status: ServerStatus) -> None:
+        """Show in the session's state what the server of a run lacks of the preset from which it
+        was started."""
+        self._plans.take_missing(status.preset_id, await self.missing_of_preset(status))
+
+    # ---- start and stop
+
+    @contextmanager
+    def reserve(self, holder: str) -> Iterator[None]:
+        """Reserve the servers for the caller while the block runs, so that nothing else starts,
+        stops or loads them. `holder` names the caller in messages, for example "an experiment"."""
+        self._reserved.append(holder)
+        try:
+            yield
+        finally:
+            self._reserved.remove(holder)
+
+    def check_free(self) -> None:
+        """Raise ServerError if an experiment or a sweep has reserved the servers."""
+        if self._reserved:
+            raise ServerError(
+                f"{self._reserved[0]} is running and needs the server",
+                host=self._core.host.name,
+                next_step=f"wait until {self._reserved[0]} has ended, or cancel it; results "
+                "measured so far are kept",
+            )
+
+    def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
+        """Raise PlanError if the engine would reject the plan or Workbench cannot start it. Raises
+        NotTrusted if the plan's preset runs programs that the user has not agreed to."""
+        foreign = editor.untrusted()
+        if foreign:
+            about = "the preset is not from Workbench and runs more than its engine"
+            raise NotTrusted(
+                f"{about if plan.stranger else POWER}: {'; '.join(p.text for p in foreign)}",
+                next_step="look at the plan with `workbench plan`, then start it with --trust",
+                findings=[part.finding() for part in foreign],
+            )
+        errors = [f for f in editor.findings() if f.level is Level.ERROR]
+        if errors:
+            raise PlanError(
+                f"the plan has {count_of(len(errors), 'error')}: {errors[0].text}",
+                next_step=errors[0].fix or "correct the flag, then start again",
+                findings=errors,
+            )
+        if len(plan.nodes) > 1 and self._core.state.host.simulated is None and not self._on_cluster:
+            names = ", ".join(node.name for node in plan.nodes)
+            raise PlanError(
+                f"this plan runs on {len(plan.nodes)} nodes ({names}), but Workbench starts "
+                "servers on one host only",
+                host=self._core.host.name,
+                next_step="write the hosts as a cluster in hosts.toml and use --cluster NAME, or "
+                "run each node's "
+                "command yourself: `workbench plan` prints them",
+            )
+
+    def check_nodes(self) -> None:
+        """Raise HostUnreachable if the host is a cluster and one of its nodes could not be reached
+        when the cluster was opened."""
+        if isinstance(self._core.host, ClusterHost):
+            self._core.host.check_reached()
+
+    def _check_may_start(self) -> None:
+        """Raise ServerError if another start is under way, or an experiment has reserved the
+        servers."""
+        if _STARTING in self._core.state.busy:  # two starts at once would both find the port free
+            raise ServerError(
+                "another server is being started",
+                host=self._core.host.name,
+                next_step="wait until that server is listed with a run id",
+            )
+        self.check_free()
+
+    async def start(self) -> str:
+        """Start the plan under edit, after stopping the selected run if it is live. Return the id
+        of the new run, which is then STARTING. Raises PlanError or ServerError if the plan cannot
+        be started."""
+        self._check_may_start()
+        selected = self._core.state.server
+        editor = self._plans.editor
+        self.check_startable(editor.effective, editor)
+        return await self._start_editor(editor, selected)
+
+    async def start_again(self, run_id: str) -> str:
+        """Start the plan with which a run was started, after stopping that run if it is live, or
+        else the selected one. The plan under edit stays as it is. Return the id of the new run.
+        Raises PlanError or ServerError if the plan cannot be started."""
+        self._check_may_start()
+        editor = self.editor_of(run_id)
+        if editor.around.installed is None and editor.around.installed_problem is None:
+            await self._plans.look_for_engine(editor)
+        self.check_startable(editor.effective, editor)
+        status = self.supervisor.status(run_id)
+        in_the_way = status if _occupies(status) else self._core.state.server
+        return await self._start_editor(editor, in_the_way)
+
+    async def go_back(self) -> str:
+        """Start again what ran before a restart failed. Return the id of the new run. Raises
+        ServerError if no restart has failed."""
+        before = self._core.state.goes_back_to
+        if before is None:
+            raise ServerError(
+                "no restart has failed, so there is no earlier server to go back to",
+                host=self._core.host.name,
+                next_step="press s to start the plan under edit",
+            )
+        return await self.start_again(before)
+
+    async def _start_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
+        replaced = selected if selected is not None and _occupies(selected) else None
+        async with self._start:
+            with self._core.busy(_STARTING):
+                return (await self.launch(editor, replaced)).run_id
+
+    def editor_of(self, run_id: str) -> PlanEditor:
+        """Return an editor with the plan with which a run was started. A secret, which is not
+        stored, comes from this session, the environment or the preset. Raises PlanError if a secret
+        is missing or the plan is not known."""
+        from workbench.session.servers.arm_targets import plan_with_secrets
+
+        plan = self._started_plans.get(run_id)
+        if plan is None:
+            record = self.supervisor.record(run_id)
+            if record.problem is not None or record.adopts is not None:
+                raise PlanError(
+                    record.problem or f"Workbench did not start the server of run {run_id}",
+                    host=self._core.host.name,
+                    next_step="press p to load a preset; on the command line use `workbench start "
+                    "PRESET`",
+                )
+            plan = plan_with_secrets(self._presets, record.plan)
+        return self._plans.editor_for(plan, f"run {run_id}")
+
+    async def start_problem(self) -> Finding | None:
+        """Return why a start of the plan under edit would be refused now. None if nothing is known
+        that prevents it. A server that the start would stop counts as ended."""
+        editor, selected = self._plans.editor, self._core.state.server
+        replaced = selected if selected is not None and _occupies(selected) else None
+        try:
+            await self.check_on_host(editor, replaced)
+        except (ServerError, PlanError) as error:
+            changes = error.findings[0].changes if error.findings else ()
+            return Finding(
+                Level.ERROR, "host.start", error.message, fix=error.next_step, changes=changes
+            )
+        return None
+
+    async def host_findings(self) -> tuple[Finding, ...]:
+        """Return warnings about the start of the plan under edit on this host as it is now: another
+        process uses its port, or too little GPU memory is free."""
+        from workbench.server import preflight
+
+        editor, host = self._plans.editor, self._core.host
+        if self._on_cluster or editor.node_commands():
+            return ()  # the check of a cluster has findings about each node
+        found: list[Finding] = []
+        try:
+            command, runs = editor.command(), await self.supervisor.runs()
+            problem = await preflight.port_problem(host, editor.plan, command, runs)
+        except WorkbenchError:  # the plan has no command, and says so itself
+            return ()
+        if problem is not None:
+            found.append(problem)
+        memory = await self._too_little_memory(editor, None)
+        return (*found, memory.finding) if memory is not None else tuple(found)
+
+    async def check_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+        """Raise ServerError if the program, the model or the port of the plan is missing or in use.
+        If the start replaces a server, also raise it if the engine would find too little GPU memory
+        after the end of that server."""
+        from workbench.server import preflight
+
+        simulated = self._core.state.host.simulated is not None
+        if not (self._on_cluster and editor.node_commands()):
+            await preflight.check(
+                self._core.host,
+                editor.plan,
+                editor.command(),
+                await self.supervisor.runs(),
+                simulated=simulated,
+                replaced=replaced,
+            )
+        await self._check_memory(editor, replaced)
+
+    async def _check_cluster(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+        """Raise ServerError for an error that `workbench cluster check` finds about the plan. The
+        nodes of a simulated cluster are not examined: they share this machine's addresses."""
+        host = self._core.host
+        if not isinstance(host, ClusterHost) or host.simulated or not editor.node_commands():
+            return
+        from workbench.session.hosts import cluster_check
+
+        await cluster_check.check_start(host, editor, replaces=replaced is not None)
+
+    async def _check_memory(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+        """Raise ServerError if the start replaces a server, and the engine would find too little
+        GPU memory after the end of that server."""
+        if replaced is None:
+            return
+        found = await self._too_little_memory(editor, replaced)
+        if found is not None and found.certain:
+            raise ServerError(
+                f"{found.finding.text}; {replaced.engine} run {replaced.run_id} was not stopped",
+                host=self._core.host.name,
+                next_step=found.finding.fix,
+            )
+
+    async def _too_little_memory(
+        self, editor: PlanEditor, replaced: ServerStatus | None
+    ) -> TooLittle | None:
+        from workbench.hosts import detached_process
+        from workbench.session.plans.free_memory import too_little
+
+        if self._on_cluster:
+            return None
+        living = [
+            status
+            for status in self.supervisor.statuses()
+            if status.may_live and (replaced is None or status.run_id != replaced.run_id)
+        ]
+        telemetry, staying = self._core.state.telemetry, None
+        if replaced is not None:
+            if telemetry is None or replaced.run_as != PROCESS or replaced.run_dir is None:
+                return None  # the processes of a unit, container or job are not those of the run
+            seen = await detached_process.status(self._core.host, replaced.run_dir)
+            listed = {p.pid for gpu in telemetry.gpus for p in gpu.processes or () if not p.place}
+            # The list may be some seconds old: a process that has ended since holds nothing.
+            staying = await detached_process.existing(self._core.host, listed - set(seen.members))
+        return too_little(editor, telemetry, living, staying)
+
+    @property
+    def starting(self) -> bool:
+        """Whether a run is being started that is not listed yet."""
+        return self._start.locked()
+
+    async def wait_started(self) -> None:
+        """Wait until the server that is being started appears in the list of servers, or its start
+        has failed."""
+        async with self._start:
+            pass
+
+    async def launch(
+        self, editor: PlanEditor, replaced: ServerStatus | None = None
+    ) -> ServerStatus:
+        """Start the plan of `editor` without checking its flags, and select the new run. `replaced`
+        is stopped before: only when everything that can be checked and written beforehand has
+        succeeded. Return the status of the new run."""
+        prepared = await self._prepare(editor, replaced)
+        if replaced is not None:
+            try:
+                await self.end(replaced.run_id)
+            except BaseException:
+                await asyncio.shield(prepared.discard())
+                raise
+        try:
+            status = await prepared.launch()
+        except WorkbenchError as error:
+            if replaced is not None:
+                self._not_replaced = replaced.run_id
+                error.next_step = _and_back(error.next_step, replaced.run_id)
+                self._show()
+            raise
+        self._started_plans[status.run_id] = editor.plan
+        command = editor.command()
+        nodes = editor.node_commands() if self._on_cluster else ()
+        for node, its in nodes or ((None, command),):
+            where = f"{node.title} on {node.name}, " if node else ""
+            shown = mask_command(its) if node else editor.run_command() or mask_command(its)
+            self._core.record(shown.shell(), f"{where}run {status.run_id}")
+        self._follow(status.run_id)
+        return status
+
+    async def _prepare(self, editor: PlanEditor, replaced: ServerStatus | None) -> PreparedServer:
+        """Check the start of a plan on the host, and write the files of the new run. `replaced` is
+        the server that is stopped before the launch."""
+        if editor.around.installed is None and editor.around.installed_problem is None:
+            await self._plans.look_for_engine(editor)
+        await self._plans.look_for_model(editor)
+        await self._check_memory(editor, replaced)
+        await self._check_cluster(editor, replaced)
+        supervisor, plan = self.supervisor, editor.effective
+        options: dict[str, Any] = {
+            "engine_version": editor.around.installed_version,
+            "simulated": self._core.state.host.simulated is not None,
+            "replaces": replaced.run_id if replaced else self._core.state.goes_back_to,
+        }
+        nodes = editor.node_commands() if isinstance(supervisor, ClusterSupervisor) else ()
+        if isinstance(supervisor, ClusterSupervisor) and nodes:
+            return await supervisor.prepare_ranks(plan, nodes, editor.engine, **options)
+        return await supervisor.prepare(plan, editor.command(), editor.engine, **options)
+
+    async def stop(self, run_id: str | None = None) -> None:
+        """Stop a run, by default the selected one. Returns when its processes have ended. Raises
+        ServerError if no run is given or selected."""
+        run_id = run_id or self._core.state.run_id
+        if run_id is None:
+            raise ServerError(
+                "no server is selected to stop",
+                host=self._core.host.name,
+                next_step="press o in the Log pane to choose a run",
+            )
+        with self._core.busy("stopping"):
+            await self.end(run_id)
+
+    async def end(self, run_id: str) -> ServerStatus:
+        """Stop a run without showing this work in `state.busy`. Return the last status of the run."""
+        for prepare in self.before_end:
+            await prepare(run_id)
+        started = time.monotonic()
+        status = await self.supervisor.stop(run_id)
+        self._core.record(
+            f"workbench stop {run_id}", f"ended in {time.monotonic() - started:.1f} s"
+        )
+        self._show()
+        return status
+
+    async def probe(self, run_id: str | None = None) -> ServedText:
+        """Ask the READY server of a run for text again, by default that of the selected run. Return
+        what it answers. Raises ServerError if there is no such server, or if it does not answer."""
+        run_id = run_id or self._selected_run()
+        self.check_free()
+        with self._core.busy("asking for text"):
+            text = await self.supervisor.probe(run_id)
+        self._core.record(f"workbench probe {run_id}", text.summary)
+        self._show()
+        return text
+
+    async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
+        """Wait until a run is READY or has ended. Return its status. Raises ServerError after
+        `timeout_s` seconds; None waits without limit."""
+        try:
+            return await self.supervisor.wait_ready(run_id, timeout_s)
+        except TimeoutError:
+            status = self.supervisor.status(run_id)
+            raise ServerError(
+                f"run {run_id} was not READY within {timeout_s:.0f} s "
+                f"({status.phase or status.word})",
+                host=self._core.host.name,
+                next_step=f"the server is still starting: watch it with `workbench logs {run_id} "
+                "--follow`, "
+                f"or stop it with `workbench stop {run_id}`",
+            ) from None
+
+
+def _occupies(status: ServerStatus) -> bool:
+    """Return whether a start must stop this server before its own: it is live, or processes of it
+    are."""
+    return status.state.alive or bool(status.outlived)
+
+
+def _and_back(next_step: str | None, run_id: str) -> str:
+    """Return `next_step` with the key and the command that start again what ran before."""
+    back = f"press Z, or run `workbench restart {run_id}`, to start again what ran before"
+    return f"{next_step}; or {back}" if next_step else back

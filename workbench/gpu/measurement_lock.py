@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import platform
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -82,15 +83,24 @@ async def locked_for_measurement(
 
 async def holder(host: Host, directory: str) -> MeasurementOwner | None:
     """Return the Workbench that holds the host's measurement lock, None if none does. `directory`
-    is the directory of the host's register. Start python3 on the host only if that directory has a
-    file that may name a holder."""
+    is the directory of the host's register. Start python3 on another host only if that directory
+    has a file that may name a holder, and on this machine never."""
     names = await names_in(host, directory)
     if not any(
         name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names
     ):
         return None
+    if host.is_local:
+        return await asyncio.to_thread(_holder_here, directory)
     done = await remote_programs.MEASUREMENT_LOCK.run(host, {"look": True}, timeout_s=_LOOK_S)
     return _owner(_answer(done.stdout).get("by"))
+
+
+def _holder_here(directory: str) -> MeasurementOwner | None:
+    try:
+        return _owner(measurement_lock_holder.holder_in(directory))
+    except OSError:
+        return None
 
 
 def _answer(line: bytes) -> Mapping[str, Any]:

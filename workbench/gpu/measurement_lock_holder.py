@@ -48,19 +48,19 @@ def main() -> None:
     try:
         directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
         if orders.get("look"):
-            _say({"by": _holder(directory)})
+            _say({"by": holder_in(directory)})
             return
         lock = _open_lock_file(f"{directory}/{LOCK}")
         told: Any = ()
         while not _try_lock(lock):
-            by = _holder(directory)
+            by = holder_in(directory)
             who = by and (by["pid"], by["what"])
             if who != told:
                 _say({"by": by})
                 told = who
             if not orders["wait"] or _stdin_closes(EACH_S):
                 return
-        _holder(directory)  # removes the files of killed processes of this user
+        holder_in(directory)  # removes the files of killed processes of this user
         path = _write_holder_file(directory, orders)
     except OSError as error:
         _say({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
@@ -126,7 +126,7 @@ def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
     return path
 
 
-def _holder(directory: str) -> dict[str, Any] | None:
+def holder_in(directory: str) -> dict[str, Any] | None:
     """Return who holds the measurement lock. None if no process holds it.
 
     The kernel's list of locks decides. A file in which a holder names itself counts only if it

@@ -35,6 +35,7 @@ from workbench.model.untrusted_numbers import (
 # does not read a higher number. A new field that older programs may ignore needs no new number,
 # because they keep and pass on what they do not know. Since 2, programs do so.
 JOURNAL_VERSION = 2
+REGISTER_PREFIX = "workbench-gpu."  # of the names of the register's files
 RELOADED = "the driver was reloaded"
 HOST = "host"  # in place of a UUID, as in model/settings.py
 DEFAULT = "default"

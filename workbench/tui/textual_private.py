@@ -1,4 +1,4 @@
-"""All code that uses private names of Textual 8.2.8. Each use has a test in
+"""All code that uses private names of Textual 8.2.8, with quiet_driver.py. Each use has a test in
 tests/tui/test_tui_compat.py."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from workbench.tui.shown_frame import Piece, ShownFrame, part_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from textual.driver import Driver
     from textual.geometry import Region
     from textual.screen import Screen
     from textual.widget import Widget
@@ -45,6 +46,16 @@ class PlainEnd(App[int]):
     def __init__(self) -> None:
         super().__init__()
         self._shown = ShownFrame()
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return the driver of this platform, on Linux and macOS one that does not wake up while
+        no key is pressed."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":  # Windows, or what TEXTUAL_DRIVER names
+            return found
+        from workbench.tui.quiet_driver import QuietDriver
+
+        return QuietDriver
 
     async def on_event(self, event: events.Event) -> None:
         """Draw the whole screen after the terminal was resized or taken over again: it may show

@@ -33,7 +33,7 @@ from workbench.model import setting_commands
 from workbench.model.untrusted_numbers import MOST_GPUS, of_field, whole
 
 PLACES = ("/run/lock", "/var/tmp")  # the first usable one is the same for every user of a host
-PREFIX = "workbench-gpu."
+PREFIX = setting_commands.REGISTER_PREFIX
 MOST_BYTES = 256 * 1024
 MOST_FILES = 32  # of one user
 RECENT_S = 60.0  # an older change by a process of another machine is over

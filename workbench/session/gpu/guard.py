@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import journal
+from workbench.hosts.file_marks import Marks, marks_of
 from workbench.model.errors import HostError, InputError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.setting_commands import REGISTER_PREFIX
 
 if TYPE_CHECKING:
     from workbench.gpu.guard.client import GuardStatus
@@ -60,6 +62,7 @@ class GpuGuard:
         self._drawn_s: float | None = None  # when the screen was drawn last
         self._did_unix_s: float | None = None  # the guard's last action that was reported
         self._start_problem: str | None = None  # why a guard that was killed could not be replaced
+        self._marks: Marks | None = None  # of the files of guard and journal at the last look
 
     def attend(self) -> None:
         """Begin to send heartbeats and to report the guard's actions, in the background."""
@@ -170,6 +173,9 @@ class GpuGuard:
     async def _look(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
         try:
+            marks = await self._marks_now(host)
+            if marks is not None and marks == self._marks:
+                return
             seen = await client.read_status(
                 host, owner if self._ours and self._is_drawn(heartbeat_s) else ""
             )
@@ -181,8 +187,23 @@ class GpuGuard:
                 expects = self._ours and seen.view.guarding and seen.view.heartbeat_s is not None
                 deadline = time.time() + heartbeat_s if expects else None
                 self._core.update(guard_deadline_unix_s=deadline)
+                self._marks = marks
         except WorkbenchError:  # the link is lost, which `state.host` shows
             return
+
+    async def _marks_now(self, host: Host) -> Marks | None:
+        """Return the marks of the files that show what guard and other Workbenches do. None if the
+        marks do not show it: while a guard runs or settings are altered, the state of processes
+        counts as well."""
+        state, register = self._core.state, self._alterations.register_dir
+        quiet = not (self._ours or self._applying or state.alterations or state.others)
+        guard = state.guard
+        if not quiet or guard is None or guard.running or guard.problem or register is None:
+            return None
+        home = await client.guard_directory(host)
+        files = (f"{home}/state.json", f"{home}/told", await journal.path_on(host))
+        marks = marks_of(host, files, [(register, REGISTER_PREFIX)])
+        return None if marks is None else (host, *marks)
 
     def _is_drawn(self, heartbeat_s: float) -> bool:
         limit_s = min(max(heartbeat_s / 2, DRAWN_S[0]), DRAWN_S[1])

@@ -1,0 +1,36 @@
+"""Marks of files on this machine, which show whether somebody has changed them since an earlier
+look. A screen looks every few seconds, and starts programs to read the files only after a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from workbench.hosts.base import Host
+
+Marks = tuple[object, ...]
+
+
+def marks_of(host: Host, files: Iterable[str], names: Iterable[tuple[str, str]]) -> Marks | None:
+    """Return the marks of `files`, and of the files whose names begin with a prefix in a
+    directory. `names` has a pair (directory, prefix) for each of these directories. Return None if
+    the host is not this machine, because a look there costs as much as reading the files."""
+    if not host.is_local:
+        return None
+    found: list[object] = [_mark(Path(path)) for path in files]
+    for directory, prefix in names:
+        try:
+            paths = [path for path in Path(directory).iterdir() if path.name.startswith(prefix)]
+        except OSError:
+            paths = []
+        found.append(tuple((path.name, _mark(path)) for path in sorted(paths)))
+    return tuple(found)
+
+
+def _mark(path: Path) -> object:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -23,6 +23,11 @@ from workbench.recipes.recipe import Notes
 
 _MARK = "\ue001"  # around the name of a variable, in place of its secret value
 
+RAY_ORDER = (
+    "start Ray on the first node, then on the others, and the server when `ray status` shows "
+    "all GPUs"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Secret:

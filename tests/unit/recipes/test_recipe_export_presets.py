@@ -21,6 +21,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.recipes.launch import launch_of
 from workbench.recipes.recipe import Notes
 from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
+from workbench.session.recipes import export
 from workbench.store.presets import PresetLibrary
 
 LIBRARY = PresetLibrary()
@@ -231,3 +232,13 @@ def test_an_export_that_starts_no_ray_says_so(form: str) -> None:
     plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
     exported = _exported(plan, form)
     assert exported is not None and "ray" in _codes(exported[1])
+
+
+@pytest.mark.parametrize("node", ["spark-01", "spark-01-ray", "spark-02-ray"])
+def test_a_part_of_a_launch_with_ray_names_the_other_parts(node: str) -> None:
+    plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
+    places = [NodePlace(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
+    exported = export(spread(plan, engines.get("vllm"), places), "systemd", name="x", node=node)
+    (finding,) = [f for f in exported.findings if f.code == "recipe.one-part"]
+    assert "spark-01, spark-01-ray, spark-02-ray" in finding.text
+    assert "start Ray on the first node" in (finding.fix or "")

@@ -16,13 +16,8 @@ from workbench.model.job_request import (
 )
 from workbench.model.loopback import is_loopback
 from workbench.model.open_files import shell_lines
-from workbench.recipes.launch import Launch, Secret, Word
+from workbench.recipes.launch import RAY_ORDER, Launch, Secret, Word
 from workbench.recipes.recipe import Notes, short
-
-_RAY_ORDER = (
-    "start Ray on the first node, then on the others, and the server when `ray status` shows "
-    "all GPUs"
-)
 
 
 def quoted(word: Word) -> str:
@@ -73,8 +68,8 @@ def script(launch: Launch, notes: Notes) -> str:
     argument of the script is the node to start."""
     lines = [*header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
     if launch.with_ray:
-        notes.add(Level.INFO, "order", _RAY_ORDER)
-        lines.insert(2, f"# {_RAY_ORDER}")
+        notes.add(Level.INFO, "order", RAY_ORDER)
+        lines.insert(2, f"# {RAY_ORDER}")
     if launch.nodes:
         names = "|".join(node.key for node, _ in launch.nodes)
         usage = shlex.quote(f"usage: sh SCRIPT {names}, on that node")

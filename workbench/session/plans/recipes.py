@@ -57,7 +57,7 @@ def export(
     """Return a plan as text in the form of the tool `form`, with references in place of secrets.
     `node` chooses one node of a plan for several nodes. Raises InputError if the form cannot
     express the plan, and PlanError for a plan that cannot be started."""
-    from workbench.recipes.launch import launch_of
+    from workbench.recipes.launch import RAY_ORDER, launch_of
     from workbench.recipes.preset_document import name_of
     from workbench.recipes.recipe import Notes
     from workbench.recipes.registry import export_form
@@ -69,6 +69,10 @@ def export(
         if not found:
             names = ", ".join(one.key for one, _ in launch.nodes) or "none"
             raise InputError(f"the plan has no node {node!r}", next_step=f"its nodes: {names}")
+        if launch.with_ray:
+            parts = ", ".join(one.key for one, _ in launch.nodes)
+            text = f"this starts one of the {len(launch.nodes)} parts of the server: {parts}"
+            notes.add(Level.WARN, "one-part", text, fix=f"export each of them; {RAY_ORDER}")
         launch = found[0]
     text = export_form(form).render(launch, notes)
     return Exported(form, text, tuple(notes.findings))

@@ -28,7 +28,8 @@ def test_a_plan_that_cannot_start_offers_no_start_and_the_server_runs_on() -> No
         await s.press("s")
         text = await s.until("/nonexistent/vllm does not exist", "The server that runs goes on.")
         assert "enter restart" not in text and "esc back to the plan" in text
-        await s.press("enter", "escape")
+        await s.press("enter", "escape", "full_stop")
+        await s.until("no benchmark to repeat yet", "press b to benchmark the server that runs")
         s.session.core.update(bench=s.state.bench.__class__(last_id=1))
         await s.press("full_stop")
         text = await s.until("Again", "/nonexistent/vllm does not exist")

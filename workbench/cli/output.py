@@ -69,6 +69,8 @@ def print_error(error: WorkbenchError, as_json: bool = False) -> None:
         print(json_text(error.as_json()))
     sys.stderr.write(f"workbench: {error}\n")
     for finding in error.findings:
+        if finding.text == error.message:
+            continue  # it is said above, with its next step
         fix = f" ({finding.fix})" if finding.fix else ""
         sys.stderr.write(f"  {clean(f'{finding.level}: {finding.text}{fix}')}\n")
 

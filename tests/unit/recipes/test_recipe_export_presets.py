@@ -21,7 +21,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.recipes.launch import launch_of
 from workbench.recipes.recipe import Notes
 from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
-from workbench.session.recipes import export
+from workbench.session.plans.recipes import export
 from workbench.store.presets import PresetLibrary
 
 LIBRARY = PresetLibrary()

@@ -75,7 +75,10 @@ class BenchController(Controller):
             )
             return
         if self.state.plan is None or self.state.bench.last_id is None:
+            server = self.state.server
             next_step = "press s to start the server, then b to benchmark it"
+            if server is not None and server.state is ServerState.READY:
+                next_step = "press b to benchmark the server that runs"
             self.say("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
 

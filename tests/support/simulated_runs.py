@@ -89,6 +89,7 @@ class SimulatedRuns:
             summary
         )
         self._arm = ""
+        self._pair: int | None = None  # of the run before
         self._start_effect = 0.0
         self._wander = self.random.gauss(0, noise.run)
         self._phase = self.random.uniform(0, 2 * math.pi)
@@ -119,7 +120,10 @@ class SimulatedRuns:
         return None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
-        return self.result(run, self._factor(run.arm, len(self.results)), seed)
+        place = len(self.results)
+        second = run.pair == self._pair
+        self._pair = run.pair
+        return self.result(run, self._factor(run.arm, place, second), seed)
 
     def result(self, run: ExperimentRun, factor: float, seed: int) -> BenchResult:
         """Return the result of a run that is `factor` times as fast as the model, on the host of
@@ -140,13 +144,13 @@ class SimulatedRuns:
         """Return the speed of the run at this position on a server of its own, without the noise of
         its requests."""
         self._start_effect = self._start_noise()
-        return self._factor(arm, place)
+        return self._factor(arm, place, place % 2 == 1)
 
     def _start_noise(self) -> float:
         speeds = self.random.choice((-1, 1)) * self.noise.two_speeds
         return self.random.gauss(0, self.noise.start) + speeds
 
-    def _factor(self, arm: str, place: int) -> float:
+    def _factor(self, arm: str, place: int, second: bool) -> float:
         noise, gauss = self.noise, self.random.gauss
         if place:
             fresh = gauss(0, noise.run * math.sqrt(1 - noise.correlation**2))
@@ -154,7 +158,7 @@ class SimulatedRuns:
         requests = gauss(0, noise.request / math.sqrt(REQUESTS))
         truth = math.log1p(self.effect) if arm == "B" else 0.0
         around = (
-            noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * (place % 2)
+            noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * second
         )
         if noise.outliers and self.random.random() < noise.outliers:
             around -= self.random.uniform(0.02, 0.08)

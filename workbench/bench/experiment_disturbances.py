@@ -27,7 +27,7 @@ _LEAST = 0.003  # differences below 0.3 % do not matter
 _TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.22}
 # Number of runs of an arm -> how many times the typical deviation from its arm's median a run may
 # be away: the 99 % quantile of the farthest run, by simulation (correlated or not).
-_FARTHEST = {5: 8.8, 6: 12.5, 8: 10.0, 12: 8.2, 16: 7.6, 24: 6.9}
+_FARTHEST = {3: 9.9, 4: 19.9, 5: 8.8, 6: 12.6, 8: 10.0, 12: 8.2, 16: 7.6, 24: 6.9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,10 @@ def diagnosed(pairs: Sequence[Pair], discarded: Sequence[MeasuredRun] = ()) -> I
     groups = _two_speeds(arms)
     yield from groups
     if not groups:  # otherwise the trend is a step between the two speeds
-        trend = list(_trend(pairs, arms))
-        yield from trend or _order_effect(pairs)
+        slope = _slope(arms)
+        if slope:
+            yield _trend(slope, pairs, arms)
+        yield from _order_effect(pairs, slope)
         yield from _outliers_of_one_arm(arms)
     yield from _cold_start(arms, discarded)
 
@@ -172,9 +174,10 @@ def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]])
     return None
 
 
-def _trend(pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
-    """Yield a sentence if the metric rises or falls steadily over the order of the runs. The
-    difference between A and B is removed first. `arms` are the runs of A and the runs of B."""
+def _slope(arms: Sequence[Sequence[MeasuredRun]]) -> float:
+    """Return the change of log(metric) from run to run if the metric rises or falls steadily over
+    the order of the runs, otherwise 0. The difference between A and B is removed first. `arms` are
+    the runs of A and the runs of B."""
     in_order = sorted(
         (run.run.place, run.run.place - fmean([r.run.place for r in arm]), run.log - _centre(arm))
         for arm in arms
@@ -184,38 +187,53 @@ def _trend(pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]) -> Iter
     df = len(points) - len(arms) - 1
     width = math.fsum(x * x for x, _ in points)
     if df < 3 or width == 0:
-        return
+        return 0.0
     slope = math.fsum(x * y for x, y in points) / width
     error = math.sqrt(math.fsum((y - slope * x) ** 2 for x, y in points) / df / width)
-    places = [run.run.place for arm in arms for run in arm]
-    over = slope * (max(places) - min(places))
     # Neighbouring runs are correlated, which looks like a trend: this reduces the number of
     # independent runs.
     fewer = _independent_share([y - slope * x for x, y in points])
     chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
-    if abs(over) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
-        return
-    yield (
-        f"the runs have a trend: {_percent(slope, 2)} from run to run, {_percent(over)} from the "
-        f"first to the last; {_moved_by(slope, pairs)} (a warm machine or --match-temperature "
-        "narrows the interval)"
+    if abs(slope) * _span(arms) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
+        return 0.0
+    return slope
+
+
+def _span(arms: Sequence[Sequence[MeasuredRun]]) -> int:
+    """Return the number of steps from the first run to the last one."""
+    places = [run.run.place for arm in arms for run in arm]
+    return max(places) - min(places)
+
+
+def _trend(
+    slope: float, pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]
+) -> str:
+    return (
+        f"the runs have a trend: {_percent(slope, 2)} from run to run, "
+        f"{_percent(slope * _span(arms))} from the first to the last; {_moved_by(slope, pairs)} "
+        "(a warm machine or --match-temperature narrows the interval)"
     )
 
 
-def _order_effect(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield a sentence if the second run of a pair differs from the first one, whichever arm it is.
+def _order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
+    """Yield a sentence if the second run of a pair differs from the first one, whichever arm it is,
+    by more than the trend `slope` explains.
+
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
     ratios = [b.log - a.log for a, b in pairs]
     found = twins.separated(ratios, [not _a_first(pair) for pair in pairs], 0.0)
     if found is None or not found.error:
         return
-    effect, limit = found.machine, t_quantile(1 - _FALSE_ALARMS / 2, found.df) * found.error
+    steps = fmean([abs(b.run.place - a.run.place) for a, b in pairs])
+    effect = found.machine - slope * steps
+    limit = t_quantile(1 - _FALSE_ALARMS / 2, found.df) * found.error
     if abs(effect) <= max(_LEAST, limit):
         return
+    beside = "besides the trend, " if slope else ""
     yield (
-        f"the second run of a pair is {_percent(effect)} from the first, whichever arm it is; "
-        f"{_moved_by(effect, pairs)}"
+        f"{beside}the second run of a pair is {_percent(effect)} from the first, whichever arm it "
+        f"is; {_moved_by(effect, pairs)}"
     )
 
 

@@ -59,6 +59,25 @@ def test_an_effect_of_the_second_run_is_reported() -> None:
     assert share("the second run of a pair is -", replace(QUIET, second=-0.02)) > 80.0
 
 
+def test_an_effect_of_the_second_run_is_reported_beside_a_trend() -> None:
+    """The trend alone would explain the difference with the wrong sign: each second run is slower,
+    although each run is faster than the one before on average."""
+    both = replace(QUIET, drift=0.01, second=-0.03)
+    assert share("besides the trend, the second run of a pair is -", both) > 80.0
+    assert share("besides the trend", replace(QUIET, drift=0.01)) <= 2.0
+
+
+def test_an_outlier_of_one_arm_is_reported_by_few_pairs() -> None:
+    """Three pairs are the default, and had no limit of their own."""
+    found = 0
+    for seed in range(100):
+        pairs = pairs_of(seed, QUIET, 3)
+        a, b = pairs[seed % 3]
+        pairs[seed % 3] = (a, replace(b, value=0.8 * b.value))
+        found += any(said.startswith("only B has outliers") for said in diagnosed(pairs))
+    assert found > 80
+
+
 def test_outliers_of_one_arm_are_reported() -> None:
     rare = replace(QUIET, b_outliers=0.1, b_outlier_size=0.2)
     # 57 % of these experiments have outliers; two or more of them look like two speeds of B.

@@ -93,6 +93,7 @@ class EngineDuring:
     running_max: int | None = None
     waiting_mean: float | None = None
     waiting_max: int | None = None
+    in_flight_median: float | None = None  # requests that run or wait
     kv_use_max_pct: float | None = None
     prefix_hit_pct: float | None = None
     prefix_hit_tokens: int | None = None

@@ -4,7 +4,7 @@ and after it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from workbench.model.bench import EngineDuring
 from workbench.model.server_run import EngineMetrics
@@ -24,6 +24,7 @@ _BACKWARDS = (
     "the engine's counter decreased during the run, for example because the engine was restarted"
 )
 FOREIGN_SHARE = 0.05  # of the engine's tokens, above which others' requests decide the result
+_LEAST_SAMPLES = 3  # readings of the number of requests at a time; one may be out of date
 _COMPARED = (  # field of EngineDuring, name in messages
     ("requests_finished", "requests"),
     ("prompt_tokens", "prompt tokens"),
@@ -58,11 +59,21 @@ def summarize(
         values[f"{name}_max"] = max(known, default=None)
         if not known:
             absent[f"{name}_mean"] = absent[f"{name}_max"] = _unread(name, during, after)
+    values["in_flight_median"] = _in_flight(during)
+    if values["in_flight_median"] is None:
+        absent["in_flight_median"] = absent.get("running_mean") or _unread("waiting", during, after)
     use = [one.kv_use_pct for one in during if one.kv_use_pct is not None]
     values["kv_use_max_pct"] = round(max(use), 2) if use else None
     if not use:
         absent["kv_use_max_pct"] = _unread("kv_use_pct", during, after)
     return EngineDuring(**values, samples=len(during), absent=absent)  # type: ignore[arg-type]
+
+
+def _in_flight(during: Sequence[EngineMetrics]) -> float | None:
+    """Return the median number of requests that run or wait. None without readings of the running
+    requests."""
+    known = [one.running + (one.waiting or 0) for one in during if one.running is not None]
+    return float(median(known)) if known else None
 
 
 def no_counters(reason: str) -> EngineDuring:
@@ -75,6 +86,7 @@ def no_counters(reason: str) -> EngineDuring:
         "running_max",
         "waiting_mean",
         "waiting_max",
+        "in_flight_median",
         "kv_use_max_pct",
     )
     return EngineDuring(absent=dict.fromkeys(names, reason))
@@ -101,32 +113,56 @@ def disagreements(
 
 
 def foreign(
-    engine: EngineDuring, requests: int, prompt: int | None, output: int | None, streams: int
+    engine: EngineDuring,
+    requests: int,
+    prompt: int | None,
+    output: int | None,
+    streams: int,
+    *,
+    uncounted: tuple[int, int] = (0, 0),
 ) -> str | None:
-    """Return a reason to reject the result if more than 5 % of the tokens that the engine counted
-    belong to requests of other clients; otherwise None. `requests`, `prompt` and `output` are the
-    benchmark's own counts, and `streams` the number of its streams.
+    """Return a reason to reject the result if more than 5 % of the tokens that the engine counted,
+    or of the requests that it had at a time, belong to other clients; otherwise None. `requests`,
+    `prompt` and `output` are the benchmark's own counts, and `streams` the number of its streams.
+    `uncounted` are the most prompt and output tokens that its failed requests may have had.
 
     More tokens alone prove nothing, because an engine may count its tokens differently than its
-    usage. The engine must also have finished more requests, or run more at the same time, than
-    the benchmark has sent.
+    usage. The engine must also have finished more requests, or have had more at the same time, than
+    the benchmark has sent. Some engines count tokens only when a request ends, and then only the
+    number of requests at a time shows a request that ran longer than the benchmark.
     """
-    finished, running = engine.requests_finished, engine.running_max
-    others = (finished is not None and finished > requests) or (
-        running is not None and running > streams
+    finished, running, at_once = (
+        engine.requests_finished,
+        engine.running_max,
+        engine.in_flight_median or 0.0,
     )
-    counts = ((engine.generation_tokens, output), (engine.prompt_tokens, prompt))
+    others = (
+        (finished is not None and finished > requests)
+        or (running is not None and running > streams)
+        or at_once > streams
+    )
+    counts = (
+        (engine.prompt_tokens, prompt, uncounted[0]),
+        (engine.generation_tokens, output, uncounted[1]),
+    )
     shares = [
-        (counted - own) / counted
-        for counted, own in counts
+        (counted - own - spare) / counted
+        for counted, own, spare in counts
         if counted and own is not None and counted > own
     ]
-    if not others or max(shares, default=0.0) <= FOREIGN_SHARE:
+    limit = f"more than {100 * FOREIGN_SHARE:.0f} % are too many"
+    if others and max(shares, default=0.0) > FOREIGN_SHARE:
+        return (
+            f"somebody else's requests were {100 * max(shares):.0f} % of the tokens that the engine "
+            f"counted during this run "
+            f"({'; '.join(disagreements(engine, requests, prompt, output))}); {limit}"
+        )
+    if engine.samples < _LEAST_SAMPLES or at_once * (1 - FOREIGN_SHARE) <= streams:
         return None
     return (
-        f"somebody else's requests were {100 * max(shares):.0f} % of the tokens that the engine "
-        f"counted during this run ({'; '.join(disagreements(engine, requests, prompt, output))}); "
-        f"more than {100 * FOREIGN_SHARE:.0f} % are too many"
+        f"somebody else's requests were {100 * (1 - streams / at_once):.0f} % of those that the "
+        f"engine had at a time ({at_once:g} in the median of {engine.samples} readings, this "
+        f"benchmark {streams}); {limit}"
     )
 
 

@@ -90,6 +90,7 @@ def test_disagreements_name_both_counts() -> None:
 def test_foreign_requests_are_more_than_other_counts() -> None:
     e = engine_counters.summarize(BEFORE, DURING, AFTER)
     e = replace(e, requests_finished=60, prompt_tokens=3000, generation_tokens=1000, running_max=4)
+    e = replace(e, in_flight_median=4.0)
     said = engine_counters.foreign(e, 20, 1500, 700, 4)
     assert said is not None and said.startswith("somebody else's requests were 50 % of the tokens")
     assert "requests: the engine counted 60, this benchmark 20" in said
@@ -102,6 +103,38 @@ def test_foreign_requests_are_more_than_other_counts() -> None:
     assert engine_counters.foreign(unknown, 20, 1500, 700, 4) is None
     assert engine_counters.foreign(e, 20, None, None, 4) is None, "no usage to compare with"
     assert engine_counters.foreign(engine_counters.no_counters("no page"), 20, 1, 1, 4) is None
+
+
+def test_foreign_requests_beside_a_failed_one_are_foreign() -> None:
+    """One failed request of 200 is accepted, and had hidden any traffic of other clients."""
+    e = engine_counters.summarize(BEFORE, DURING, AFTER)
+    e = replace(e, requests_finished=900, prompt_tokens=90_000, generation_tokens=26_000)
+    e = replace(e, running_max=4, in_flight_median=4.0)
+    said = engine_counters.foreign(e, 200, 20_000, 6_000, 4, uncounted=(200, 40))
+    assert said is not None and said.startswith("somebody else's requests were 78 % of the tokens")
+    own = replace(e, requests_finished=210, prompt_tokens=22_000, generation_tokens=6_390)
+    assert engine_counters.foreign(own, 200, 20_000, 6_000, 4) is not None
+    failed = {"uncounted": (2_000, 400)}
+    assert engine_counters.foreign(own, 200, 20_000, 6_000, 4, **failed) is None
+
+
+def test_foreign_requests_that_outlast_the_run_are_foreign() -> None:
+    """SGLang and llama.cpp count tokens when a request ends, so a long answer to another client had
+    no token; and llama.cpp never runs more requests than it has slots."""
+
+    def seen(*readings: tuple[int, int]) -> str | None:
+        during = [EngineMetrics(running=running, waiting=waiting) for running, waiting in readings]
+        e = engine_counters.summarize(BEFORE, during, AFTER)
+        e = replace(e, requests_finished=None, prompt_tokens=2_000, generation_tokens=800)
+        return engine_counters.foreign(e, 20, 2_000, 800, 4)
+
+    said = seen((6, 0), (6, 0), (5, 0), (6, 0))
+    assert said is not None and "33 % of those that the engine had at a time (6 in the" in said
+    slots = seen((4, 3), (4, 4), (4, 4))
+    assert slots is not None and "50 % of those" in slots
+    assert seen((4, 0), (3, 1), (4, 0)) is None, "its own requests"
+    assert seen((12, 0), (4, 0), (4, 0)) is None, "a reading from before the run"
+    assert seen((6, 0), (6, 0)) is None, "too few readings"
 
 
 # -- pages -----------------------------------------------------------------------------------------

@@ -328,9 +328,12 @@ class Measurement:
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial):
             during = replace(during, disagreements=disagreements(during, *_sent(summary)))
-        others = None
-        if during.disagreements:
-            others = foreign(during, *_sent(summary), outcome.spec.concurrency)
+        others = foreign(
+            during,
+            *_sent(summary),
+            outcome.spec.concurrency,
+            uncounted=_of_failed(outcome.spec, summary),
+        )
         if others is not None:
             invalid.append(others)
         elif during.disagreements:
@@ -406,6 +409,15 @@ class Measurement:
         finally:
             working.cancel()
             cancelled.cancel()
+
+
+def _of_failed(spec: BenchSpec, summary: BenchSummary) -> tuple[int, int]:
+    """Return how many prompt tokens and output tokens the engine may have counted for the failed
+    requests, at most."""
+    failed, good = summary.requests_failed, summary.requests_ok
+    each = 2 * (summary.prompt_tokens or 0) / good if good else 0.0  # prompts differ in length
+    longest = spec.max_tokens * (1 + spec.length_spread)
+    return round(failed * each), round(failed * longest)
 
 
 def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:

@@ -157,9 +157,7 @@ class SimulatedRuns:
             self._wander = noise.correlation * self._wander + fresh
         requests = gauss(0, noise.request / math.sqrt(REQUESTS))
         truth = math.log1p(self.effect) if arm == "B" else 0.0
-        around = (
-            noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * second
-        )
+        around = noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * second
         if noise.outliers and self.random.random() < noise.outliers:
             around -= self.random.uniform(0.02, 0.08)
         around += noise.wave * math.sin(self._phase + math.pi / 2 * place)

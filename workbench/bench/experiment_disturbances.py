@@ -205,9 +205,7 @@ def _span(arms: Sequence[Sequence[MeasuredRun]]) -> int:
     return max(places) - min(places)
 
 
-def _trend(
-    slope: float, pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]
-) -> str:
+def _trend(slope: float, pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]) -> str:
     return (
         f"the runs have a trend: {_percent(slope, 2)} from run to run, "
         f"{_percent(slope * _span(arms))} from the first to the last; {_moved_by(slope, pairs)} "

@@ -21,6 +21,8 @@ TRUNCATED = "truncated"
 SHORT = "short"
 LONG = "long"
 NO_CONTENT = "no content"
+# Kinds of a server that was ended, or of a gateway whose server was.
+AWAY = frozenset((REFUSED, CONNECT, RESET, TRUNCATED, "http 502", "http 503", "http 504"))
 SILENT = (STALL, TIMEOUT)  # the server kept the stream open and sent nothing
 
 # Why a client ended before its run did.

@@ -15,7 +15,14 @@ from workbench.bench import experiment as design
 from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.bench import BenchResult, BenchSummary
 from workbench.model.errors import BenchError, HostError, WorkbenchError
-from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.experiment import (
+    INTERRUPTED,
+    Arm,
+    ArmTarget,
+    Experiment,
+    ExperimentRun,
+    ExperimentSpec,
+)
 from workbench.session.series.experiment_run import ExperimentConduct, StartFailed, Stopped
 
 QUIET = Noise(0, 0, 0, 0)
@@ -60,6 +67,44 @@ def test_order_servers_and_seeds() -> None:
     )
     assert (one.phase, one.left_s, one.server, one.error) == ("", None, None, None)
     assert runs.started is None
+
+
+URL = ArmTarget("http://box:8000", url="http://box:8000")
+
+
+@pytest.mark.parametrize("kind", ["connect refused", "reset", "http 503"])
+@pytest.mark.parametrize("discarded", [True, False])
+def test_a_server_at_a_url_that_is_away_at_first_is_asked_again(kind: str, discarded: bool) -> None:
+    """A restart in the first run of an arm ended the experiment."""
+    one = first_failed(kind, URL, throw_away=discarded)
+    assert one.state == "done", one.error
+    (failed,) = [run for run in one.runs if run.state == "failed"]
+    assert kind in str(failed.error) and one.pairs_done == 3
+
+
+@pytest.mark.parametrize(("kind", "target"), [("connect refused", None), ("http 400", URL)])
+def test_a_server_that_answers_no_request_is_not_asked_again(
+    kind: str, target: ArmTarget | None
+) -> None:
+    one = first_failed(kind, target)
+    assert one.state == "failed" and len(one.runs) == 1 and kind in str(one.error)
+    assert ("workbench logs run-1" in str(one.error)) == (target is None)
+
+
+def first_failed(kind: str, target: ArmTarget | None, **options: Any) -> Experiment:
+    """Return an experiment on `target` in whose first run each request failed in this way."""
+
+    def gone(run: ExperimentRun, summary: BenchSummary) -> BenchSummary:
+        if run.place:
+            return summary
+        errors, why = {kind: 24}, (f"24 of 24 requests failed at the server (24 x {kind})",)
+        return replace(summary, requests_ok=0, requests_failed=24, errors=errors, refused=why)
+
+    runs = SimulatedRuns(0.0, 1, QUIET, restarts=False)
+    runs.spoil = gone
+    arm = Arm(target=target)
+    spec = design.checked(ExperimentSpec(arm, arm, {}, **options))
+    return Carried(runs, Experiment(1, 0.0, "sim", spec, restarts=False)).ended()
 
 
 def test_one_server_where_no_restart_is_needed() -> None:

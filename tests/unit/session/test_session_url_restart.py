@@ -13,6 +13,7 @@ import pytest
 from support.scripted_server import plain
 
 from workbench.model.bench import BenchSpec
+from workbench.model.errors import BenchError
 from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.session.series import experiment_arms
 from workbench.session.series.experiment_arms import Arms
@@ -74,6 +75,25 @@ def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.Monkey
     asyncio.run(scenario())
     assert told[0].startswith("waiting for the server, since http://127.0.0.1:")
     assert "of at most 300 s" in told[0]
+
+
+@pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable"])
+def test_a_server_that_loads_its_model_is_not_there_yet(status: str) -> None:
+    """With --model, such an answer was that of a server which lists no models."""
+    loading = plain(status, {"error": {"message": "Loading model", "code": 503}})
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(loading)
+        writer.close()
+
+    async def scenario() -> None:
+        port = free_port()
+        async with await asyncio.start_server(answer, "127.0.0.1", port):
+            with pytest.raises(BenchError, match=f"is not ready: .* HTTP {status[:3]}"):
+                await server_address.ask(f"http://127.0.0.1:{port}", BenchSpec("", "m"))
+
+    asyncio.run(scenario())
 
 
 def test_a_server_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from workbench.gpu.telemetry.reading_buffer import Moment
     from workbench.hosts.base import Host
     from workbench.model.answer_verdict import Earlier
-    from workbench.model.bench import BenchSummary, EngineDuring
+    from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.bench.benchmark_load import Load

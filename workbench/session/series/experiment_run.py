@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from workbench.bench import experiment as design
 from workbench.bench.compared_texts import no_answer
 from workbench.bench.metric_changes import average, metric_called
+from workbench.bench.records import AWAY
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
 from workbench.model.experiment import (
     INTERRUPTED,
@@ -260,8 +261,12 @@ class ExperimentConduct:
             if (garbage := no_answer(result.summary)) is not None:
                 step = "read the texts of the result, and start the arm's server by hand to try it"
                 return await self._failed(run, garbage, NoAnswer(garbage, next_step=step))
+            if self._gone(run, result):
+                return await self._failed(run, why, BenchError(why))
             if not result.summary.requests_ok:
-                logs = f"look for the cause in the server's log: workbench logs {run.run_id}"
+                logs = "look for the cause in the server's log"
+                if not self._at_url(run):
+                    logs = f"{logs}: workbench logs {run.run_id}"
                 return await self._failed(run, why, NothingServed(why, next_step=logs))
             if (absent := design.unmeasured(result.summary, metric)) is not None:
                 return await self._failed(
@@ -278,6 +283,16 @@ class ExperimentConduct:
             return await self._put(replace(run, state=RunState.DISCARDED, error=why))
         self._results[result.id] = result
         return await self._put(replace(run, state=RunState.DONE))
+
+    def _gone(self, run: ExperimentRun, result: BenchResult) -> bool:
+        """Return whether no request succeeded because the server at a URL was away, for example
+        because its owner restarts it. The next run waits for it (TestBed.ready)."""
+        none_served = not result.summary.requests_ok
+        return none_served and self._at_url(run) and set(result.summary.errors) <= AWAY
+
+    def _at_url(self, run: ExperimentRun) -> bool:
+        target = design.arm_of(self.experiment.spec, run.arm).target
+        return target is not None and target.url is not None
 
     async def _settled(self, run: ExperimentRun, title: str) -> float | None:
         within = self.experiment.spec.match_temperature_c

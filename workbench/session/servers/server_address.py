@@ -14,6 +14,7 @@ from workbench.model.loopback import is_loopback
 from workbench.model.untrusted_text import clean_json
 
 _ASK_S = 10.0
+_NOT_READY = (502, 503, 504)  # of a server that loads its model, or a gateway without its server
 # Paths below the base URL that users may have copied.
 _ENDPOINT = re.compile(r"(/v1(/chat/completions|/completions|/models)?)?/*$")
 
@@ -103,6 +104,11 @@ async def ask(base: str, spec: BenchSpec) -> Served:
         raise BenchError(
             f"{base} requires an API key",
             next_step="put the key into an environment variable and give --api-key-env NAME",
+        )
+    if answer.status_code in _NOT_READY:
+        raise BenchError(
+            f"{base} is not ready: it answers with HTTP {answer.status_code}",
+            next_step="wait until the server has loaded its model",
         )
     try:
         first = clean_json(answer.raise_for_status().content)["data"][0]

@@ -20,6 +20,7 @@ from workbench.bench.client_cpu import CpuLog
 from workbench.bench.client_report import ClientReport
 from workbench.bench.connection import (
     ANCILLARY_BYTES,
+    LATE_NS,
     READ_BYTES,
     Connection,
     Endpoint,
@@ -129,6 +130,7 @@ class Client:
         # the newest poll waited for its sockets; and how many reads after such a poll returned
         # several chunks.
         self._empty_ns, self._waited, self._joined = 0, False, 0
+        self._returned_ns = 0  # when the newest poll returned
         self._gave_up: str | None = None
         self._not_sent = 0
         self._ok = self._failed = 0
@@ -198,7 +200,7 @@ class Client:
                 ready, waited_from = self.poller.poll(0), _NEVER
             else:
                 ready, waited_from = self._wait(read + self._pause.ns, wake)
-            read = time.monotonic_ns()
+            self._returned_ns = read = time.monotonic_ns()
             waited_ns = _BLOCKED_NS + _BLOCKED_PER_SOCKET_NS * len(ready)
             self._waited = read - waited_from > waited_ns
             self._handle(ready, read)
@@ -575,19 +577,20 @@ class Client:
         read's last byte. `had` is the number of chunks before the read.
 
         The chunks came after the sockets were last found empty, and after the chunk before. If the
-        poll waited for them, the first of them has ended its waiting, so the server has sent them
-        together, unless this process was kept from running. In that case other reads are late too,
-        and most of them return one chunk only; the latest of them shows how long it was kept.
+        poll waited for them, the first of them has ended its waiting. So the server has sent them
+        together if the last of them came at the end of the poll, unless this process was kept from
+        running until just then. In that case other reads are late too, and most of them return one
+        chunk only; the latest of them shows how long it was kept.
         """
         stamps = exchange.reply.stamps_ns
         first_stamped = not self.clock.unstamped_read
         self.clock.unstamped_read = False
-        if self._waited:
+        since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
+        after_ns = stamp - self._returned_ns
+        if self._waited and -LATE_NS <= after_ns <= _SLOW_SEND_NS:
             self._joined += 1
             if 2 * self.clock.late < self._joined:
                 return
-        since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
-        if self._waited:
             since = max(since, stamp - 2 * self.clock.latest_ns)
         count = len(stamps) - had
         if first_stamped and exchange.between_events:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
 READ_BYTES = 64 * 1024
-_LATE_NS = 500_000
+LATE_NS = 500_000  # a read that is later than this is counted as late
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
 # 35: Linux on x86-64 and aarch64; not in Python's socket
@@ -53,9 +53,14 @@ class Endpoint:
 
     @property
     def here(self) -> bool:
-        """Whether the address is one of this machine's loopback addresses. The server itself may be
+        """Whether the address is one of this machine's own addresses. The server itself may be
         behind a tunnel, which needs CPU time here, too."""
-        return str(self.address[0]).startswith(("127.", "::1"))
+        with socket.socket(self.family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((self.address[0], 0, *self.address[2:]))  # other addresses are refused
+            except OSError:
+                return False
+        return True
 
     @property
     def host_header(self) -> str:
@@ -163,8 +168,8 @@ class ReceiveClock:
         if came > now_ns:  # the clock was set
             self.refresh()
             came = min(wall_ns - self.ahead_ns, now_ns)
-        if now_ns - came > _LATE_NS:
-            self.late += now_ns - came > _LATE_NS + self.rest_ns
+        if now_ns - came > LATE_NS:
+            self.late += now_ns - came > LATE_NS + self.rest_ns
             self.latest_ns = max(self.latest_ns, now_ns - came)
         return came
 
@@ -184,8 +189,8 @@ class ReceiveClock:
         self.reads += len(came)
         late_ns = list(map(sub, read_ns, came))
         worst_ns = max(late_ns)
-        if worst_ns > _LATE_NS:
-            self.late += sum(ns > _LATE_NS + self.rest_ns for ns in late_ns)
+        if worst_ns > LATE_NS:
+            self.late += sum(ns > LATE_NS + self.rest_ns for ns in late_ns)
             self.latest_ns = max(self.latest_ns, worst_ns)
         return came
 

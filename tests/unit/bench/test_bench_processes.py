@@ -4,8 +4,10 @@ behind."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +20,7 @@ from truth_server import TruthProcess
 
 from workbench.bench import load_share as share_module
 from workbench.bench.client_report import ClientReport, summary_message
+from workbench.bench.connection import Endpoint
 from workbench.bench.load_share import Share, processes_for
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.runner import BenchCancelled, run
@@ -91,6 +94,21 @@ def test_the_number_of_processes_follows_streams_and_cores(
     monkeypatch.setattr(share_module.os, "sched_getaffinity", lambda pid: set(range(cores)))
     spec = replace(SPEC, concurrency=streams, requests=requests)
     assert processes_for(spec, here) == expected
+
+
+def test_a_server_at_any_address_of_this_machine_is_here() -> None:
+    """Only loopback addresses counted, so the second process took the core of a server that was
+    addressed by this machine's name."""
+
+    def here(family: socket.AddressFamily, *address: Any) -> bool:
+        return Endpoint("x", 1, "/", None, family, address).here
+
+    assert here(socket.AF_INET, "127.0.0.1", 1) and here(socket.AF_INET, "0.0.0.0", 1)
+    assert not here(socket.AF_INET, "192.0.2.7", 1)  # for documentation: nobody's
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with contextlib.suppress(OSError):  # no network: the address stays 0.0.0.0
+            probe.connect(("192.0.2.7", 9))
+        assert here(socket.AF_INET, probe.getsockname()[0], 1)
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])

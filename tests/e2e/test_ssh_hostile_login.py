@@ -25,7 +25,7 @@ from support.procs import eventually
 from support.sshd import keygen
 
 from tests.support.hostile import assert_safe, hostile_texts
-from workbench.hosts.base import AuthFailed
+from workbench.hosts.base import AuthFailed, HostUnreachable
 from workbench.hosts.login_question import MARGIN, LoginQuestion, server_words
 from workbench.hosts.ssh import SshHost
 from workbench.model.errors import HostError
@@ -43,11 +43,18 @@ PADDED = " " * 200 + "\n" * 60 + SUDO + " " + "x" * 5000
 class Hostile(asyncssh.SSHServer):
     """Asks and asks, whatever is answered. `answers` collects the answers."""
 
-    def __init__(self, prompts: Sequence[str], answers: list[str], per_try: int) -> None:
-        self.prompts, self.answers, self.per_try = prompts, answers, per_try
+    def __init__(
+        self, prompts: Sequence[str], answers: list[str], per_try: int, ends: str = ""
+    ) -> None:
+        self.prompts, self.answers, self.per_try, self.ends = prompts, answers, per_try, ends
         self.round = 0
 
+    def auth_completed(self) -> None:
+        if self.ends == "after the login":
+            self.connection.disconnect(asyncssh.DISC_BY_APPLICATION, PADDED)
+
     def connection_made(self, conn: Any) -> None:
+        self.connection = conn
         conn.send_auth_banner(f"{CLIPBOARD}{TITLE}{SUDO} banner")
 
     def password_auth_supported(self) -> bool:
@@ -65,6 +72,10 @@ class Hostile(asyncssh.SSHServer):
 
     def validate_kbdint_response(self, username: str, responses: Sequence[str]) -> Any:
         self.answers += responses
+        if self.ends == "the login":
+            self.connection.disconnect(asyncssh.DISC_BY_APPLICATION, PADDED)
+        if self.ends == "after the login":
+            return True
         self.round += 1
         if self.round % self.per_try == 0:
             return False
@@ -73,7 +84,7 @@ class Hostile(asyncssh.SSHServer):
 
 @contextlib.contextmanager
 def hostile(
-    home: Path, prompts: Sequence[str] = (PROMPT, PADDED), per_try: int = 1
+    home: Path, prompts: Sequence[str] = (PROMPT, PADDED), per_try: int = 1, ends: str = ""
 ) -> Iterator[list[str]]:
     """A server that `home`/.ssh/config calls "evil". The value is the list of the answers that it
     got."""
@@ -88,7 +99,7 @@ def hostile(
         listening = await asyncssh.listen(
             "127.0.0.1",
             0,
-            server_factory=lambda: Hostile(prompts, answers, per_try),
+            server_factory=lambda: Hostile(prompts, answers, per_try, ends),
             server_host_keys=[str(home / "host_key")],
         )
         ports.append(listening.get_port())
@@ -132,6 +143,51 @@ def test_a_server_is_answered_three_times_at_most(tmp_path: Path, per_try: int) 
     for question in asked:
         assert question.host == "evil" and not question.stays_here
         assert_safe(question.text(80))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ends", "most"), [("the login", 1), ("after the login", 3)])
+def test_a_server_that_ends_each_connection_is_not_answered_again_and_again(
+    tmp_path: Path, ends: str, most: int
+) -> None:
+    """A lost connection is restored by itself, and its server could ask each time."""
+    asked: list[LoginQuestion] = []
+    refused: list[HostError | None] = []
+
+    async def ask(question: LoginQuestion) -> str:
+        asked.append(question)
+        return "no"
+
+    async def main() -> None:
+        host = SshHost("evil", ssh_config=tmp_path / ".ssh" / "config", ask=ask)
+        host.on_link(lambda event: refused.append(event.refused))
+        with contextlib.suppress(HostUnreachable):
+            await host.connect()
+        if ends == "the login":
+            return
+        async with asyncio.timeout(60):
+            while not any(refused):
+                await asyncio.sleep(0.05)
+        with pytest.raises(AuthFailed, match="ended 3 connections"):
+            await host.run(["true"])
+        await host.close()
+
+    with hostile(tmp_path, ends=ends) as answers:
+        asyncio.run(main())
+    assert len(asked) == len(answers) == most
+
+
+def test_the_last_words_of_a_server_are_one_line_in_quotation_marks(tmp_path: Path) -> None:
+    async def ask(question: LoginQuestion) -> str:
+        return "no"
+
+    with hostile(tmp_path, ends="the login"):
+        host = SshHost("evil", ssh_config=tmp_path / ".ssh" / "config", ask=ask)
+        with pytest.raises(AuthFailed, match="the login ended after your answer") as ended:
+            asyncio.run(asyncio.wait_for(host.connect(), 30))
+    said = ended.value.message
+    assert_safe(said)
+    assert f'"{SUDO} xxx' in said and "\n" not in said and len(said) < 300
 
 
 def rows_of(terminal: str) -> list[str]:

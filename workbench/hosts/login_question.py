@@ -58,6 +58,13 @@ def server_words(*texts: str) -> tuple[str, ...]:
     return tuple(_cut(line) for line in found if line)[:MOST_LINES]
 
 
+def server_line(text: str) -> str:
+    """Return the words of a server as one line in quotation marks, for a place inside a message of
+    Workbench."""
+    words = server_words(" ".join(clean(text).split()))
+    return f'"{words[0]}"' if words else "no words"
+
+
 def _cut(line: str) -> str:
     return line if len(line) <= MOST_CHARS else f"{line[:MOST_CHARS]}…"
 

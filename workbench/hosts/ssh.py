@@ -37,7 +37,7 @@ from workbench.hosts.base import (
 )
 from workbench.hosts.known_hosts import HostKeys
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
-from workbench.hosts.login_question import Ask, LoginQuestion, server_words
+from workbench.hosts.login_question import Ask, LoginQuestion, server_line, server_words
 from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link
 from workbench.hosts.shared_answers import SharedAnswer
@@ -62,6 +62,7 @@ EARLY_MAX_BYTES = 4 << 20  # of a login shell, before a command starts
 TRIES_MAX = 3
 ROUNDS_MAX = 6
 PROMPTS_MAX = 4  # of one round
+LASTING_S = 60.0  # a connection that ends earlier may exist only to ask the user once more
 
 _MARK = shell_scripts.MARK.encode()
 _Process = asyncssh.SSHClientProcess[bytes]
@@ -246,6 +247,9 @@ class SshHost(BaseHost):
         self.ask = ask
         self._passphrases: dict[str, str | None] = {}
         self._methods: set[str] = set()
+        self._answered = False  # the user has answered a question of the server in this login
+        self._short_logins = 0  # in a row: the user answered, and the connection soon ended
+        self._logged_in_s = 0.0  # monotonic time
         self._limit = asyncio.Timeout(None)  # of the connection attempt
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
@@ -297,8 +301,12 @@ class SshHost(BaseHost):
     async def _dial(self) -> asyncssh.SSHClientConnection:
         user, _, host = self.address.rpartition("@")
         self._methods.clear()
+        self._answered = False
+        self._check_short_logins()
         try:
-            return await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
+            connection = await self._open(
+                host, {"username": user} if user else {}, None, JUMPS_MAX
+            )
         except HostError:
             raise
         except Exception as error:  # no error of asyncssh may end the screen or the retries
@@ -307,10 +315,37 @@ class SshHost(BaseHost):
             if isinstance(failed, AuthFailed):
                 self._passphrases.clear()
             raise failed from None
+        if self._answered:
+            self._short_logins += 1
+            self._logged_in_s = time.monotonic()
+        return connection
+
+    def _check_short_logins(self) -> None:
+        """Raise AuthFailed if the server ended the last TRIES_MAX connections soon after the user
+        had answered its questions. Without this, a server could ask again and again, because a lost
+        connection is restored by itself."""
+        if time.monotonic() - self._logged_in_s > LASTING_S:
+            self._short_logins = 0
+        if self._short_logins < TRIES_MAX:
+            return
+        self._short_logins = 0
+        raise AuthFailed(
+            f"the host ended {TRIES_MAX} connections soon after it had accepted your answers",
+            host=self.name,
+            next_step=f"see what it does: ssh {self.address}",
+        )
 
     def _login_failed(self, error: Exception) -> HostError:
         if not isinstance(error, asyncssh.PermissionDenied):
-            return _explain(error, self.name, self.address)
+            failed = _explain(error, self.name, self.address)
+            if not self._answered:
+                return failed
+            # not tried again by itself: the server would ask the user again, without an end
+            return AuthFailed(
+                f"the login ended after your answer: {failed.message}",
+                host=self.name,
+                next_step="connect again and answer again, if you trust this host",
+            )
         typed = [file for file, passphrase in self._passphrases.items() if passphrase]
         if typed and not self._methods:
             message = (
@@ -385,7 +420,9 @@ class SshHost(BaseHost):
         with contextlib.suppress(RuntimeError):  # given up already
             self._limit.reschedule(None)
         try:
-            return await self.ask(question)
+            answer = await self.ask(question)
+            self._answered |= answer is not None and not question.stays_here
+            return answer
         finally:
             with contextlib.suppress(RuntimeError):
                 self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
@@ -418,7 +455,8 @@ class SshHost(BaseHost):
         def lost(error: Exception | None) -> None:
             if made:
                 self._link.lost(
-                    made[0], str(error) if error is not None else "closed by the other side"
+                    made[0],
+                    "closed by the other side" if error is None else server_line(str(error)),
                 )
 
         try:
@@ -494,8 +532,8 @@ class SshHost(BaseHost):
         """
         if f"{shell_scripts.MARK} missing" in output:
             return not_found(argv, self.name)
-        last = output.splitlines()[-1:] or ["no output"]
-        return HostError(f"the user's login shell does not run commands: {last[0]}", host=self.name)
+        last = server_line("".join(output.splitlines()[-1:]))
+        return HostError(f"the user's login shell does not run commands: {last}", host=self.name)
 
     async def _exec(
         self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool
@@ -515,11 +553,13 @@ class SshHost(BaseHost):
                 return await self._process(connection), first
             except (asyncssh.Error, OSError) as error:
                 if connection.is_closed():
-                    self._link.lost(connection, str(error))
+                    self._link.lost(connection, server_line(str(error)))
                 elif time.monotonic() > deadline:
                     step = "raise MaxSessions in the host's sshd_config, or close other sessions"
                     raise HostError(
-                        f"cannot open an SSH session: {error}", host=self.name, next_step=step
+                        f"cannot open an SSH session: {server_line(str(error))}",
+                        host=self.name,
+                        next_step=step,
                     ) from None
                 await asyncio.sleep(0.1)
 
@@ -706,7 +746,7 @@ def _explain(error: Exception, name: str, address: str) -> HostError:
         )
     if isinstance(error, asyncssh.KeyExchangeFailed) and "No matching" in error.reason:
         kind = error.reason.removeprefix("No matching ").partition(" algorithm found")[0]
-        offered = error.reason.rpartition(" received ")[2]
+        offered = server_line(error.reason.rpartition(" received ")[2])
         return HostUnreachable(
             f"the host offers no {kind} algorithm that is still in use; it offers {offered}",
             host=name,
@@ -731,6 +771,8 @@ def _explain(error: Exception, name: str, address: str) -> HostError:
         reason = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
     if isinstance(error, UnicodeError):
         reason = "DNS allows no such name"  # Python's own text is about a codec
+    if isinstance(error, asyncssh.Error):
+        reason = server_line(str(reason))  # it may be the reason that the server gave
     return HostUnreachable(
         f"no connection: {reason}",
         host=name,

@@ -11,6 +11,7 @@ from workbench.engines import registry
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.hosts.swept_command import run_swept
+from workbench.model.untrusted_numbers import hexadecimal
 from workbench.model.untrusted_text import clean
 from workbench.server.file_limit import UNLIMITED
 
@@ -203,11 +204,8 @@ def _idle(text: str) -> IdleState | None:
 
 def _port(text: str) -> tuple[int, int | None] | None:
     port, _, pid = text.partition(" ")
-    try:
-        number = int(port, 16)
-    except ValueError:
-        return None
-    return number, next(iter(_numbers(pid)), None)
+    number = hexadecimal(port)
+    return None if number is None else (number, next(iter(_numbers(pid)), None))
 
 
 def _worker(text: str) -> Worker | None:

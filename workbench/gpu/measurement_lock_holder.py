@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from workbench.gpu.process_facts import start_of, uids_of
 from workbench.gpu.settings import register
-from workbench.model.untrusted_numbers import of_field, whole
+from workbench.model.untrusted_numbers import of_field, strict_json, whole
 
 LOCK = "workbench-measuring.lock"
 PREFIX = "workbench-measuring."
@@ -227,7 +227,7 @@ def _read_holder_file(path: str) -> _HolderFile | None:
             if found.st_uid == os.geteuid():
                 os.unlink(path)
             return None
-        said = json.loads(os.read(handle, MOST_BYTES).decode())
+        said = strict_json(os.read(handle, MOST_BYTES).decode())
     finally:
         os.close(handle)
     pid = whole(said["pid"], 1, MOST_PID)

@@ -56,6 +56,7 @@ from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError
 from workbench.model.process_container import container_of
+from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import NAME_CHARS, clean
 
 __all__ = ["KINDS", "ContainerHost", "containers_of", "open_container"]
@@ -559,6 +560,7 @@ class ContainerHost(BaseHost):
 
     def _around(self, block: str) -> tuple[int, ProcessAround]:
         pid, _, rest = block.partition("\n")
+        number = whole_number(pid) or 0
         lines = dict(
             line.partition(" ")[::2] for line in rest.replace("inside\t", "inside ").splitlines()
         )
@@ -572,8 +574,8 @@ class ContainerHost(BaseHost):
         inside = lines.get("inside", pid).split()[-1:]
         title = clean(lines.get("name", ""), NAME_CHARS) or None
         if same and inside:
-            return int(pid), ProcessAround(int(inside[0]), title)
-        return int(pid), ProcessAround(None, title, place or self.inner.name)
+            return number, ProcessAround(whole_number(inside[0]), title)
+        return number, ProcessAround(None, title, place or self.inner.name)
 
 
 async def _quietly(work: Callable[[], Awaitable[None]]) -> None:

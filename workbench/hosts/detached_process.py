@@ -26,6 +26,7 @@ from workbench.hosts import run_processes, shell_scripts
 from workbench.hosts.base import CommandNotFound, Completed, FileError, Host, not_found
 from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
 from workbench.model.errors import HostError
+from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import clean
 
 SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
@@ -178,8 +179,10 @@ def _started(
     """Return the process that a start script has started. `done` is the result of the script.
     Raises the error that the script printed."""
     words = done.out.split()
-    if done.returncode == 0 and words[:1] == ["ok"] and len(words) == 4:
-        return DetachedProcess(pid=int(words[1]), start_time=int(words[2]), sid=int(words[3]))
+    pid, start, sid = map(whole_number, [*words[1:4], "", "", ""][:3])
+    known = words[:1] == ["ok"] and len(words) == 4
+    if done.returncode == 0 and known and pid and start is not None and sid is not None:
+        return DetachedProcess(pid=pid, start_time=start, sid=sid)
     kind = words[1] if words[:1] == ["error"] and len(words) > 1 else ""
     if kind == "claimed":
         raise _claimed(host, words[2:])
@@ -244,7 +247,9 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
     except FileError:
         return False
     words = stat.rpartition(b") ")[2].split()
-    return len(words) > 19 and words[0] not in (b"Z", b"X") and int(words[19]) == process.start_time
+    if len(words) < 20 or words[0] in (b"Z", b"X"):
+        return False
+    return whole_number(words[19].decode("ascii", "replace")) == process.start_time
 
 
 async def existing(host: Host, pids: Collection[int]) -> frozenset[int]:
@@ -254,7 +259,9 @@ async def existing(host: Host, pids: Collection[int]) -> frozenset[int]:
     done = await host.run(
         shell_scripts.sh(shell_scripts.EXISTING, *(str(pid) for pid in sorted(pids)))
     )
-    return frozenset(int(word) for word in done.out.split() if word.isdecimal())
+    return frozenset(
+        number for word in done.out.split() if (number := whole_number(word)) is not None
+    )
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
@@ -470,4 +477,5 @@ async def _signal(
         timeout_s=seconds + 30,
     )
     words = [text.split() for text in done.out.splitlines()]
-    return {int(w[1].split(":")[0]) for w in words if w[0] == "sent"}
+    sent = [whole_number(w[1].split(":")[0]) for w in words if w[:1] == ["sent"] and len(w) > 1]
+    return {pid for pid in sent if pid is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import VARIABLE_NAME
 
 SUDO = ("sudo", "-n")  # before a command that needs root; fails where sudo would ask for a password
@@ -110,7 +111,7 @@ def marked_pid(errors: str) -> int | None:
     """Return the process id that the script PRELUDE printed on stderr after MARK. None if it
     printed none."""
     word = errors.partition(MARK)[2].split("\n")[0].strip()
-    return int(word) if word.isdecimal() else None
+    return whole_number(word)
 
 
 # In place of MARK in a container: the host around it may be behind ssh, and mark its own output.
@@ -234,8 +235,8 @@ def exit_code(errors: str) -> tuple[str, int | None]:
     exit code). The code is None if it is missing, because the command was cut off. Text after the
     code is removed: it is from the program that entered the container, such as srun."""
     before, mark, rest = errors.rpartition(f"\n{INSIDE} exit ")
-    word = rest.partition("\n")[0].strip()
-    return (before, int(word)) if mark and word.isdecimal() else (errors, None)
+    code = whole_number(rest.partition("\n")[0].strip())
+    return (before, code) if mark and code is not None else (errors, None)
 
 
 # Prints the absolute path of the state directory, created with mode 0700 if it is missing.

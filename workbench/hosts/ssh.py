@@ -304,9 +304,7 @@ class SshHost(BaseHost):
         self._answered = False
         self._check_short_logins()
         try:
-            connection = await self._open(
-                host, {"username": user} if user else {}, None, JUMPS_MAX
-            )
+            connection = await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
         except HostError:
             raise
         except Exception as error:  # no error of asyncssh may end the screen or the retries

@@ -536,6 +536,9 @@ def unfit(entry: Any) -> str | None:
             return "gpu_index"
         if not isinstance(entry["boot_id"], str):
             return "boot_id"
+        for name in ("state", "who", "gpu_name", "before_known", "origin", "driver", "driver_start"):
+            if not isinstance(entry.get(name), (str, type(None))):
+                return f"{name} {entry[name]!r}"[:200]
         trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
         seconds += [watch["trial_s"]] if trial else []
         if not isinstance(trial, (str, type(None))) or not all(

@@ -12,6 +12,8 @@ Workbench sends this module to hosts, so it uses only the standard library and P
 
 from __future__ import annotations
 
+import json
+
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
     from typing import Any
@@ -130,6 +132,26 @@ def finite(data: Any) -> Any:
     return data
 
 
+def strict_json(text: str | bytes) -> Any:
+    """Parse a JSON document. Raises ValueError if it is not valid JSON, or if it contains NaN, an
+    infinite number or an integer of more than MOST_DIGITS + 2 digits. A reader of many files of
+    other users uses it: one such number would make the joined answer of all files unreadable."""
+    return json.loads(text, parse_constant=_refuse, parse_int=_json_int, parse_float=_json_float)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"an impossible number ({text[:_SHOWN_BITS]})")
+
+
+def _json_int(text: str) -> Any:
+    return int(text) if len(text) <= MOST_DIGITS + 2 else _refuse(text)
+
+
+def _json_float(text: str) -> Any:
+    value = float(text)
+    return value if abs(value) < float("inf") else _refuse(text)
+
+
 def decimal(text: str | None, lowest: float, highest: float) -> float | None:
     """Return the number that `text` has in decimal digits if it is from `lowest` to `highest`,
     otherwise None."""
@@ -140,6 +162,13 @@ def decimal(text: str | None, lowest: float, highest: float) -> float | None:
     except ValueError:
         return None
     return number(value, lowest, highest)
+
+
+def hexadecimal(text: str, digits: int = 16) -> int | None:
+    """Return the number in `text` if that has only hexadecimal digits, at most `digits` of them;
+    None for any other text."""
+    plain = 0 < len(text) <= digits and not text.strip("0123456789abcdefABCDEF")
+    return int(text, 16) if plain else None
 
 
 def whole_number(text: str | None, digits: int = MOST_DIGITS) -> int | None:

@@ -18,7 +18,7 @@ from workbench.hosts import shell_scripts
 from workbench.hosts.base import FileError, Host
 from workbench.hosts.run_processes import TICKS_PER_S
 from workbench.model.findings import Finding, Level
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 from workbench.model.untrusted_text import clean
 from workbench.server import log_patterns
 from workbench.server.watched_run import WatchedRun
@@ -124,9 +124,15 @@ def ended_part(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
         found = next((m for pattern in patterns if (m := pattern.search(line))), None)
         if found is not None:
             groups = found.groupdict()
-            code = int(groups["code"]) if groups.get("code") else None
+            code = decimal(groups.get("code"), *range_of("exit_code"))
             text = log_patterns.plain(line)
-            part = EndedPart(groups["part"], whole_number(groups.get("pid")), code, text, number)
+            part = EndedPart(
+                groups["part"],
+                whole_number(groups.get("pid")),
+                None if code is None else int(code),
+                text,
+                number,
+            )
             return _with_last_line(part, lines[:number])
     return None
 
@@ -138,7 +144,7 @@ def _with_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
     for line in before:
         prefix = _PREFIX.match(line)
         if prefix is not None and _same_part(part.name, prefix["part"]):
-            own[int(prefix["pid"])] = (prefix["part"], line)
+            own[whole_number(prefix["pid"]) or 0] = (prefix["part"], line)
     if part.pid is None and len(own) == 1:
         (pid, (name, line)), *_ = own.items()
         return replace(part, name=name, pid=pid, last_line=log_patterns.plain(line))
@@ -196,10 +202,10 @@ def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s:
     found = _PROCESS_OF_LINE.search(line)
     if found is None:
         return False
-    pid = next(int(word) for word in found.group("killed", "pid", "of_gpu") if word)
+    pid = next(whole_number(word) for word in found.group("killed", "pid", "of_gpu") if word)
     short = (found["killed_name"] or found["name"] or "").rpartition("::")[2]
     named = part is not None and len(short) > 3 and part.name.lower().startswith(short.lower())
-    return pid in pids or named
+    return (pid is not None and pid in pids) or named
 
 
 def _of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> Ending:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from workbench.hosts.base import FileError, Host
 from workbench.hosts.shell_scripts import sh
+from workbench.model.untrusted_numbers import whole_number
 
 UNLIMITED = 2**62
 
@@ -48,7 +49,7 @@ def _limit(text: str) -> FileLimit | None:
     words = [
         UNLIMITED if word == "unlimited" else int(word)
         for word in text.split()
-        if word.isdecimal() or word == "unlimited"
+        if word == "unlimited" or whole_number(word) is not None
     ]
     return FileLimit(*words) if len(words) == 2 else None
 

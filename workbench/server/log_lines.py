@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from workbench.hosts.base import CommandFailed, Host, HostUnreachable
 from workbench.model.secrets import mask_lines, mask_text
 from workbench.model.server_run import LogBatch
+from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import LINE_CHARS, clean
 
 HEAD_LINES = 2_000  # always kept: start-up lines explain failures and the engine's choices
@@ -293,9 +294,10 @@ async def search(
         raise CommandFailed(
             f"cannot search the log file {path}: {done.problem}", done, host=host.name
         )
-    found = (line.partition(b":") for line in done.stdout.splitlines() if line)
-    return tuple(
-        LogMatch(int(number), log_line(rest, secrets))
-        for number, _, rest in found
-        if number.decode("ascii", "replace").isdecimal()
-    )
+    found = []
+    for line in done.stdout.splitlines():
+        digits, _, rest = line.partition(b":")
+        number = whole_number(digits.decode("ascii", "replace"))
+        if number is not None:
+            found.append(LogMatch(number, log_line(rest, secrets)))
+    return tuple(found)

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
+from workbench.model.untrusted_numbers import ANY, decimal
 
 _LEVELS = {
     "critical": Level.ERROR,
@@ -106,7 +107,7 @@ def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
     log line, filled in. "{GROUP}" becomes the text or number of that group, and {"share": [A, B]}
     the quotient of two groups. Return _UNKNOWN if a group is missing."""
     if isinstance(text, dict):
-        first, second = (float(groups[name] or 0) for name in text["share"])
+        first, second = (decimal(groups[name], *ANY) for name in text["share"])
         return math.floor(100 * first / second) / 100 if first and second else _UNKNOWN
     name = text[1:-1] if isinstance(text, str) and text.startswith("{") else None
     if name is None:

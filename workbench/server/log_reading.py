@@ -8,6 +8,7 @@ from workbench.hosts.base import FileError, Host
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_text
 from workbench.model.server_run import LogBatch
+from workbench.model.untrusted_numbers import whole_number
 from workbench.server import old_runs
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
 from workbench.server.watched_run import WatchedRun
@@ -29,7 +30,7 @@ async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
         if len(data) == READ_BYTES and at >= HEAD_BYTES:
             done = await host.run(["stat", "-c", "%s", "--", run.log_path], check=True)
-            behind = int(done.out) - at
+            behind = (whole_number(done.out.strip()) or 0) - at
             if behind > 2 * READ_BYTES:
                 at += behind - READ_BYTES
                 data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.plan import LaunchPlan
+from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 
 _TIMEOUT_S = 20.0
 _GB = 1e9
@@ -86,7 +87,11 @@ async def identify(
         return ModelBytes(None, f"the model's files could not be read: {error}")
     lines = [line.partition("=")[::2] for line in done.out.splitlines()]
     files = [tuple(value.split(" ", 3)) for key, value in lines if key == "file"]
-    if done.returncode or not files or any(len(f) != 4 for f in files):
+    if (
+        done.returncode
+        or not files
+        or any(len(f) != 4 or whole_number(f[0]) is None for f in files)
+    ):
         looked = next((f"; searched {value}" for key, value in lines if key == "looked"), "")
         return ModelBytes(None, f"no model files of {argv[0]} were found on {host.name}{looked}")
     commit = next((value for key, value in lines if key == "commit"), None)
@@ -114,7 +119,7 @@ def _of(
     if commit:
         basis += f"; Hugging Face commit {commit}"
     if started_unix_s is not None and any(
-        float(changed) > started_unix_s for _, changed, *_ in files
+        (decimal(changed, *range_of("unix_s")) or 0.0) > started_unix_s for _, changed, *_ in files
     ):
         return ModelBytes(None, f"a model file was changed after the server started ({basis})")
     return ModelBytes(digest, basis)

@@ -252,7 +252,8 @@ async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
         for line in done.out.splitlines()
         if line.startswith("whole=")
     )
-    whole = {path: int(size) for size, _, path in rows if size.isdecimal() and path in paths}
+    sizes = ((path, whole_number(size)) for size, _, path in rows)
+    whole = {path: size for path, size in sizes if size is not None and path in paths}
     return _with(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
 
 

@@ -16,6 +16,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, InputError
 from workbench.model.model_copy import FILE, HUB, ModelCopy, names_text, size_text
+from workbench.model.untrusted_numbers import whole_number
 from workbench.server.model_inventory import Places, hashes_of
 
 STAGING = ".workbench-copy"  # in the root of a shipment
@@ -219,9 +220,8 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
         for name, size in staged.items()
         if size <= shipment.sizes[name] and name in names
     }
-    free = next(
-        (int(value) * 1024 for key, value in rows if key == "free" and value.isdecimal()), 0
-    )
+    free_kib = next((whole_number(value) for key, value in rows if key == "free"), None)
+    free = 1024 * (free_kib or 0)
     needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
     if needed and needed + _RESERVE > free:
         raise HostError(
@@ -237,7 +237,8 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
 
 def _sized(text: str) -> tuple[str, int]:
     size, _, name = text.partition(" ")
-    return name, int(size) if size.isdecimal() else -1
+    known = whole_number(size)
+    return name, -1 if known is None else known
 
 
 async def _same(

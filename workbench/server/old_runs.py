@@ -75,7 +75,8 @@ async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
     done = await host.run(["df", "-Pk", "--", run_dir])
     lines = done.out.splitlines()
     words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
-    if len(words) < 6 or not words[3].isdecimal() or int(words[3]) >= FULL_KIB:
+    free_kib = whole_number(words[3]) if len(words) > 5 else None
+    if free_kib is None or free_kib >= FULL_KIB:
         return ()
     text = (
         f"the disk of {run_dir} is full ({words[-1]}): the log may end before the reason of "
@@ -96,7 +97,7 @@ async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     now_unix_s = 0.0
     for line in done.out.splitlines():
         kind, *words = line.split() or [""]
-        if kind == "run" and len(words) == 4 and words[3].isdecimal():
+        if kind == "run" and len(words) == 4 and whole_number(words[3]) is not None:
             marks[words[0]] = words[1:]
         elif kind == "now" and words:
             now_unix_s = decimal(words[0], *range_of("unix_s")) or 0.0

@@ -14,6 +14,7 @@ from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_argv, mask_command
 from workbench.model.server_run import ServerStatus
+from workbench.model.untrusted_numbers import hexadecimal
 from workbench.server.launchers import launcher_of
 from workbench.server.run_directory import RunRecord
 
@@ -173,7 +174,9 @@ async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, 
     for line in done.out.splitlines():
         key, _, value = line.partition("=")
         if key == "listens":
-            listening.add(int(value, 16))
+            port = hexadecimal(value)
+            if port is not None:
+                listening.add(port)
         else:
             facts.setdefault(key, value)
     return facts, listening

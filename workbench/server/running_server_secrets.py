@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def api_key_of(command: Command, engine: Engine | None) -> str | None:
     """Return the API key that the server's command line or environment sets; None if neither sets a
     key."""
-    following = (*command.argv[1:], "")
-    for argument, after in zip(command.argv, following, strict=True):
+    for argument, after in pairwise((*command.argv, "")):
         name, equals, value = argument.partition("=")
         if name == "--api-key":
             return value if equals else after

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.untrusted_numbers import whole_number
 from workbench.server.log_patterns import MOST_FORMS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class StartLines:
         version = engine.version_log.search(line) if self.version is None else None
         self.phase = phase or self.phase
         if port:
-            self.port = int(port["port"])
+            self.port = whole_number(port["port"], digits=5) or self.port
         if version:
             self.version = next((one for one in version.groupdict().values() if one), None)
         return bool(phase or port or version)

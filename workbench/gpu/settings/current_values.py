@@ -21,6 +21,7 @@ from workbench.model.settings import (
     live_sample,
     setting_of,
 )
+from workbench.model.untrusted_numbers import whole_number
 
 # WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "governor CPU GOVERNOR AVAILABLE…" for
 # each core with a governor, and "state CPU NUMBER DISABLED" for each idle state of a core, with "?"
@@ -96,12 +97,17 @@ async def cores_on(host: Host) -> Cores:
     governors: dict[int, str] = {}
     disabled: dict[int, dict[int, str]] = {}
     shared: dict[str, None] | None = None
-    for what, core, first, *rest in (line.split() for line in lines):
-        if what == "state":
-            disabled.setdefault(int(core), {})[int(first)] = rest[0]
-            continue
-        governors[int(core)] = first
-        shared = dict.fromkeys(rest if shared is None else (g for g in shared if g in rest))
+    for words in map(str.split, lines):
+        core = whole_number(words[1]) if len(words) > 2 else None
+        if core is None:
+            continue  # nothing that the script printed
+        what, _, first, *rest = words
+        state = whole_number(first)
+        if what == "state" and state is not None and rest:
+            disabled.setdefault(core, {})[state] = rest[0]
+        elif what == "governor":
+            governors[core] = first
+            shared = dict.fromkeys(rest if shared is None else (g for g in shared if g in rest))
     found = {
         cpu: core_values.c_states([of[number] for number in sorted(of)])
         for cpu, of in disabled.items()

@@ -47,7 +47,7 @@ from workbench.model.settings import (
     text_of,
     value_from,
 )
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import impossible_in, of_field, whole_number
 
 LOG_LINES = 200
 MOST_BYTES = 4 << 20  # of the file: Workbench writes no larger one
@@ -484,11 +484,22 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
                 host,
             )
         entries = tuple(map(entry_from, data["entries"]))
-        log = tuple(dict(line) for line in data["log"])
+        log = tuple(line for line in data["log"] if _is_log_line(line))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _broken(f"the journal is damaged ({error})", path, host) from None
     more = {name: part for name, part in data.items() if name not in _PARTS}
     return Journal(boot_id, entries, log, more=more)
+
+
+def _is_log_line(line: Any) -> bool:
+    """Return whether `line` can be a line of the journal's log. Others are left out: the log is for
+    information only, and no revert depends on it."""
+    if not isinstance(line, dict) or impossible_in(line):
+        return False
+    texts = ("boot_id", "who", "what", "gpu_uuid", "setting", "message")
+    known = of_field("unix_s", line.get("unix_s", 0.0)) is not None
+    known &= isinstance(line.get("ok", True), bool)
+    return known and all(isinstance(line.get(name, ""), str) for name in texts)
 
 
 _PARTS = ("version", "entries", "log")

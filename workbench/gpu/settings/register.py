@@ -30,7 +30,7 @@ from typing import Any
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.model import setting_commands
-from workbench.model.untrusted_numbers import MOST_GPUS, of_field, whole
+from workbench.model.untrusted_numbers import MOST_GPUS, of_field, strict_json, whole
 
 PLACES = ("/run/lock", "/var/tmp")  # the first usable one is the same for every user of a host
 PREFIX = setting_commands.REGISTER_PREFIX
@@ -153,31 +153,15 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
             text = os.read(handle, MOST_BYTES + 1)
         finally:
             os.close(handle)
-        said = json.loads(text.decode())
-        entries = said["entries"]
-        if not all(isinstance(said[k], str) for k in ("journal", "boot_id")) or not isinstance(
-            said["made_ns"], int
-        ):
+        said = strict_json(text.decode())
+        if not fit(said):
             return None
-        changes, version = said.get("changes", []), said.get("version", 1)
-        if not isinstance(version, int) or not 0 < version < MOST_VERSION:
-            return None
-        if (
-            not isinstance(changes, list)
-            or len(changes) > CHANGES_KEPT
-            or not all(map(_fit_change, changes))
-        ):
-            return None
-        if (
-            not isinstance(entries, list)
-            or len(entries) > MOST_ENTRIES
-            or any(map(_unfit, entries))
-        ):
-            return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return None
+    changes, version = said.get("changes", []), said.get("version", 1)
     now = [
-        _dated({**entry, "changing": _changing(entry, found)}, found.st_ctime) for entry in entries
+        _dated({**entry, "changing": _changing(entry, found)}, found.st_ctime)
+        for entry in said["entries"]
     ]
     journal, boot_id, made_ns = said["journal"][:16], said["boot_id"], said["made_ns"]
     return {
@@ -190,6 +174,26 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
         "changes": changes,
         "version": version,
     }
+
+
+def fit(said: Any) -> bool:
+    """Return whether `said`, the JSON document of a register file, can have been written by
+    Workbench."""
+    try:
+        entries, changes, version = said["entries"], said.get("changes", []), said.get("version", 1)
+        return (
+            all(isinstance(said[name], str) for name in ("journal", "boot_id"))
+            and whole(said["made_ns"], 0, 2**63) is not None
+            and whole(version, 1, MOST_VERSION - 1) is not None
+            and isinstance(changes, list)
+            and len(changes) <= CHANGES_KEPT
+            and all(map(_fit_change, changes))
+            and isinstance(entries, list)
+            and len(entries) <= MOST_ENTRIES
+            and not any(map(_unfit, entries))
+        )
+    except (AttributeError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _fit_change(change: Any) -> bool:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from workbench.gpu import remote_programs
-from workbench.gpu.settings import claims
+from workbench.gpu.settings import claims, register
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import HostError
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import value_from
+from workbench.model.untrusted_numbers import of_field, strict_json
 from workbench.model.untrusted_text import clean
 
 READ_S = 20.0
@@ -70,23 +71,36 @@ async def register_on(
     except HostError as error:
         return Register(problem=f"{UNREAD}: {error}")
     try:
-        answer = json.loads(done.out.splitlines()[-1])
-    except (ValueError, IndexError):
+        answer = strict_json(done.out.splitlines()[-1])
+    except (ValueError, IndexError, RecursionError):
         said = done.err.strip().splitlines()[-1:] or [f"python3 ended with {done.returncode}"]
         return Register(problem=f"{UNREAD}: {said[0]}")
-    if "problem" in answer:
-        return Register(problem=f"{UNREAD}: {answer['problem']}")
-    others, own = claims.from_register(answer["found"], answer["uid"], answer["journal"])
-    changes = frozenset(_lock_changes(answer["found"]))
-    mine = (answer["uid"], answer["journal"])
-    versions = [one["version"] for one in answer["found"] if (one["uid"], one["journal"]) == mine]
+    if isinstance(answer, dict) and "problem" in answer:
+        return Register(problem=f"{UNREAD}: {clean(str(answer['problem']))}")
+    try:
+        found = [one for one in answer["found"] if _is_fit(one)]
+        mine, directory = (answer["uid"], str(answer["journal"])), clean(str(answer["directory"]))
+    except (KeyError, TypeError):
+        return Register(problem=f"{UNREAD}: its program gave no valid answer")
+    others, own = claims.from_register(found, *mine)
+    changes = frozenset(_lock_changes(found))
+    versions = [one["version"] for one in found if (one["uid"], one["journal"]) == mine]
     return Register(
         tuple(map(_typed, others)),
         own,
-        answer["directory"],
+        directory,
         changes=changes,
         own_version=max(versions, default=1),
     )
+
+
+def _is_fit(one: Any) -> bool:
+    """Return whether `one`, a register file as the host has read it, can be used. The host has
+    checked its files, but the host itself may send anything."""
+    if not register.fit(one):
+        return False
+    known = isinstance(one.get("user"), str) and "version" in one and "changes" in one
+    return known and of_field("uid", one.get("uid")) is not None
 
 
 def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:

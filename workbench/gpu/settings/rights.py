@@ -15,6 +15,7 @@ from workbench.hosts.base import Completed, Host, HostFacts
 from workbench.hosts.shell_scripts import SUDO, sh
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
+from workbench.model.untrusted_numbers import hexadecimal
 
 # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
 CAP_SYS_ADMIN = 1 << 21
@@ -72,7 +73,7 @@ _STEPS = {  # next steps that a rule cannot replace, by a word of sudo's reason
 }
 # between commas, but not those of an expression
 _PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")
-_ON = re.compile(r"on (\d+) (\d+) ([0-9a-f]+) /")
+_ON = re.compile(r"on (\d{1,10}) (\d{1,10}) ([0-9a-f]{1,8}) /")
 _ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
 _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
@@ -282,7 +283,8 @@ async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
         return _IN_A_CONTAINER.format("root")
     done = await host.run(["grep", "-i", "CapEff", "/proc/self/status"], timeout_s=10)
     words = done.out.split()
-    if len(words) == 2 and not int(words[1], 16) & CAP_SYS_ADMIN:
+    capabilities = hexadecimal(words[1]) if len(words) == 2 else None
+    if capabilities is not None and not capabilities & CAP_SYS_ADMIN:
         return (
             "root here lacks CAP_SYS_ADMIN, which the driver asks for: "
             "start the container with --cap-add=SYS_ADMIN, or change settings on its host"

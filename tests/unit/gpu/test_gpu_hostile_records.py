@@ -1,0 +1,163 @@
+"""The answers of a host about its register and its journal, with each part replaced by impossible
+numbers and by data of other types: a reader leaves the part out, or refuses it in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.fake_host import Call, FakeHost
+from tests.support.hostile import EVIL, ODD_NUMBERS
+from workbench.cli.gpu_status import _entry_json, _journal_lines, _log_line
+from workbench.gpu.settings import claims, journal, register
+from workbench.gpu.settings.alterations import alteration, alteration_of
+from workbench.model.errors import WorkbenchError
+from workbench.model.untrusted_numbers import finite, strict_json
+
+ODD = (*ODD_NUMBERS, None, "x", EVIL, {"a": 1}, [[]])
+ENTRY: dict[str, Any] = {
+    "gpu_uuid": "GPU-aaaaaaaa-1111-2222-3333-bbbbbbbbbbbb",
+    "gpu_index": 0,
+    "gpu_name": "RTX",
+    "setting": "power_limit_w",
+    "before": 300.0,
+    "before_known": "read",
+    "now": 240.0,
+    "since_unix_s": 1.7e9,
+    "set_unix_s": 1.7e9,
+    "boot_id": "b",
+    "driver": "595",
+    "who": "ada@box",
+    "owner": {"machine": "m", "boot_id": "b", "pid": 12, "start": "3"},
+    "energy_j": 3.0,
+    "state": "applied",
+    "watch": {"trial": "x", "trial_s": 3.0, "heartbeat_s": 5.0},
+    "over": [250.0],
+    "origin": "",
+    "driver_start": "3",
+}
+FILE = {"boot_id": "b", "made_ns": 3, "version": 2}
+CHANGE = {"gpu_index": 0, "setting": "gpu_clocks", "unix_s": 1.7e9}
+OWN = {**FILE, "uid": 0, "user": "ada", "journal": "own", "entries": [ENTRY], "changes": [CHANGE]}
+OTHER = {**FILE, "uid": 7, "user": "eve", "journal": "e", "entries": [ENTRY], "changes": []}
+REGISTER = {"directory": "/run/lock", "uid": 0, "journal": "own", "found": [OWN, OTHER]}
+LINE = {
+    "unix_s": 1.7e9,
+    "boot_id": "b",
+    "who": "ada@box",
+    "what": "set",
+    "gpu_uuid": ENTRY["gpu_uuid"],
+    "setting": "power_limit_w",
+    "before": 300.0,
+    "now": 240.0,
+    "ok": True,
+    "message": "m",
+}
+JOURNAL = {"version": 2, "entries": [ENTRY], "log": [LINE]}
+
+
+def places(data: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield place
+    if isinstance(data, dict):
+        data = list(data.items())
+    elif isinstance(data, list):
+        data = list(enumerate(data))
+    else:
+        return
+    for name, part in data:
+        yield from places(part, (*place, name))
+
+
+def with_odd(data: Any, place: tuple[Any, ...], odd: object) -> str:
+    if not place:
+        return json.dumps(odd)
+    changed = copy.deepcopy(data)
+    at = changed
+    for name in place[:-1]:
+        at = at[name]
+    at[place[-1]] = odd
+    return json.dumps(changed)
+
+
+def host_with(register_text: str, journal_text: str) -> FakeHost:
+    def answer(call: Call) -> str:
+        orders = " ".join(call.argv)
+        if '"publish"' in orders:
+            return f"{register_text}\n"
+        return f"b\n3\n{journal_text}" if "boot_id" in orders else ""
+
+    return FakeHost(answer)
+
+
+def use(found: journal.Journal) -> None:
+    """Do with a journal what status, journal and revert do with it."""
+    for claim in found.others:
+        assert claim.text and alteration_of(claim)
+    for change in found.register.changes:
+        assert claims.clock(change.unix_s)
+    records = found.records({})
+    for record in records:
+        assert alteration(record)
+        claims.decide_revert(record.entry.facts, 300.0, found.others)
+    assert list(
+        _journal_lines({"journal": "", "entries": [_entry_json(r, "/sys") for r in records]})
+    )
+    assert all(map(_log_line, found.log))
+    json.dumps(finite([record.entry.as_json() for record in records]), allow_nan=False)
+    assert found.without_gone({}).boot_id == "b"
+
+
+@pytest.mark.parametrize("place", list(places(REGISTER)), ids=str)
+def test_what_a_host_says_about_its_register_stops_no_journal(place: tuple[Any, ...]) -> None:
+    async def main() -> None:
+        for odd in ODD:
+            host = host_with(with_odd(REGISTER, place, odd), json.dumps(JOURNAL, indent=1))
+            found = await journal.read(host)
+            assert found.entries[0].now == 240.0, "the own journal stays usable"
+            use(found)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("place", list(places(JOURNAL)), ids=str)
+def test_what_a_journal_says_is_used_or_refused(place: tuple[Any, ...]) -> None:
+    async def main() -> None:
+        for odd in ODD:
+            host = host_with(json.dumps({**REGISTER, "found": []}), with_odd(JOURNAL, place, odd))
+            try:
+                found = await journal.read(host)
+            except WorkbenchError as refused:
+                assert refused.next_step
+            else:
+                use(found)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "9" * 21, "9" * 5000])
+def test_no_number_of_a_neighbour_makes_the_whole_register_unreadable(number: str) -> None:
+    """Also not one in a field that this version does not know: the answer of the host's program has
+    the files of all users, and a host with Python 3.8 reads integers of any length."""
+    with pytest.raises(ValueError, match="impossible number"):
+        strict_json(f'{{"more": [{number}]}}')
+    assert strict_json('{"more": [1e18, 1.5, -3]}') == {"more": [1e18, 1.5, -3]}
+
+
+def test_a_register_file_is_fit_as_a_whole() -> None:
+    assert register.fit(OWN)
+    assert not register.fit({**OWN, "made_ns": 10**400})
+    assert not register.fit({**OWN, "entries": None})
+
+
+def test_what_is_right_is_used() -> None:
+    found = asyncio.run(
+        journal.read(host_with(json.dumps(REGISTER), json.dumps(JOURNAL, indent=1)))
+    )
+    assert [(c.by, c.now) for c in found.others] == [("eve", 240.0)]
+    assert [c.unix_s for c in found.register.changes] == [1.7e9]
+    assert len(found.log) == len(found.entries) == 1

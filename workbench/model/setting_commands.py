@@ -24,6 +24,7 @@ from workbench.model import core_values
 from workbench.model.untrusted_numbers import (
     MOST_GPUS,
     RANGES,
+    decimal,
     number,
     of_field,
     range_of,
@@ -178,10 +179,7 @@ class _PowerLimit(RemoteSetting):
         return is_number(value) and 0 < value < MOST_W
 
     def answer(self, text: str) -> Any:
-        try:
-            return float(text)
-        except ValueError:
-            return None
+        return decimal(text.strip(), 0, MOST_W)
 
     def equal(self, found: Any, value: Any) -> bool:
         return is_number(found) and is_number(value) and abs(found - value) <= WATTS_EQUAL
@@ -536,7 +534,15 @@ def unfit(entry: Any) -> str | None:
             return "gpu_index"
         if not isinstance(entry["boot_id"], str):
             return "boot_id"
-        for name in ("state", "who", "gpu_name", "before_known", "origin", "driver", "driver_start"):
+        for name in (
+            "state",
+            "who",
+            "gpu_name",
+            "before_known",
+            "origin",
+            "driver",
+            "driver_start",
+        ):
             if not isinstance(entry.get(name), (str, type(None))):
                 return f"{name} {entry[name]!r}"[:200]
         trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]

@@ -180,6 +180,10 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(
         ("gpu_clocks", "default", "1000,2000", True),
         ("gpu_clocks", "1000,2000", "500,1500", True),
         ("gpu_clocks", "210,2000", "2000,2000", False),
+        ("gpu_clocks", "1000,2000", "1000,2000", False),
+        ("gpu_clocks", "2900,3300", "2900,3090", False),  # the GPU runs at 3090 MHz at most
+        ("power_limit_w", 450.0, 450.0, False),
+        ("power_limit_w", 450.0 + setting_commands.WATTS_EQUAL, 450.0, False),
         ("persistence", True, False, False),
     ],
 )

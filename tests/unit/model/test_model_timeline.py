@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.model.timeline import FINE_S, RINGS, Event, EventKind, History, Pace, Series
+from workbench.model.timeline import FINE_S, RINGS, Event, EventKind, History, Pace, Series, _Ring
 
 T0 = 1_764_000_000
 
@@ -48,6 +48,16 @@ def test_a_drawn_cell_never_changes_when_later_values_arrive(
             for back, cell in enumerate(reversed(series.cells(end, cell_s, 3))):
                 assert drawn.setdefault(end // cell_s - back, cell) == cell
         series.add(T0 + second, value)
+
+
+def test_a_value_at_the_edge_of_a_ring_is_too_old_for_it() -> None:
+    """The second before the oldest one has the place of the newest one."""
+    ring = _Ring(1, 4)
+    ring.add(T0 + 10, 1.0)
+    ring.add(T0 + 6, 100.0)
+    ring.add(T0 + 7, 5.0)
+    assert list(ring.values()) == [(T0 + 7, 5.0), (T0 + 10, 1.0)]
+    assert ring.covers(T0 + 7) and not ring.covers(T0 + 6)
 
 
 def test_events_are_in_the_order_of_their_times() -> None:

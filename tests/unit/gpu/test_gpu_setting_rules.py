@@ -1,0 +1,74 @@
+"""The small numbers in the rules of GPU settings: what counts as equal, as capped and as lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.gpu.settings.command_runner import Ran
+from workbench.gpu.settings.current_values import Cores, CurrentValues
+from workbench.gpu.settings.outcomes import of_change
+from workbench.gpu.telemetry.agent_messages import Decoder
+from workbench.model import setting_commands
+from workbench.model.gpu import GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.setting_commands import RELOADED, WATTS_EQUAL
+from workbench.model.setting_records import InForce, SettingCommand
+
+GPU = "GPU-00000000-0000-4000-8000-000000000000"
+LIMIT_W = 450.0
+
+
+def values(enforced_w: float | None) -> CurrentValues:
+    sample = GpuSample(0, GPU, power_limit_w=LIMIT_W, power_limit_enforced_w=enforced_w)
+    info = GpuInfo(0, GPU, "RTX")
+    reading = Telemetry(1.0, 1.0, Decoder().driver, HostSample(), (info,), (sample,))
+    return CurrentValues(reading, Cores())
+
+
+@pytest.mark.parametrize(
+    ("enforced_w", "in_force"),
+    [
+        (None, InForce.YES),
+        (LIMIT_W, InForce.YES),
+        (LIMIT_W - WATTS_EQUAL / 2, InForce.YES),  # drivers round a power limit
+        (LIMIT_W - WATTS_EQUAL, InForce.YES),
+        (LIMIT_W - 2 * WATTS_EQUAL, InForce.CAPPED),
+        (LIMIT_W + 100, InForce.YES),
+    ],
+)
+def test_a_limit_that_the_driver_rounds_is_not_capped(
+    enforced_w: float | None, in_force: InForce
+) -> None:
+    command = SettingCommand(0, GPU, "power_limit_w", (), value=LIMIT_W)
+    now = values(enforced_w)
+    found = of_change(command, (600.0, "read"), Ran(None), now, now)
+    assert (found.ok, found.in_force) == (True, in_force)
+
+
+@pytest.mark.parametrize(
+    ("energy_j", "why"),
+    [
+        (1000.0, None),
+        (999.0, None),  # a counter that goes back a little, as some drivers' do
+        (500.0, None),
+        (499.0, RELOADED),
+        (0.0, RELOADED),
+        (None, None),
+    ],
+)
+def test_an_energy_counter_below_half_shows_a_reload(
+    energy_j: float | None, why: str | None
+) -> None:
+    entry = {"boot_id": "b", "energy_j": 1000.0}
+    assert setting_commands.why_lost(entry, "b", energy_j) == why
+    assert setting_commands.why_lost(entry, "c", energy_j) == "the host was restarted"
+    # the number of the driver's load decides where it is known
+    assert setting_commands.why_lost({**entry, "driver_start": "7"}, "b", energy_j, "7") is None
+    assert setting_commands.why_lost({**entry, "driver_start": "7"}, "b", 1000.0, "9") == RELOADED
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e999", "9" * 400, "1_0", "[N/A]", ""])
+def test_an_impossible_answer_about_a_power_limit_is_none(text: str) -> None:
+    """The guard and the settings read nvidia-smi's answer with this."""
+    limit = setting_commands.SETTINGS["power_limit_w"]
+    assert limit.answer(text) is None
+    assert limit.answer(" 450.50 ") == 450.5

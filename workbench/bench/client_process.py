@@ -20,6 +20,7 @@ from workbench.bench.records import TERMINATED, UNHEARD, RequestRecord
 
 _PROGRESS_NS = 200_000_000
 _NICE = -10
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one each time
 
 
 class Loop(Protocol):
@@ -47,7 +48,7 @@ class WorkerOutput:
         os.set_blocking(self.fd, False)
 
     def line(self, data: dict[str, Any]) -> None:
-        self.raw_line(json.dumps(data, separators=(",", ":")).encode())
+        self.raw_line(_to_json(data).encode())
 
     def record(self, record: RequestRecord) -> None:
         """Write the record of a request that has ended."""

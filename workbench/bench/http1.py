@@ -15,6 +15,8 @@ _ZLIB_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _HEX = b"0123456789abcdefABCDEF"
 # of chunks below 4 KiB, by their digits: a lookup takes a third of the time
 _SIZES: dict[bytes, int] = {}
+# the newest head of a response, with its status and its headers, which nobody changes
+_HEADS: dict[bytes, tuple[int, dict[str, str]]] = {}
 
 
 class HttpError(Exception):
@@ -163,6 +165,9 @@ class ResponseReader:
             self._head = rest  # 100 Continue and other interim responses
 
     def _parse_head(self, head: bytes) -> int:
+        if head in _HEADS:  # as of the answer before, if it came in the same second
+            status, self.headers = _HEADS[head]
+            return status
         lines = head.decode("latin-1").split("\r\n")
         parts = lines[0].split(" ", 2)
         if (
@@ -177,6 +182,8 @@ class ResponseReader:
             if not colon or not name or name != name.strip():
                 raise HttpError(f"invalid HTTP header line: {line[:60]!r}")
             self.headers[name.lower()] = value.strip()
+        _HEADS.clear()
+        _HEADS[head] = int(parts[1]), self.headers
         return int(parts[1])
 
     def _choose_framing(self, head: bytes) -> None:

@@ -24,6 +24,7 @@ _JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
 _NOTHING = b"\r"  # a prefix that no event has: the decoder removes each CR
 _TEXT = re.compile(_JSON_TEXT)
+_decode = json.JSONDecoder().raw_decode
 _CONTENT_FIELD = re.compile(
     rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"'
 )
@@ -145,16 +146,12 @@ class Reply:
             self._prefix = _NOTHING
 
     def _parse(self, name: bytes, data: bytes, stamp_ns: int) -> None:
-        stripped = data.strip()
-        if stripped == b"[DONE]":
-            self.done = True
-            return
-        if not stripped:
-            return
-        try:
-            chunk = json.loads(data)
-        except (ValueError, RecursionError):  # RecursionError: nested too deeply
-            chunk = None
+        if not data.startswith(b"{"):
+            stripped = data.strip()
+            self.done = self.done or stripped == b"[DONE]"
+            if stripped in (b"[DONE]", b""):
+                return
+        chunk = _json_of(data)
         if name == b"error" or (
             isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")
         ):
@@ -214,6 +211,21 @@ class Reply:
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(reasoning, str):
             self.reasoning.add(reasoning)
+
+
+def _json_of(data: bytes) -> Any:
+    """Return the value of a JSON text, or None if it is not valid."""
+    try:
+        text = data.decode()
+        value, end = _decode(text)
+        if end == len(text):
+            return value
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(data)  # which is slower, and knows spaces around it and other encodings
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
+        return None
 
 
 def is_json_text(text: bytes) -> bool:

@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from workbench.model.bench import BenchSpec
@@ -28,6 +29,11 @@ _WORDS = (
 _VOCABULARY = tuple(_WORDS.split())
 _TASK = "Continue this list of words: "
 _IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
+# Between the marks of two successive requests, about the golden ratio of their range, so that their
+# first digits differ. It has no factor in common with 10**12, so no two marks of a run are equal.
+_MARK_STEP = 618_033_988_751
+_PLACE = "\0prompt\0"  # of the prompt in a body: no engine gets it
+_to_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make one each time
 _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options", "encoding_format")
 
 
@@ -39,7 +45,13 @@ def request_mark(salt: str, own: str) -> str:
     The salt alone is not enough, because all prompts of a run would begin with it. Digits, unlike
     letters, take the same number of tokens in every prompt.
     """
-    return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
+    kind, _, number = own.partition("/")
+    return f"{(_first_mark(salt, kind) + _MARK_STEP * int(number or 0)) % 10**12:012d}"
+
+
+@cache
+def _first_mark(salt: str, kind: str) -> int:
+    return random.Random(f"{salt}/{kind}").randrange(10**12)
 
 
 def has_messages(prompt: str) -> bool:
@@ -68,6 +80,8 @@ class Workload:
         own = [split(json.loads(one)) for one in spec.prompts]
         self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
         self._length_field = "max_tokens"
+        # bodies without their prompt, by what else may differ between two of them
+        self._bodies: dict[tuple[object, ...], list[str]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
         self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
@@ -122,12 +136,18 @@ class Workload:
     def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
         """Return the prompt of request `index` as part of its JSON body: {"prompt": text},
         {"input": text} or {"messages": [...]}."""
-        if self._own:
-            asked = self._own[index % len(self._own)]
-            if not self.spec.shared_prefix:
-                asked = _marked(asked, f"[{request_mark(self.spec.salt, _name(index, warmup))}] ")
-        else:
-            asked = self.prompt(index, warmup=warmup)
+        return self._fields_of(self._asked(index, warmup))
+
+    def _asked(self, index: int, warmup: bool) -> Any:
+        """Return the prompt of request `index`: a text or messages."""
+        if not self._own:
+            return self.prompt(index, warmup=warmup)
+        asked = self._own[index % len(self._own)]
+        if self.spec.shared_prefix:
+            return asked
+        return _marked(asked, f"[{request_mark(self.spec.salt, _name(index, warmup))}] ")
+
+    def _fields_of(self, asked: Any) -> dict[str, Any]:
         if self.spec.endpoint == "completions":
             return {"prompt": asked}
         if self.spec.endpoint == "embeddings":
@@ -138,9 +158,21 @@ class Workload:
 
     def body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
-        spec = self.spec
         length = self.max_tokens(index, warmup=warmup)
-        fields: dict[str, Any] = {"model": spec.model, **self.fields(index, warmup=warmup)}
+        asked = self._asked(index, warmup)
+        form = length, warmup, isinstance(asked, str), self._length_field, *self.dropped
+        around = self._bodies.get(form)
+        if around is None:
+            place = _PLACE if isinstance(asked, str) else [_PLACE]
+            whole = _to_json(self._body_fields(place, length, warmup=warmup))
+            around = whole.split(_to_json(place))
+            self._bodies[form] = around
+        # the user's own fields may replace the prompt: then it has no place
+        return _to_json(asked).join(around).encode("utf-8", "replace")
+
+    def _body_fields(self, asked: Any, length: int, *, warmup: bool) -> dict[str, Any]:
+        spec = self.spec
+        fields: dict[str, Any] = {"model": spec.model, **self._fields_of(asked)}
         if spec.endpoint == "embeddings":
             fields["encoding_format"] = "base64"  # a quarter of the bytes of decimal numbers
         else:
@@ -156,7 +188,7 @@ class Workload:
         fields |= spec.extra_body
         for name in self.dropped:
             fields.pop(name, None)
-        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+        return fields
 
     def _usage_in_chunks(self, warmup: bool) -> dict[str, bool]:
         """Return the stream option that requests token usage in each chunk, or {} if it must not be

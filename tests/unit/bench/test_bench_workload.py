@@ -213,3 +213,28 @@ def test_a_server_that_knows_max_completion_tokens_only() -> None:
         client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 4
+
+
+# -- bodies are made from the form of an earlier one -----------------------------------------------
+
+
+def test_bodies_differ_only_in_their_prompt() -> None:
+    workload = Workload(replace(SPEC, prompts=('"say \\"a\\" \\\\ \\u00e9"', '"b"')))
+    for index in (0, 1, 0):
+        asked = json.loads(workload.body(index, warmup=False))
+        assert asked["messages"] == workload.fields(index, warmup=False)["messages"]
+    assert "\u00e9".encode() in workload.body(0, warmup=False)
+
+
+def test_a_rejected_field_is_missing_from_the_next_body() -> None:
+    workload = Workload(SPEC)
+    before = json.loads(workload.body(0, warmup=False))
+    assert workload.drop_rejected_fields(400, "unknown field min_tokens", before)
+    after = json.loads(workload.body(0, warmup=False))
+    assert before.keys() - after.keys() == {"min_tokens"}
+
+
+def test_the_users_own_messages_replace_the_prompt() -> None:
+    own = [{"role": "user", "content": "mine"}]
+    for index in range(2):
+        assert body(replace(SPEC, extra_body={"messages": own}), index)["messages"] == own

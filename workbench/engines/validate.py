@@ -229,7 +229,8 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         not setting.value if match.negated and isinstance(setting.value, bool) else setting.value
     )
     certain, fp8_cache = _is_catalog_of_release(here), _fp8_cache(here)
-    if finding := check_value(spec, value, certain, fp8_cache):
+    open_variable = isinstance(value, str) and VARIABLE.search(value)  # has a finding of its own
+    if not open_variable and (finding := check_value(spec, value, certain, fp8_cache)):
         yield finding
     if spec.deprecated:
         text = f"{spec.name} is deprecated in {here.engine.title} {here.catalog.version}"

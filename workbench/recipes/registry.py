@@ -47,6 +47,8 @@ IMPORT_FORMS = (
     ImportForm("vLLM recipes", "vllm_recipe"),
     ImportForm("club presets", "club_preset"),
     ImportForm("llama-swap configurations", "llama_swap"),
+    ImportForm("Kubernetes manifests", "kubernetes"),
+    ImportForm("values of the vLLM production stack", "helm_values"),
     ImportForm("sparkrun and spark-vllm-docker recipes", "sparkrun"),
     ImportForm("TabbyAPI's config.yml", "tabby_config"),
     ImportForm("an engine's configuration files", "engine_config"),
@@ -99,7 +101,7 @@ EXPORT_FORMS = (
     ExportForm("pbs", "PBS job script", "shell", "pbs", with_files=True),
     ExportForm("sparkrun", "sparkrun recipe", "sparkrun", "recipe", for_nodes=True),
     ExportForm("llamaswap", "llama-swap configuration", "llama_swap", "entry"),
-    ExportForm("helm", "Helm values (vLLM production stack)", "helm", "values"),
+    ExportForm("helm", "Helm values (vLLM production stack)", "helm", "values", for_nodes=True),
 )
 
 
@@ -129,9 +131,7 @@ def read_text(text: str, given: Given | None = None) -> Recipe:
         return finished(systemd_unit.read(text, notes), notes)
     document = _document(text)
     if document is None:
-        from workbench.recipes.imports import shell_script
-
-        return finished(shell_script.read(text, notes, given), notes)
+        return finished(_read_script(text, notes, given), notes)
     for form in IMPORT_FORMS:
         if form.recognizes(document):
             try:
@@ -147,6 +147,17 @@ def read_text(text: str, given: Given | None = None) -> Recipe:
     )
 
 
+def _read_script(text: str, notes: Notes, given: Given) -> Recipe:
+    from workbench.recipes.imports import shell_script
+
+    recipe = shell_script.read(text, notes, given)
+    if recipe.plan is not None or "<<" not in text:
+        return recipe
+    from workbench.recipes.imports import written_file
+
+    return written_file.read(text, notes, given) or recipe
+
+
 def _document(text: str) -> Mapping[str, Any] | None:
     """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a
     script. Raises InputError if the text is not valid or contains no mapping."""
@@ -157,8 +168,20 @@ def _document(text: str) -> Mapping[str, Any] | None:
         return _mapping(_json(stripped))
     if not _looks_like_yaml(text):
         return None
-    # "\x1b" in quotes
-    return _mapping(clean_data(yaml_text.load(text), yaml_text.MAX_BYTES, lines=True))
+    documents = [
+        clean_data(one, yaml_text.MAX_BYTES, lines=True)  # "\x1b" in quotes
+        for one in yaml_text.load_all(text)
+    ]
+    if len(documents) == 1:
+        return _mapping(documents[0])
+    objects = [one for one in documents if one is not None]
+    if all(isinstance(one, dict) and "kind" in one for one in objects):
+        return {"apiVersion": "v1", "kind": "List", "items": objects}
+    raise InputError(
+        f"the text has {len(documents)} YAML documents, and Workbench reads several only as the "
+        "objects of Kubernetes",
+        next_step="import a file with one of them",
+    )
 
 
 def _json(text: str) -> Any:

@@ -16,7 +16,7 @@ from workbench.model.untrusted_text import VARIABLE_NAME
 MAX_CHARS = 256 * 1024
 _OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
 _REDIRECT = re.compile(r"[0-9]*(?:&>>|&>|<<<|<<-|<<|>>|>\||>&|<&|<>|<|>)")
-_WITH_DEFAULT = re.compile(r"(@|[0-9]+|[A-Za-z_][A-Za-z0-9_]*)(?::?([-=?+])(.*))?", re.DOTALL)
+_WITH_DEFAULT = re.compile(r"(@|[0-9]+|[A-Za-z_][A-Za-z0-9_]*)(?:(:?)([-=?+])(.*))?", re.DOTALL)
 _ALL_ELEMENTS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]")
 _ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=\(")
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
@@ -26,15 +26,19 @@ _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A reference to a shell variable. `default` is the word in `${name:-word}`, None if the
-    reference has no default. `every` stands for all elements of an array, `${name[@]}`.
-    `alternative` is the word in `${name:+word}`, which counts if the variable has a value, and
-    `source` the text of such a reference."""
+    reference has no default. `if_empty` says whether the default also counts for a variable that
+    is empty, which the colon means, and `assigns` whether the variable keeps the default
+    (`${name:=word}`). `every` stands for all elements of an array, `${name[@]}`. `alternative` is
+    the word in `${name:+word}`, which counts if the variable has a value, and `source` the text of
+    such a reference."""
 
     name: str
     default: tuple[Part, ...] | None = None
     every: bool = False
     alternative: tuple[Part, ...] | None = None
     source: str = ""
+    if_empty: bool = False
+    assigns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,14 @@ Word = tuple[Part, ...]
 @dataclass(slots=True)
 class Simple:
     """A single command of a shell script: its words, the texts of its redirections and of its
-    here-documents, and its own text in the script (`source`). `arrays` has the arrays that it sets,
-    as (name, whether the elements are appended, elements)."""
+    here-documents, and its own text in the script (`source`). A here-document is a word: in one
+    whose end has no quotes, the shell replaces variables. `arrays` has the arrays that the command
+    sets, as (name, whether the elements are appended, elements)."""
 
     words: list[Word] = field(default_factory=list)
     redirects: list[str] = field(default_factory=list)
-    documents: list[str] = field(default_factory=list)
+    documents: list[Word] = field(default_factory=list)
+    end: str = ""  # the operator after the command
     arrays: list[tuple[str, bool, list[Word]]] = field(default_factory=list)
     source: str = ""
 
@@ -75,7 +81,8 @@ class _Lexer:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
-        self.waiting: list[str] = []  # ends of here-documents that begin after this line
+        # ends of here-documents that begin after this line, and whether each has no quotes
+        self.waiting: list[tuple[str, bool]] = []
 
     def commands(self) -> Iterator[Simple]:
         now, start = Simple(), 0
@@ -92,10 +99,11 @@ class _Lexer:
                 (o for o in _OPERATORS if self.text.startswith(o, self.at)), None
             ):
                 now.source = self.text[start : self.at].strip()
+                now.end = operator
                 self.at += len(operator)
                 if operator == "\n":
                     self._skip_documents(now)
-                if now.words or now.redirects or now.arrays:
+                if now.words or now.redirects or now.arrays or operator == ";;":
                     yield now
                 now, start = Simple(), self.at
             elif array := _ARRAY.match(self.text, self.at):
@@ -140,12 +148,14 @@ class _Lexer:
         )
         now.redirects.append(self.text[begin : self.at])
         if operator.endswith(("<<", "<<-")) and not operator.endswith("<<<"):
-            self.waiting.append("".join(p for p in target if isinstance(p, str)))
+            written = self.text[begin : self.at]
+            end = "".join(p for p in target if isinstance(p, str))
+            self.waiting.append((end, not any(mark in written for mark in "'\"\\")))
 
     def _skip_documents(self, now: Simple) -> None:
         """Skip the here-documents that begin in this line, and add their text to the redirections
         of the command `now`."""
-        for end in self.waiting:
+        for end, filled_in in self.waiting:
             lines = []
             while self.at < len(self.text):
                 line, _, _ = self.text[self.at :].partition("\n")
@@ -154,7 +164,8 @@ class _Lexer:
                     break
                 lines.append(line)
             now.redirects.append(" ".join(lines))
-            now.documents.append("\n".join(lines))
+            text = "\n".join(lines)
+            now.documents.append(_document(text) if filled_in else (text,))
         self.waiting.clear()
 
     def word(self) -> Word:
@@ -174,7 +185,7 @@ class _Lexer:
                 parts.append(self.text[self.at + 1 : self.at + 2])
                 self.at += 2
             elif char in "$`":
-                parts.append(self._dollar())
+                parts.append(self._dollar("'\""))
             else:
                 parts.append(char)
                 self.at += 1
@@ -208,12 +219,14 @@ class _Lexer:
                 parts.append(self.text[self.at + 1])
                 self.at += 2
             elif char in "$`":
-                parts.append(self._dollar())
+                parts.append(self._dollar('"'))
             else:
                 parts.append(char)
                 self.at += 1
 
-    def _dollar(self) -> Part:
+    def _dollar(self, quotes: str = "") -> Part:
+        """Read what a dollar sign or a backquote begins. `quotes` are the quotation marks that the
+        default of a variable loses here, as in `${name:-"word"}`."""
         text, begin = self.text, self.at
         if text[begin] == "`":
             self.at = self._closing("`", begin + 1) + 1
@@ -222,7 +235,7 @@ class _Lexer:
         if following in ("(", "{"):
             self.at = self._balanced(begin + 1)
             return (
-                _variable(text[begin + 2 : self.at - 1], text[begin : self.at])
+                _variable(text[begin + 2 : self.at - 1], text[begin : self.at], quotes)
                 if following == "{"
                 else Code(text[begin : self.at])
             )
@@ -242,46 +255,87 @@ class _Lexer:
         self.at = begin + 1
         return "$"
 
+    def _after_quote(self, at: int) -> int:
+        """Return the index after the quoted text that begins at `at`; that of the next character
+        if none begins there or it is not closed."""
+        char = self.text[at]
+        if char == "\\":
+            return at + 2
+        end = self.text.find(char, at + 1) if char in "'\"" else -1
+        return end + 1 if end > 0 else at + 1
+
     def _balanced(self, begin: int) -> int:
         """Return the index after the bracket that closes the bracket at `begin`. Raises InputError
         if it is not closed."""
         opens, depth = self.text[begin], 0
         closes = {"(": ")", "{": "}"}[opens]
-        for at in range(begin, len(self.text)):
+        at = begin
+        while at < len(self.text):
             depth += (self.text[at] == opens) - (self.text[at] == closes)
             if depth == 0:
                 return at + 1
+            at = self._after_quote(at) if opens == "(" else at + 1
         raise InputError(
             f"the script has a bracket that is not closed: {self.text[begin - 1 : begin + 20]!r}"
         )
 
 
-def _variable(inside: str, source: str) -> Part:
+def _variable(inside: str, source: str, quotes: str) -> Part:
     """Return the part for `${inside}`: a Variable, or Code if only a shell could compute it.
-    `source` is the whole text of the reference."""
+    `source` is the whole text of the reference, and `quotes` are the quotation marks that its
+    default loses."""
     if array := _ALL_ELEMENTS.fullmatch(inside):
         return Variable(array[1], every=True)
     found = _WITH_DEFAULT.fullmatch(inside)
     if found is None:
         return Code(source)
-    if found[2] == "+":
-        alternative = parts_of(found[3])
-        return Variable(found[1], alternative=alternative, source=source)
-    if found[2] in ("-", "="):
-        return Variable(found[1], parts_of(found[3]))
-    return Code(source) if found[1].isdecimal() else Variable(found[1])
+    name, colon, operator, word = found.groups()
+    escaped = '\\"$`}' if quotes else ""
+    if operator == "+":
+        alternative = parts_of(word, quotes=quotes, escaped=escaped)
+        return Variable(name, alternative=alternative, source=source)
+    if operator in ("-", "="):
+        return Variable(
+            name,
+            parts_of(word, quotes=quotes, escaped=escaped),
+            source=source,
+            if_empty=bool(colon),
+            assigns=operator == "=",
+        )
+    return Code(source) if name.isdecimal() else Variable(name)
 
 
-def parts_of(text: str, special: str = "$`") -> Word:
+def _document(text: str) -> Word:
+    """Return the parts of a here-document in which the shell replaces variables. A text that is
+    not that of a shell, such as one with a bracket that is not closed, stays as it is."""
+    try:
+        return parts_of(text, escaped="\\$`")
+    except InputError:
+        return (text,)
+
+
+def parts_of(text: str, special: str = "$`", quotes: str = "", escaped: str = "") -> Word:
     """Return the parts of a text: plain text, variables and code. Only the characters in `special`
-    begin a variable or code, as in a shell's double quotes. All other characters, such as quotes
-    and spaces, are plain text."""
+    begin a variable or code. A text between two of the quotation marks in `quotes` loses them, and
+    a character in `escaped` loses the backslash before it, as in a shell. All other characters,
+    such as spaces, are plain text."""
     lexer = _Lexer(text)
     parts: list[Part] = [""]
     while lexer.at < len(text):
         char = text[lexer.at]
+        following = text[lexer.at + 1 : lexer.at + 2]
         if char in special:
-            parts.append(lexer._dollar())
+            parts.append(lexer._dollar(quotes))
+        elif char == '"' and char in quotes:
+            lexer.at += 1
+            parts += lexer._double()
+        elif char == "'" and char in quotes:
+            end = lexer._closing("'", lexer.at + 1)
+            parts.append(text[lexer.at + 1 : end])
+            lexer.at = end + 1
+        elif char == "\\" and following in tuple(escaped):
+            parts.append(following)
+            lexer.at += 2
         else:
             parts.append(char)
             lexer.at += 1

@@ -74,19 +74,29 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def load(text: str) -> Any:
-    """Return the data of a YAML document; all keys are texts. Raises InputError, with line and
-    column of the problem if known."""
+    """Return the data of a text with one YAML document; all keys are texts. Raises InputError,
+    with line and column of the problem if known."""
+    documents = load_all(text)
+    if len(documents) > 1:
+        raise InputError(f"not valid YAML: the text has {len(documents)} documents in place of one")
+    return documents[0]
+
+
+def load_all(text: str) -> list[Any]:
+    """Return the data of the YAML documents in a text, at least of one; all keys are texts. Raises
+    InputError, with line and column of the problem if known."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise InputError(
             f"the document has more than {MAX_BYTES // 1024} KiB, the limit for a recipe"
         )
     loader = _Loader(text)
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _check(node, [MAX_NODES], 0)  # before merges and aliases are followed
-        return _plain(loader.construct_document(node))
+        left, documents = [MAX_NODES], []
+        while loader.check_node():
+            node = loader.get_node()
+            _check(node, left, 0)  # before merges and aliases are followed
+            documents.append(_plain(loader.construct_document(node)))
+        return documents or [None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -752,3 +752,73 @@ def test_a_command_line_of_tabbyapi_reads_its_configuration_file(tmp_path: Path)
     assert usual.plan is not None and usual.plan.model == "Usual"
     missing = read_text("python main.py --config /nonexistent/config.yml")
     assert any("/nonexistent/config.yml is not read" in text for text in texts(missing, "config"))
+
+
+def test_an_empty_section_of_the_configuration_of_tabbyapi_says_nothing() -> None:
+    recipe = read_text("model: {model_name: Seven}\nsampling:\nlora: ''\ndeveloper:\n")
+    assert recipe.plan is not None and texts(recipe, "not-understood") == []
+
+
+COMPOSE_OF_FILES = """
+services:
+  vllm:
+    image: vllm/vllm-openai:v0.24.0
+    env_file:
+      - server.env
+      - {path: absent.env, required: false}
+      - ../outside.env
+    environment:
+      VLLM_LOGGING_LEVEL: INFO
+      HF_TOKEN: ${HF_TOKEN:-}
+      HF_HOME: /root/.cache/huggingface
+      VLLM_CACHE_ROOT: /cache/vllm
+      TRITON_CACHE_DIR: /kernels/triton
+    volumes:
+      - cache:/cache
+      - /srv/kernels:/kernels
+    command: --model org/m
+"""
+
+
+def test_files_of_variables_in_the_directory_of_a_compose_file_are_read(tmp_path: Path) -> None:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (tmp_path / "outside.env").write_text("OUTSIDE=1\n")
+    (directory / "server.env").write_text(
+        "VLLM_LOGGING_LEVEL=DEBUG\nNCCL_DEBUG=INFO\nA_KEY=s3cret\n"
+    )
+    recipe = read_text(COMPOSE_OF_FILES, Given(directory=directory))
+    assert recipe.plan is not None
+    env = {s.name: s.value for s in recipe.plan.env}
+    assert (env["VLLM_LOGGING_LEVEL"], env["NCCL_DEBUG"]) == ("INFO", "INFO")
+    assert "OUTSIDE" not in env and "s3cret" not in str(recipe)
+    assert len(texts(recipe, "env-file")) == 1 and "../outside.env" in texts(recipe, "env-file")[0]
+
+
+def test_paths_that_only_a_container_has_reach_no_environment_of_the_host() -> None:
+    recipe = read_text(COMPOSE_OF_FILES)
+    assert recipe.plan is not None
+    env = {s.name: s.value for s in recipe.plan.env}
+    assert env == {"VLLM_LOGGING_LEVEL": "INFO", "TRITON_CACHE_DIR": "/srv/kernels/triton"}
+    said = " ".join(texts(recipe, "left-out"))
+    assert "HF_HOME=/root/.cache/huggingface" in said and "VLLM_CACHE_ROOT=/cache/vllm" in said
+
+
+def test_volumes_of_a_sparkrun_recipe_give_the_paths_of_the_host() -> None:
+    recipe = read_text(
+        "model: org/Seven\nruntime: vllm\ncontainer: some/image:1\ndraft_model: org/Small\n"
+        "volumes: ['~/models/seven:/model:ro', '/srv/draft:/draft']\n"
+        "command: 'vllm serve /model --speculative-config {spec}'\n"
+        "defaults: {spec: '''{\"model\": \"/draft\"}'''}\n"
+    )
+    assert recipe.plan is not None and recipe.plan.model == f"{Path.home()}/models/seven"
+    assert settings(recipe)["speculative-config"] == {"model": "/srv/draft"}
+    assert texts(recipe, "not-understood") == []
+
+
+def test_a_llama_swap_model_that_starts_no_server_is_not_chosen_by_default() -> None:
+    text = "models:\n  draw: {cmd: sd-server -m x}\n  chat: {cmd: llama-server -m /m.gguf}\n"
+    recipe = read_text(text)
+    assert recipe.plan is not None and (recipe.plan.model, recipe.name) == ("/m.gguf", "chat")
+    assert "the model draw is left out" in texts(recipe, "left-out")[0]
+    assert read_text(text, Given("draw")).plan is None

@@ -301,3 +301,144 @@ def test_the_note_of_a_preset_tells_what_is_missing_and_what_is_read_otherwise()
     missing, _, changed = note.partition(". Taken over so: ")
     assert missing == "Not taken over: a shell command is not run: set_up x"
     assert "vllm serve has the same flags" in changed and "the engine takes the last" in changed
+
+
+BRANCHES = """#!/bin/bash
+FAST=${FAST:-0}
+: "${RATE:=0.7}"
+if [ "$FAST" = 1 ]; then
+  EXTRA=--enforce-eager
+  if [ -n "$UNKNOWN" ]; then SIZE=1; fi
+elif [[ "$FAST" -ge 5 ]]; then
+  EXTRA=--language-model-only
+else
+  EXTRA=--enable-prefix-caching
+fi
+vllm serve org/m $EXTRA --gpu-memory-utilization ${RATE} --port ${PORT:-"9100"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first_line", "flag"),
+    [
+        ("", "enable-prefix-caching"),
+        ("FAST=1\n", "enforce-eager"),
+        ("FAST=7\n", "language-model-only"),
+        ("FAST=\n", "enable-prefix-caching"),  # ":-" counts for an empty variable too
+    ],
+)
+def test_the_branch_that_the_values_of_a_script_choose_is_read(first_line: str, flag: str) -> None:
+    recipe = read_text(f"{first_line}{BRANCHES}")
+    assert recipe.plan is not None
+    assert {s.name: s.value for s in recipe.plan.flags} == {
+        flag: True,
+        "gpu-memory-utilization": 0.7,
+        "port": 9100,
+    }
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        '[ "$1" = x ]',  # an argument of the script
+        '[ "$MODE" = x ] && [ "$1" = y ]',
+        '[ "$MODE" = x ] || true',
+        "[ -f /etc/some-file ]",
+        'test "$FROM_OUTSIDE" = x',
+        '[ "$MODE" = a* ]',
+    ],
+)
+def test_a_condition_that_is_not_decided_skips_no_branch(condition: str) -> None:
+    recipe = read_text(f"MODE=a\nif {condition}; then\n  vllm serve org/m --port 9000\nfi\n")
+    assert recipe.plan is not None and recipe.plan.flag("port") == 9000
+    assert any(finding.code == "recipe.refused" for finding in recipe.findings)
+
+
+def test_a_file_of_variables_leaves_a_condition_undecided() -> None:
+    script = 'if [ "${FAST:-0}" = 1 ]; then vllm serve org/m --port 9000; fi\n'
+    assert read_text(script).plan is None
+    recipe = read_text(f"source /srv/settings.sh\n{script}")
+    assert recipe.plan is not None and recipe.plan.flag("port") == 9000
+
+
+def test_a_skipped_branch_is_named() -> None:
+    script = 'FAST=0\nif [ "$FAST" = 1 ]; then vllm serve org/a; else vllm serve org/b; fi\n'
+    recipe = read_text(script)
+    assert recipe.plan is not None and recipe.plan.model == "org/b"
+    named = [finding for finding in recipe.findings if "condition does not hold" in finding.text]
+    assert len(named) == 1 and named[0].level is Level.INFO
+
+
+def test_a_path_in_a_variable_may_begin_at_home() -> None:
+    recipe = read_text("MODEL=~/models/a.gguf\nllama-server -m $MODEL\n")
+    assert recipe.plan is not None and recipe.plan.model == "${home}/models/a.gguf"
+
+
+def test_quotes_and_backslashes_in_a_default_are_those_of_the_shell() -> None:
+    script = (
+        'export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-"0,1"}\n'
+        'vllm serve org/m --default-chat-template-kwargs "${KW:-{\\"a\\": 1}}"\n'
+    )
+    recipe = read_text(script)
+    assert recipe.plan is not None
+    assert recipe.plan.flag("default-chat-template-kwargs") == {"a": 1}
+    assert {s.name: s.value for s in recipe.plan.env} == {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+@pytest.mark.parametrize("end", ["EOF", "'EOF'"])
+def test_the_unit_that_a_script_writes_is_read(end: str) -> None:
+    script = (
+        "PORT=9000\nsudo tee /etc/systemd/system/llm.service <<" + end + "\n[Unit]\n"
+        "Description=LLM\n[Service]\nEnvironment=PORT=9000\n"
+        "ExecStart=/opt/llama-server -m /m/a.gguf --port ${PORT}\n[Install]\nEOF\n"
+        "systemctl start llm\n"
+    )
+    recipe = read_text(script)
+    assert recipe.plan is not None
+    assert (recipe.form, recipe.plan.flag("port")) == ("systemd unit", 9000)
+
+
+def test_a_bracket_in_quotes_closes_no_substitution() -> None:
+    recipe = read_text('N=$(grep -c \') ("\' "/etc/x")\nvllm serve org/m\n')
+    assert recipe.plan is not None and recipe.plan.model == "org/m"
+
+
+def test_a_flag_whose_value_is_asked_for_has_no_wrong_type() -> None:
+    unit = "[Service]\nEnvironmentFile=/etc/llm\nExecStart=llama-server -m /m.gguf --port ${PORT}\n"
+    imported = Recipes(None, None, lambda: None).read_text(unit)  # type: ignore[arg-type]
+    codes = [finding.code for finding in imported.findings]
+    assert "variable.missing" in codes and "flag.type" not in codes
+
+
+CASES = """case "${SPEC:-}" in off|OFF|no) TOKENS=0 ;; esac
+case "$TOKENS" in
+  ""|*[!0-9]*) echo wrong; exit 1 ;;
+  0) ;;
+  *)
+    if [ "$TOKENS" -gt 4 ]; then case x in x) MANY=1 ;; esac; fi
+    EXTRA="--seed $TOKENS"
+esac
+vllm serve org/m $EXTRA
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "seed"),
+    [
+        ("TOKENS=3\n", 3),
+        ("TOKENS=7\n", 7),
+        ("TOKENS=3\nSPEC=off\n", None),
+        ("TOKENS=3\nSPEC=of\n", 3),
+    ],
+)
+def test_the_branch_of_a_case_that_the_values_choose_is_read(lines: str, seed: int | None) -> None:
+    recipe = read_text(lines + CASES)
+    assert recipe.plan is not None and recipe.plan.flag("seed") == seed
+
+
+def test_a_case_that_is_not_decided_skips_no_branch() -> None:
+    recipe = read_text(
+        'case "$1" in\n  a) SEED=1 ;;\n  b) SEED=2 ;;\nesac\nvllm serve org/m --seed $SEED\n'
+    )
+    assert recipe.plan is not None and recipe.plan.flag("seed") == 2
+    assert any(finding.code == "recipe.refused" for finding in recipe.findings)

@@ -25,6 +25,19 @@ _FIELDS = {
     "maxNumSeqs": "max-num-seqs",
     "gpuMemoryUtilization": "gpu-memory-utilization",
 }
+_PIPELINE = "pipeline-parallel-size"
+# flags that the chart writes with Ray, or whose addresses and ranks Ray replaces
+_OF_NODES = (
+    _PIPELINE,
+    *("distributed-executor-backend", "nnodes", "node-rank", "master-addr", "master-port"),
+    "headless",
+)
+# variables that choose interfaces and addresses of the host, which a pod does not have
+_OF_INTERFACES = (
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES"),
+    *("NCCL_IB_HCA", "NCCL_NET", "VLLM_HOST_IP", "MASTER_ADDR", "MASTER_PORT"),
+)
+_SHARED_MEMORY = "20Gi"  # as in the chart's examples with Ray
 _HUB_TOKEN = "HF_TOKEN"
 _BASE_MEMORY_GIB = 16  # requestMemory in the example of the chart's values.yaml
 # flags with GiB of the host's memory, and whether the value is that of one GPU
@@ -40,19 +53,19 @@ def values(launch: Launch, notes: Notes) -> str:
             f"the vLLM production stack cannot start {engine.title}",
             next_step="export in another format",
         )
+    if plan.nodes and not launch.nodes:
+        raise InputError(
+            "the chart starts all nodes of a server together, and the plan is that of one node",
+            next_step="leave out --node",
+        )
     check_image(launch, notes)
     repository, tag = _image(launch.image)
-    config: dict[str, Any] = {}
-    for field, flag in _FIELDS.items():
-        if plan.flag(flag) is not None:
-            config[field] = plan.flag(flag)
-    if "enablePrefixCaching" not in config:
-        # the chart switches it off if it is absent; the engine's default is on
-        config["enablePrefixCaching"] = True
-    config["extraArgs"] = [_word(word) for word in _other_words(launch)]
+    config = _config(launch)
     name = re.sub(r"[^a-z0-9-]+", "-", launch.name.lower()).strip("-")
     env: list[dict[str, Any]] = [
-        {"name": key, "value": _escaped(text)} for key, text in launch.env.items()
+        {"name": key, "value": _escaped(text)}
+        for key, text in launch.env.items()
+        if key not in _OF_INTERFACES
     ]
     env += [
         {"name": key, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": key}}}
@@ -74,6 +87,10 @@ def values(launch: Launch, notes: Notes) -> str:
     model |= {"vllmConfig": config} | ({"env": env} if env else {})
     if _HUB_TOKEN in launch.secrets:
         model["hf_token"] = {"secretName": f"{name}-secrets", "secretKey": _HUB_TOKEN}
+    if launch.nodes:
+        _check_nodes(launch)
+        model |= _of_ray(launch)
+        _note_ray(launch, notes)
     engine_spec: dict[str, Any] = {"modelSpec": [model]}
     if engine.api_key_env in launch.secrets:
         engine_spec["vllmApiKey"] = {
@@ -83,6 +100,72 @@ def values(launch: Launch, notes: Notes) -> str:
     _note(launch, name, notes)
     note_open_files(launch, notes, "the chart")
     return yaml_text.dump({"servingEngineSpec": engine_spec})
+
+
+def _config(launch: Launch) -> dict[str, Any]:
+    """Return the field vllmConfig. For several nodes, the chart writes its values into a script of
+    bash; for one, Kubernetes replaces $(VARIABLE) in them."""
+    plan = launch.plan
+    config: dict[str, Any] = {}
+    for field, flag in _FIELDS.items():
+        if plan.flag(flag) is not None:
+            config[field] = plan.flag(flag)
+    if "enablePrefixCaching" not in config:
+        # the chart switches it off if it is absent; the engine's default is on
+        config["enablePrefixCaching"] = True
+    if not launch.nodes:
+        config["extraArgs"] = [_word(word) for word in _other_words(launch)]
+        return config
+    pipeline = plan.flag(_PIPELINE)
+    config.setdefault("tensorParallelSize", 1)
+    config |= {"pipelineParallelSize": pipeline if isinstance(pipeline, int) else 1, "v1": "1"}
+    words = [_word_in_bash(word) for word in _other_words(launch)]
+    if config["enablePrefixCaching"] is False:
+        words.append("--no-enable-prefix-caching")  # the chart leaves it out with Ray
+    config["extraArgs"] = words
+    return config
+
+
+def _check_nodes(launch: Launch) -> None:
+    """Raise InputError for a plan on several nodes that the chart would start otherwise."""
+    ranks = launch.plan.flag("data-parallel-size")
+    if isinstance(ranks, int) and ranks > 1:
+        raise InputError(
+            "the chart starts several nodes with Ray as one server, and the plan has "
+            f"data-parallel-size {ranks}",
+            next_step="export in another format: shell, slurm or sparkrun",
+        )
+
+
+def _of_ray(launch: Launch) -> dict[str, Any]:
+    """Return the fields of a model that Ray runs on several nodes: replicaCount is the number of
+    nodes besides the head, and each node has the requests of one."""
+    head = {
+        "requestCPU": _processes(launch),
+        "requestMemory": f"{_host_memory_gib(launch)}Gi",
+        "requestGPU": launch.gpus,
+    }
+    return {
+        "replicaCount": launch.hosts - 1,
+        "shmSize": _SHARED_MEMORY,
+        "raySpec": {"enabled": True, "headNode": head},
+    }
+
+
+def _note_ray(launch: Launch, notes: Notes) -> None:
+    text = (
+        f"KubeRay starts the {launch.hosts} nodes, and vLLM with Ray in place of its own start on "
+        "several nodes"
+    )
+    fix = f"the cluster needs the operator of KubeRay, and the image {launch.image} the program ray"
+    notes.add(Level.WARN, "ray", text, fix=fix)
+    left_out = [name for name in _OF_INTERFACES if name in launch.env]
+    names = ", ".join(("the address of each node", *left_out))
+    why = (
+        "a pod has addresses and interfaces of its own; without RDMA in the pods, NCCL uses TCP, "
+        "which is much slower"
+    )
+    notes.add(Level.WARN, "network", f"{names}: left out, because {why}")
 
 
 def _note(launch: Launch, name: str, notes: Notes) -> None:
@@ -140,11 +223,26 @@ def _image(image: str) -> tuple[str, str]:
     return (head, tag) if colon and "/" not in tag else (image, "latest")
 
 
+def _word_in_bash(word: Word) -> str:
+    """Return `word` as the text in double quotes of a bash script. Raises InputError for a text
+    that bash would change there, because the chart cannot write the backslash that prevents it."""
+    text = word.prefix if isinstance(word, Secret) else word
+    if "$" in text or "`" in text:
+        raise InputError(
+            f"the chart would write {text!r} into a script of bash, which replaces a part of it",
+            next_step="change this value, or export in another format",
+        )
+    return f"{text}${{{word.variable}}}" if isinstance(word, Secret) else text
+
+
 def _other_words(launch: Launch) -> list[Word]:
     """Return the command-line arguments for the flags that have no field in the chart."""
     engine = launch.engine
+    written = {*_FIELDS.values(), *(_OF_NODES if launch.nodes else ())}
     plan = replace(
-        launch.plan, flags=tuple(f for f in launch.plan.flags if f.name not in _FIELDS.values())
+        launch.plan,
+        nodes=(),
+        flags=tuple(f for f in launch.plan.flags if f.name not in written),
     )
     least = replace(plan, flags=tuple(f for f in plan.flags if f.name in ("host", "port")))
     words = engine.command(plan).argv[len(engine.command(least).argv) :]

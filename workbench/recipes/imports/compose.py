@@ -26,10 +26,12 @@ _OF_CONTAINER = (
     "devices healthcheck "
     "logging labels depends_on hostname user tty stdin_open init stop_grace_period stop_signal "
     "extra_hosts expose "
-    "mem_limit cpus pid profiles pull_policy platform"
+    "mem_limit memswap_limit mem_reservation mem_swappiness cpus cpuset cpu_shares cpu_quota pid "
+    "pids_limit profiles pull_policy platform sysctls tmpfs group_add userns_mode cgroup_parent dns "
+    "annotations cap_drop read_only scale links attach oom_score_adj oom_kill_disable storage_opt uts"
 )
 _MOST_BYTES = 256 * 1024  # of a file of variables
-_REFUSED = "build env_file extends secrets configs develop post_start pre_stop"
+_REFUSED = "build extends secrets configs develop post_start pre_stop"
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
@@ -77,14 +79,21 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 def _dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
     """Return the variables in the file `.env` of the directory; {} if it has no such file."""
     path = directory / ".env" if directory is not None else None
+    return {} if path is None or not path.is_file() else _variables_in(path, notes)
+
+
+def _variables_in(path: Path, notes: Notes) -> dict[str, str]:
+    """Return the variables in a file of lines NAME=VALUE."""
     try:
-        if path is None or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > _MOST_BYTES:
+            limit = f"{_MOST_BYTES // 1024} KiB"
+            notes.add(Level.WARN, "dotenv", f"{path} is not read: it is larger than {limit}")
             return {}
         text = path.read_text("utf-8", "replace")
     except OSError as error:
         notes.add(Level.WARN, "dotenv", f"{path} cannot be read: {error.strerror or error}")
         return {}
-    found = {}
+    found: dict[str, str] = {}
     for line in clean(text, len(text), lines=True).splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
         if not equals or not VARIABLE_NAME.fullmatch(name.strip()):
@@ -98,11 +107,33 @@ def _dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
     return found
 
 
+def _of_files(files: Any, directory: Path | None, notes: Notes) -> dict[str, str]:
+    """Return the variables in the files of a service's env_file. Only files in the directory of the
+    compose file are read."""
+    found: dict[str, str] = {}
+    for one in files if isinstance(files, list) else [files]:
+        name = one.get("path") if isinstance(one, Mapping) else one
+        required = one.get("required") is not False if isinstance(one, Mapping) else True
+        if not isinstance(name, str):
+            notes.not_understood("a part of env_file", one)
+            continue
+        path = (directory / name).resolve() if directory is not None else None
+        if path is None or directory is None or not path.is_relative_to(directory.resolve()):
+            fix = "add the variables that the server needs with --env NAME=VALUE"
+            text = f"the variables in the file {name} are not read"
+            notes.add(Level.WARN, "env-file", text, fix=fix)
+        elif required or path.is_file():
+            found |= _variables_in(path, notes)
+    return found
+
+
 def _container(
     service: Mapping[str, Any], notes: Notes, values: Mapping[str, str], directory: Path | None
 ) -> Container:
     filled = _filled_in(service, notes, values)
-    rest_of(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED}", notes)
+    rest_of(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
+    files = filled.get("env_file")
+    env = _of_files(files, directory, notes) if files else {}
     for name in _REFUSED.split():
         if filled.get(name):
             notes.refused(f"the service's {name}", filled[name])
@@ -113,7 +144,7 @@ def _container(
         text_of(filled, "image", notes),
         _words(filled, "entrypoint", notes),
         _words(filled, "command", notes),
-        environment(filled.get("environment"), notes),
+        env | environment(filled.get("environment"), notes),
         [_volume(one, directory) for one in _list(filled, "volumes", notes)],
         [_port(one) for one in _list(filled, "ports", notes)],
         text_of(filled, "working_dir", notes) or None,

@@ -43,6 +43,7 @@ _LONG = {
     "h": "hostname",
 }
 _HUB_CACHE = "/.cache/huggingface"
+_INNER_HOME = "/root"  # of the user whom the engines' images run as
 _WITHOUT_EFFECT = "a preset starts the server on the host, not in a container"
 
 
@@ -186,7 +187,7 @@ def server_commands(
             else []
         )
     for each in found:
-        each.paths = {**_paths(container.volumes, notes), **each.paths}
+        mount(each, container.volumes, notes)
         each.open_files = each.open_files or container.open_files
         each.ports = {**_ports(container.ports, notes), **each.ports}
         _see_gpus(each, container.gpus, notes)
@@ -195,6 +196,13 @@ def server_commands(
                 f"the working directory {container.workdir}", "it is a directory of the image"
             )
     return found
+
+
+def mount(command: ServerCommand, volumes: Sequence[str], notes: Notes) -> None:
+    """Give a command of a container the host's paths of its volumes, each "HOST:CONTAINER[:MODE]",
+    and take the paths from its environment that only the container has."""
+    command.paths = {**_paths(volumes, notes), **command.paths}
+    command.env = _without_inner_paths(command, volumes, notes)
 
 
 def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -228,6 +236,30 @@ def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
         else:
             notes.left_out(f"the volume {volume}", "it is no absolute path of the host")
     return found
+
+
+def _without_inner_paths(
+    command: ServerCommand, volumes: Sequence[str], notes: Notes
+) -> dict[str, str]:
+    """Return the environment without paths that only the container has: those in the home
+    directory of its root, and in a volume that is no directory of the host."""
+    inner = [_INNER_HOME]
+    for volume in volumes:
+        _, _, inside = volume.partition(":") if "}" not in volume else _after_variable(volume)
+        inner.append(inside.partition(":")[0])
+    hidden = [path.rstrip("/") for path in inner if path and path not in command.paths]
+    kept: dict[str, str] = {}
+    for name, text in command.env.items():
+        outside = any(_is_in(text, path) for path in command.paths)
+        if not outside and any(_is_in(text, path) for path in hidden):
+            notes.left_out(f"the variable {name}={text}", "only the container has this path")
+        else:
+            kept[name] = text
+    return kept
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def _after_variable(volume: str) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.recipes.imports.containers import environment
 from workbench.recipes.imports.fields import filled_in, rest_of, table_of, text_of, words_of
-from workbench.recipes.imports.server_command import no_server
+from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
@@ -30,11 +30,12 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe of the model `given.entry`, or by default of the first model. Parts that are not
-    understood are added to `notes`. Raises InputError if there is no such model."""
+    """Return the recipe of the model `given.entry`, or by default of the first model whose command
+    starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
+    is no such model."""
     models = table_of(document, "models", notes)
     given.check_entry(FORM, "model", models)
-    chosen = given.entry or next(iter(models))
+    chosen = given.entry or _first_server(document, models)
     for name in models:
         if name != chosen:
             notes.left_out(f"the model {name}", f"--entry {name} reads it")
@@ -42,26 +43,41 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     rest_of(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
     if model.get("cmdStop"):
         notes.refused("the stop command", model["cmdStop"])
-    macros = {
-        **table_of(document, "macros", notes),
-        **table_of(model, "macros", notes),
-        "MODEL_ID": chosen,
-    }
-    own = environment(words_of(model, "env", notes), notes)
-    env = {name: _filled(text, macros, notes) for name, text in own.items()}
-    lines = [
-        line
-        for line in text_of(model, "cmd", notes).split("\n")
-        if not line.lstrip().startswith("#")
-    ]
-    text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
-    commands = interpret(_filled(text, macros, notes), notes, env=env)
+    commands = _commands(document, chosen, model, notes)
     if not commands:
         notes.findings.insert(0, no_server(FORM, [chosen]))
         return Recipe(None, FORM, chosen, chosen)
     return replace(
         recipe_of(commands, notes, FORM), name=chosen, title=text_of(model, "name", notes) or chosen
     )
+
+
+def _first_server(document: Mapping[str, Any], models: Mapping[str, Any]) -> str:
+    """Return the name of the first model whose command starts a server, else of the first model."""
+    for name, model in models.items():
+        if isinstance(model, Mapping) and _commands(document, name, model, Notes()):
+            return name
+    return next(iter(models))
+
+
+def _commands(
+    document: Mapping[str, Any], name: str, model: Mapping[str, Any], notes: Notes
+) -> list[ServerCommand]:
+    """Return the server commands in the command of the model called `name`."""
+    macros = {
+        **table_of(document, "macros", notes),
+        **table_of(model, "macros", notes),
+        "MODEL_ID": name,
+    }
+    own = environment(words_of(model, "env", notes), notes)
+    env = {key: _filled(text, macros, notes) for key, text in own.items()}
+    lines = [
+        line
+        for line in text_of(model, "cmd", notes).split("\n")
+        if not line.lstrip().startswith("#")
+    ]
+    text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
+    return interpret(_filled(text, macros, notes), notes, env=env)
 
 
 def _filled(text: str, macros: Mapping[str, Any], notes: Notes) -> str:

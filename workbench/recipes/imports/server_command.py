@@ -14,6 +14,7 @@ from workbench.engines.command_line import StartOfEngine, read_plan, recognize
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, Origin
 from workbench.model.plan import LaunchPlan
+from workbench.model.secrets import is_secret_name
 from workbench.model.untrusted_text import VARIABLE_NAME
 from workbench.recipes.recipe import COMPUTED, Notes
 
@@ -43,7 +44,12 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
     engine = command.start.engine
     tag = (command.image or "").partition("@")[0].rpartition(":")[2]
     version = tag.removeprefix("v") if version_key(tag) else None
-    env = {name: text for name, text in command.env.items() if _usable(name, notes)}
+    env = {
+        name: text
+        for name, text in command.env.items()
+        if _usable(name, notes)
+        and (text or not is_secret_name(name))  # an empty one hides the user's
+    }
     start = replace(command.start, arguments=_without_computed(engine, command.start.arguments))
     plan, findings = read_plan(start, env, command.workdir, version)
     notes.findings += [found for found in findings if found not in notes.findings]

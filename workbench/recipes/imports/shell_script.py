@@ -7,11 +7,13 @@ replaced. Every other command is only added to the notes.
 
 from __future__ import annotations
 
+import operator
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from workbench.engines.base import is_python
 from workbench.engines.command_line import StartOfEngine, recognize, starts_in
@@ -25,6 +27,7 @@ from workbench.recipes.shell_text import Code, Simple, Variable, Word, simple_co
 
 FORM = "command line"
 _DEEPEST = 3  # scripts within scripts
+_WORDS_OF_CASE = 3  # case WORD in
 _MOST_CHARS = 1024 * 1024  # of all words of a script with its variables filled in
 
 
@@ -54,7 +57,42 @@ _CONDAS = ("conda", "mamba", "micromamba")
 # Programs that choose an environment whose programs are not those on PATH.
 _OF_ENVIRONMENT = (*_CONDAS, "uv", "uvx", "poetry", "pixi")
 _VARIABLE = re.compile(r"\$\{\w+\}")  # a directory that the shell script's surroundings choose
+_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?(\+?)=(.*)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class _Block:
+    """An `if` that is not closed yet. `skipped` says that the shell does not run the branch which
+    is being read, and `taken` that it runs this branch or one before it. `deciding` is true up to
+    the word `then`."""
+
+    skipped: bool
+    taken: bool
+    deciding: bool = True
+    outcome: bool | None = None  # of the condition that is being read
+    condition: str = ""
+
+
+@dataclass(slots=True)
+class _Case:
+    """A `case` that is not closed yet. `text` is the text that its patterns are compared with, None
+    if the script's own values do not give it. `patterns` are those before the next branch, and
+    `skipped` says that the shell does not run the branch which is being read."""
+
+    text: str | None
+    source: str
+    patterns: list[str] = field(default_factory=list)
+    in_patterns: bool = True
+    matched: bool = False
+    skipped: bool = False
 
 
 @dataclass(slots=True)
@@ -75,6 +113,9 @@ class _State:
     workdir: str | None = None
     chars: int = 0  # of the words with variables so far
     found: list[ServerCommand] = field(default_factory=list)
+    blocks: list[_Block | _Case] = field(default_factory=list)
+    sourced: bool = False  # a file that may set any variable
+    written: list[Word] = field(default_factory=list)  # here-documents
 
 
 def read(text: str, notes: Notes, given: Given) -> Recipe:
@@ -91,6 +132,12 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     if recipe.plan is None or recipe.plan.engine != tabby_config.ENGINE:
         return recipe
     return replace(recipe, plan=tabby_config.with_file(recipe.plan, notes, given))
+
+
+def written_texts(text: str) -> list[str]:
+    """Return the here-documents of a shell script, with the values of its variables."""
+    state = _interpreted(text, Notes())
+    return [_text(document, state) for document in state.written]
 
 
 def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
@@ -118,6 +165,18 @@ def interpret(
     if depth > _DEEPEST:
         notes.refused("a script within scripts", text)
         return []
+    return _interpreted(text, notes, variables, env, positional, depth).found
+
+
+def _interpreted(
+    text: str,
+    notes: Notes,
+    variables: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    positional: Sequence[str] = (),
+    depth: int = 0,
+) -> _State:
+    """Return the state of a shell script at its end; the arguments are those of `interpret`."""
     environment = dict(env or {})
     known = {**(variables or {}), **environment}
     state = _State(notes, known, environment, positional=positional, depth=depth)
@@ -126,10 +185,12 @@ def interpret(
             _follow(command, state)
     except RecursionError:
         raise InputError("the script's quotes or variables are nested too deeply") from None
-    return state.found
+    return state
 
 
 def _follow(command: Simple, state: _State) -> None:
+    if not _is_run(command, state):
+        return
     for name, appended, elements in command.arrays:
         before = state.arrays.get(name, []) if appended else []
         state.arrays[name] = [*before, *(t for word in elements for t in _expanded(word, state))]
@@ -140,11 +201,12 @@ def _follow(command: Simple, state: _State) -> None:
         if assignment is not None:
             _assign(assignment, own, state)
         elif words[0] in ("if", "elif", "while", "until"):
-            state.notes.refused("a condition", command.source)
+            _condition(words, command, state)
             return
         elif words[0] not in _KEYWORDS:
             break
         words.pop(0)
+    state.written += command.documents
     if not words:
         for redirect in command.redirects:
             state.notes.refused("a redirection", redirect)
@@ -161,13 +223,156 @@ def _follow(command: Simple, state: _State) -> None:
     elif words[0] == "cd" and len(words) <= 3:
         state.workdir = None if len(words) == 1 or _VARIABLE.fullmatch(words[-1]) else words[-1]
     elif words[0] not in _NO_EFFECT:
+        state.sourced = state.sourced or words[0] in ("source", ".")
         _program(words, own, command, state)
+
+
+def _is_run(command: Simple, state: _State) -> bool:
+    """Return False for a command in a branch of an `if` that the shell does not run with the
+    script's own values. Keeps the blocks of `state`."""
+    first = command.words[0] if command.words else ()
+    block = state.blocks[-1] if state.blocks else None
+    if isinstance(block, _Case):
+        if first == ("esac",):
+            state.blocks.pop()
+            return False
+        if block.in_patterns:
+            _read_pattern(command, block, state)
+            return False
+        block.in_patterns = command.end == ";;"
+    elif block is not None and first in (("then",), ("else",), ("fi",)):
+        _next_branch(str(first[0]), block, state)
+    elif block is not None and block.deciding:
+        block.outcome = None  # a second command decides as well: if A && B
+    if not any(each.skipped for each in state.blocks):
+        return not _begins_case(command, state)
+    if first == ("case",):
+        state.blocks.append(_Case("", "", matched=True, skipped=True))
+        return False
+    if _opens_block(command):
+        state.blocks.append(_Block(skipped=True, taken=True, deciding=False))
+        return False
+    return first == ("elif",) and not any(each.skipped for each in state.blocks[:-1])
+
+
+def _begins_case(command: Simple, state: _State) -> bool:
+    """Return whether a command is `case WORD in`, with the first pattern behind it or without."""
+    words = [word for word in command.words if word not in (("then",), ("else",), ("do",))]
+    if len(words) < _WORDS_OF_CASE or words[0] != ("case",) or words[2] != ("in",):
+        return False
+    text: str | None = _text(words[1], state)
+    unknown = COMPUTED in str(text) or "${" in str(text)
+    if unknown or (state.sourced and _may_be_set_elsewhere(words[1], state)):
+        text = None
+        state.notes.refused("a condition", command.source)
+    begun = _Case(text, command.source)
+    state.blocks.append(begun)
+    if words[_WORDS_OF_CASE:]:
+        _read_pattern(replace(command, words=words[_WORDS_OF_CASE:]), begun, state)
+    return True
+
+
+def _read_pattern(command: Simple, case: _Case, state: _State) -> None:
+    """Read a pattern of a `case`. With the bracket behind it, its branch begins."""
+    if not command.words:
+        return
+    case.patterns.append("".join(_text(word, state) for word in command.words))
+    if command.end != ")":
+        return
+    if case.text is not None:
+        holds = any(fnmatchcase(case.text, pattern) for pattern in case.patterns)
+        case.skipped = case.matched or not holds
+        case.matched = case.matched or holds
+    case.patterns, case.in_patterns = [], False
+
+
+def _opens_block(command: Simple) -> bool:
+    """Return whether a command begins with `if`, after other words of the shell such as `then`."""
+    for word in command.words:
+        if word == ("if",):
+            return True
+        if len(word) != 1 or word[0] not in _KEYWORDS:
+            return False
+    return False
+
+
+def _next_branch(word: str, block: _Block, state: _State) -> None:
+    match word:
+        case "then":
+            _decide(block, state)
+        case "else":
+            block.skipped = block.taken
+        case _:
+            state.blocks.pop()
+
+
+def _condition(words: Sequence[str], command: Simple, state: _State) -> None:
+    """Process the command after `if`, `elif`, `while` or `until`, of which `words` are the texts.
+    If the script's own values decide it, the branches that the shell does not run are skipped."""
+    if words[0] in ("while", "until"):
+        state.notes.refused("a condition", command.source)
+        return
+    if words[0] == "if":
+        state.blocks.append(_Block(skipped=False, taken=False))
+    block = state.blocks[-1] if state.blocks else None
+    if isinstance(block, _Block):
+        block.skipped, block.deciding = False, True
+        block.outcome, block.condition = _outcome(words[1:], command, state), command.source
+
+
+def _decide(block: _Block, state: _State) -> None:
+    """Begin the branch whose condition is complete."""
+    if not block.deciding:
+        return
+    block.deciding = False
+    block.skipped = block.taken or block.outcome is False
+    block.taken = block.taken or block.outcome is True
+    if block.outcome is None:
+        state.notes.refused("a condition", block.condition)
+    elif block.skipped:
+        why = "with the script's own values, its condition does not hold"
+        state.notes.left_out(f"the branch `{short(block.condition)}`", why)
+
+
+def _outcome(words: Sequence[str], command: Simple, state: _State) -> bool | None:
+    """Return whether a condition such as `[ "$MODE" = fast ]` holds. None if the script's own
+    values do not decide it."""
+    if len(words) < 2 or words[0] not in ("[", "[[", "test"):
+        return None
+    if state.sourced and any(_may_be_set_elsewhere(word, state) for word in command.words):
+        return None
+    terms = list(words[1:-1] if words[0] != "test" else words[1:])
+    if any(COMPUTED in term or "${" in term for term in terms):
+        return None
+    negated = terms[:1] == ["!"]
+    match terms[1:] if negated else terms:
+        case ["-z", text]:
+            held = not text
+        case ["-n", text]:
+            held = bool(text)
+        case [left, "=" | "==", right] if not set(right) & set("*?["):
+            held = left == right
+        case [left, "!=", right] if not set(right) & set("*?["):
+            held = left != right
+        case [left, comparison, right] if comparison in _COMPARISONS:
+            first, second = whole_number(left), whole_number(right)
+            if first is None or second is None:
+                return None
+            held = _COMPARISONS[comparison](first, second)
+        case _:
+            return None
+    return held is not negated
+
+
+def _may_be_set_elsewhere(word: Word, state: _State) -> bool:
+    return any(isinstance(part, Variable) and part.name not in state.variables for part in word)
 
 
 def _assign(assignment: re.Match[str], own: dict[str, str], state: _State) -> None:
     """Add an assignment to `own`, the variables that the command sets. A value that only a shell
     could compute does not replace a known one."""
     name, appended, value = assignment.groups()
+    value = _at_home(value, state)
     known = own.get(name, state.variables.get(name))
     if appended:
         value = f"{known or ''}{value}"
@@ -331,8 +536,7 @@ def _expanded(word: Word, state: _State) -> list[str]:
     only = parts[0] if len(parts) == 1 else None
     if not isinstance(only, Variable):
         text = _text(word, state)
-        home = text.startswith("~/")
-        return [f"{state.notes.variable('home', FORM)}{text[1:]}" if home else text]
+        return [_at_home(text, state)]
     if only.name == "@":
         return list(state.positional)
     if only.every:
@@ -340,6 +544,12 @@ def _expanded(word: Word, state: _State) -> list[str]:
     text = _text(word, state)
     unquoted = word == (only,) and only.name in state.variables
     return text.split() if unquoted and COMPUTED not in text else [text]
+
+
+def _at_home(text: str, state: _State) -> str:
+    """Return a path that begins with "~/" as one in the home directory of the user."""
+    home = text.startswith("~/")
+    return f"{state.notes.variable('home', FORM)}{text[1:]}" if home else text
 
 
 def _elements_of(array: Variable, state: _State) -> list[str]:
@@ -389,8 +599,12 @@ def _part_text(part: str | Variable | Code, state: _State) -> str:
         return COMPUTED
     if part.alternative is not None:
         return _alternative_text(part, state)
-    if part.name in state.variables:
-        return state.variables[part.name]
+    known = state.variables.get(part.name)
+    if known is not None and (known or part.default is None or not part.if_empty):
+        return known
     if part.default is not None:
-        return _text(part.default, state)
+        text = _text(part.default, state)
+        if part.assigns:
+            state.variables[part.name] = text
+        return text
     return state.notes.variable(part.name, FORM)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
-from workbench.recipes.imports.containers import environment
+from workbench.recipes.imports.containers import environment, mount
 from workbench.recipes.imports.fields import (
     count_in,
     filled_in,
@@ -19,6 +20,7 @@ from workbench.recipes.imports.fields import (
     scalar_text,
     table_of,
     text_of,
+    words_of,
 )
 from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
@@ -29,7 +31,7 @@ _KNOWN = (
     "recipe_version sparkrun_version name description model model_revision runtime runtime_version "
     "container command "
     "defaults env mode min_nodes max_nodes solo_only cluster_only metadata benchmark "
-    "stop_after_post maintainer"
+    "stop_after_post maintainer draft_model volumes"
 )
 _HOOKS = (
     "build_args",
@@ -70,6 +72,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     rest_of(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
     defaults = table_of(document, "defaults", notes)
     env = environment(document.get("env"), notes)
+    volumes = [_volume(one) for one in words_of(document, "volumes", notes)]
     commands = _commands(document, defaults, env, notes)
     title = text_of(document, "name", notes) or text_of(document, "model", notes)
     if not commands:
@@ -79,6 +82,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         command.image = text_of(document, "container", notes) or None
         if command.image:  # the program is one of the image
             command.start = replace(command.start, executable=())
+            mount(command, volumes, notes)
     recipe = recipe_of(commands, notes, FORM)
     nodes = count_in(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:
@@ -101,6 +105,11 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         about=about,
         gpus=recipe.gpus or (nodes if nodes > 1 else None),
     )
+
+
+def _volume(volume: str) -> str:
+    """Return a volume with the home directory of the user as an absolute path."""
+    return f"{Path.home()}{volume[1:]}" if volume.startswith("~/") else volume
 
 
 def _of_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> Mapping[str, Any]:

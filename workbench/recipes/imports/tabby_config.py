@@ -91,6 +91,8 @@ def _plan(document: Mapping[str, Any], notes: Notes, source: Path | None) -> Lau
         if name not in _sections():
             notes.not_understood(name, document[name])
             continue
+        if document[name] in (None, ""):
+            continue
         section = dict(table_of(document, name, notes))
         directory = section.get(_MODEL_DIRECTORIES.get(name, ""))
         if source is not None and isinstance(directory, str):

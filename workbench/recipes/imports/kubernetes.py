@@ -1,0 +1,176 @@
+"""Reads Kubernetes manifests as recipes: the container of a Deployment, a Pod or another object
+that starts a server. A text of several documents is a List of its objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from workbench.recipes.imports.containers import Container, environment, server_commands
+from workbench.recipes.imports.fields import text_of, words_of
+from workbench.recipes.imports.server_command import ServerCommand, no_server
+from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.recipe import Given, Notes, Recipe
+
+FORM = "Kubernetes manifest"
+_GPUS = "nvidia.com/gpu"
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_OF_CONTAINER = (
+    "readinessProbe livenessProbe startupProbe lifecycle imagePullPolicy securityContext ports "
+    "terminationMessagePath terminationMessagePolicy stdin tty"
+)
+_DEEPEST = 12
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
+    return isinstance(document.get("kind"), str) and "apiVersion" in document
+
+
+def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
+    """Return the recipe of the container `given.entry`, or by default of the first container that
+    starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
+    is no such container."""
+    containers = dict(_containers(document))
+    given.check_entry(FORM, "container", containers)
+    found: dict[str, list[ServerCommand]] = {}
+    noted: dict[str, Notes] = {}
+    for name, (container, pod) in containers.items():
+        if given.entry in (None, name):
+            noted[name] = Notes()
+            commands = server_commands(
+                _read_container(container, pod, noted[name]), noted[name], interpret
+            )
+            if commands:
+                found[name] = commands
+    if not found:
+        for own in noted.values():
+            notes.findings += own.findings
+        named = [f"the containers {', '.join(containers)}"] if containers else []
+        notes.findings.insert(0, no_server(FORM, named))
+        return Recipe(None, FORM)
+    first = next(iter(found))
+    notes.findings += noted[first].findings
+    notes.variables |= noted[first].variables
+    for other in containers:
+        if other != first and given.entry is None:
+            why = f"--entry {other} reads it" if other in found else "it starts no server"
+            notes.left_out(f"the container {other}", why)
+    recipe = recipe_of(found[first], notes, FORM)
+    return Recipe(recipe.plan, FORM, name=first, title=first, gpus=recipe.gpus)
+
+
+def _containers(
+    document: Mapping[str, Any],
+) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+    """Yield (name, (container, specification of its pod)) for the containers of all objects. The
+    name is that of the object, with the container's name if the object has several."""
+    items = document.get("items")
+    objects = items if document.get("kind") == "List" and isinstance(items, list) else [document]
+    seen: set[str] = set()
+    for each in objects:
+        if not isinstance(each, Mapping):
+            continue
+        metadata = each.get("metadata")
+        owner = metadata.get("name") if isinstance(metadata, Mapping) else None
+        pods = list(_pods(each, 0))
+        several = sum(len(pod["containers"]) for pod in pods) > 1
+        for pod in pods:
+            for at, container in enumerate(pod["containers"]):
+                if not isinstance(container, Mapping):
+                    continue
+                inner = container.get("name") or str(at + 1)
+                name = f"{owner}/{inner}" if owner and several else str(owner or inner)
+                if name not in seen:
+                    seen.add(name)
+                    yield name, (container, pod)
+
+
+def _pods(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the specifications of pods in a value: the mappings with a list of containers."""
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        if isinstance(value.get("containers"), list):
+            yield value
+            return
+        for one in value.values():
+            yield from _pods(one, depth + 1)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _pods(one, depth + 1)
+
+
+def _read_container(
+    container: Mapping[str, Any], pod: Mapping[str, Any], notes: Notes
+) -> Container:
+    for name in _OF_CONTAINER.split():
+        if name in container:
+            notes.left_out(name, "a preset starts the server on the host, not in a container")
+    if container.get("envFrom"):
+        notes.left_out("envFrom", "its variables stand in other objects of the cluster")
+    env = variables_of(container.get("env"), notes)
+    image = text_of(container, "image", notes)
+    return Container(
+        image,
+        _filled(words_of(container, "command", notes), env),
+        _filled(words_of(container, "args", notes), env),
+        env,
+        _volumes(container, pod),
+        workdir=text_of(container, "workingDir", notes) or None,
+        gpus=_gpus(container),
+    )
+
+
+def variables_of(entries: Any, notes: Notes) -> dict[str, str]:
+    """Return the environment variables in a list of `{name: NAME, value: VALUE}`. Those whose value
+    stands in another object are left out."""
+    given: dict[str, Any] = {}
+    for one in entries if isinstance(entries, list) else ():
+        if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
+            notes.not_understood("a part of env", one)
+        elif "valueFrom" in one:
+            notes.left_out(f"the variable {one['name']}", "its value stands in the cluster")
+        else:
+            given[one["name"]] = one.get("value", "")
+    found = environment(given, notes)
+    return {name: _with_variables(text, found) for name, text in found.items()}
+
+
+def _filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    return [_with_variables(word, env) for word in words]
+
+
+def _with_variables(text: str, env: Mapping[str, str]) -> str:
+    """Return a text with `$(NAME)` replaced by the variable, as Kubernetes does. An unknown name
+    stays, and `$$` stands for a dollar sign."""
+    return _REFERENCE.sub(lambda m: "$" if m[1] is None else env.get(m[1], m[0]), text)
+
+
+def _volumes(container: Mapping[str, Any], pod: Mapping[str, Any]) -> list[str]:
+    """Return the volumes of a container as "HOST:CONTAINER". A volume that is no directory of the
+    node has its name in place of the host's path."""
+    sources: dict[str, str] = {}
+    volumes = pod.get("volumes")
+    for volume in volumes if isinstance(volumes, list) else ():
+        on_host = volume.get("hostPath") if isinstance(volume, Mapping) else None
+        if isinstance(on_host, Mapping) and isinstance(on_host.get("path"), str):
+            sources[str(volume.get("name"))] = on_host["path"]
+    found = []
+    mounts = container.get("volumeMounts")
+    for mount in mounts if isinstance(mounts, list) else ():
+        if isinstance(mount, Mapping) and isinstance(mount.get("mountPath"), str):
+            name, below = str(mount.get("name")), mount.get("subPath")
+            source = sources.get(name, name)
+            source = f"{source.rstrip('/')}/{below}" if isinstance(below, str) else source
+            found.append(f"{source}:{mount['mountPath']}")
+    return found
+
+
+def _gpus(container: Mapping[str, Any]) -> str:
+    resources = container.get("resources")
+    for kind in ("limits", "requests"):
+        table = resources.get(kind) if isinstance(resources, Mapping) else None
+        if isinstance(table, Mapping) and table.get(_GPUS) is not None:
+            return str(table[_GPUS])
+    return ""

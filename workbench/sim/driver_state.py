@@ -124,6 +124,7 @@ class SimState:
         readings = []
         for i, point in enumerate(points):
             key = f"{profile.name}/{i}"
+            processes = self._processes(i)
             util = point.gpu_util_pct
             if util > 2:
                 util = max(1, min(100, util - round(abs(physics.noise(key + "u", now, 2.0)))))
@@ -138,8 +139,9 @@ class SimState:
                     gpu_util_pct=util,
                     temperature_c=float(told_c.get(str(i), temperatures[i])),
                     energy_j=energies[i],
-                    memory_used_bytes=self.memory_used(i),
-                    processes=self._processes(i),
+                    # of the loads that the clocks belong to: not read again meanwhile
+                    memory_used_bytes=sum(process.memory_bytes for process in processes),
+                    processes=processes,
                 )
             )
         return tuple(readings)

@@ -390,4 +390,4 @@ def test_a_run_without_any_usage_counts_requests_and_no_tokens() -> None:
         == s.absent["window_output_tokens"]
         == ("8 of 8 replies had no token usage")
     )
-    assert s.request_s and s.ttft_ms and s.ttft_ms.count == 8
+    assert s.request_s and s.e2e_ms and s.e2e_ms.count == 8

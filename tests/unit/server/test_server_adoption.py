@@ -96,7 +96,7 @@ def test_the_log_of_a_run_that_others_outlive_is_read_at_once(make: Make) -> Non
                 lambda: not psutil.pid_exists(status.pid or 0), what="the end of the server"
             )
             (left,) = await other.runs()
-            assert left.outlived == 1
+            assert left.outlived  # one, or more while a process of the launcher ends
             assert (
                 "INFO:     Application startup complete."
                 in (await other.load_log(status.run_id)).lines()

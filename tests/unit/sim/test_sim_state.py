@@ -63,6 +63,24 @@ def test_a_load_ends_with_its_process(sim_state, sleeper):
     assert host.readings()[1].gpu_util_pct == 0 and host.memory_used(1) == 0
 
 
+def test_a_reading_has_the_clocks_and_the_memory_of_one_look(sim_state, sleeper, monkeypatch):
+    """An engine that ended in the middle of a reading left full clocks and no memory."""
+    host: SimState = sim_state("four-pcie")
+    host.publish_load(sleeper.pid, {1: WORK})
+    advance = SimState._advance
+
+    def ends_meanwhile(*of):
+        sleeper.kill()
+        sleeper.wait()
+        host._alive_checked = 0.0
+        return advance(*of)
+
+    monkeypatch.setattr(SimState, "_advance", ends_meanwhile)
+    reading = host.readings()[1]
+    assert reading.gpu_util_pct > 90 and reading.memory_used_bytes == 70 << 30
+    assert [process.pid for process in reading.processes] == [sleeper.pid]
+
+
 def test_another_process_with_the_same_pid_does_not_inherit_the_load(
     sim_state, sleeper, monkeypatch
 ):

@@ -26,6 +26,7 @@ from typing import Any
 from workbench.bench import own_command_watcher
 from workbench.bench.endpoint_file import with_endpoint
 from workbench.bench.runner import BenchCancelled
+from workbench.hosts.local import close_pipes
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
 from workbench.model.secrets import mask_argv, mask_text
@@ -168,7 +169,11 @@ async def _started(
             start_new_session=True,
             env={**os.environ, **env},
         )
-        started = await _message(tie)
+        try:
+            started = await _message(tie)
+        except BaseException:
+            await asyncio.shield(_end_command(tie))
+            raise
         if "unix_s" in started:
             return tie, read_end, started["unix_s"]
         await _end_command(tie)
@@ -176,6 +181,9 @@ async def _started(
         why = "not found on this machine's PATH" if code == errno.ENOENT else os.strerror(code)
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
         why = str(error)
+    except BaseException:
+        os.close(read_end)
+        raise
     finally:
         os.close(write_end)
     os.close(read_end)
@@ -227,6 +235,7 @@ async def _end_command(tie: Process) -> None:
     except TimeoutError:
         tie.kill()  # the kernel then kills the command
         await tie.wait()
+    close_pipes(tie)
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:

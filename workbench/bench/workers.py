@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable, Stream
+from workbench.hosts.local import close_pipes
 from workbench.hosts.python_programs import TOO_OLD, PythonProgram
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import BenchError, HostError
@@ -174,6 +175,7 @@ class LocalWorker:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(process.wait(), _END_WAIT_S)
         self._stderr.cancel()
+        close_pipes(process)
 
 
 class HostWorker:

@@ -118,7 +118,12 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 1.0)
-    # A grandchild may keep the pipes open; asyncio has no public way to close them.
+    close_pipes(process)
+
+
+def close_pipes(process: Process) -> None:
+    """Close the pipes to a process that has ended. A grandchild may keep them open, and the event
+    loop may end before it has read their end. asyncio has no public way to close them."""
     transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()

@@ -55,6 +55,7 @@ class Watch:
         self._silent_s: dict[str, float] = {}  # of each rank that was heard
         self._over: str | None = None  # the rank that has ended
         self._others: asyncio.Future[None] | None = None
+        self._server: asyncio.AbstractServer | None = None
 
     @property
     def _is_head(self) -> bool:
@@ -71,6 +72,8 @@ class Watch:
         finally:
             if self._alive():
                 self._tell(self.own, "leaves")
+            if self._server is not None:
+                self._server.close()
 
     async def _watch(self) -> None:
         beat_s = 0.0
@@ -102,7 +105,7 @@ class Watch:
         said = False
         while True:
             try:
-                await asyncio.start_server(self._link, self.address, self.port)
+                self._server = await asyncio.start_server(self._link, self.address, self.port)
             except OSError as error:
                 if not said:
                     self._say(

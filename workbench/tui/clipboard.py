@@ -3,11 +3,12 @@ sequence OSC 52. Inside tmux, the program tmux copies the text."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import HostError
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -54,17 +55,8 @@ async def _by_tmux(text: str) -> str | None:
 
 
 async def _tmux(arguments: Sequence[str], text: str = "") -> str | None:
-    process = None
     try:
-        async with asyncio.timeout(TMUX_S):
-            pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-            process = await asyncio.create_subprocess_exec(
-                "tmux", *arguments, stdin=pipe, stdout=pipe, stderr=nothing
-            )
-            out, _ = await process.communicate(text.encode())
-    except (OSError, TimeoutError):
-        if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
+        done = await LocalHost().run(["tmux", *arguments], input=text.encode(), timeout_s=TMUX_S)
+    except HostError:
         return None
-    return out.decode(errors="replace").strip() if process.returncode == 0 else None
+    return done.out.strip() if done.returncode == 0 else None

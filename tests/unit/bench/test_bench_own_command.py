@@ -291,3 +291,23 @@ def test_without_counters_only_time_and_exit_are_known() -> None:
         s.output_tok_s is None and "no metrics" in s.absent["output_tok_s"] and s.duration_s == 4.0
     )
     assert s.refused == ("the benchmark command exited with 2",)
+
+
+def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing_open() -> None:
+    async def cancelled(turns: int) -> None:
+        task = asyncio.ensure_future(own_command.run(["sleep", "600"], {}))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def watched() -> None:
+        await cancelled(50)  # the threads and pipes of asyncio itself
+        before = os.listdir("/proc/self/fd")
+        for turns in range(0, 30, 6):
+            await cancelled(turns)
+        async with asyncio.timeout(30):
+            while len(os.listdir("/proc/self/fd")) > len(before):
+                await asyncio.sleep(0.02)
+
+    asyncio.run(watched())

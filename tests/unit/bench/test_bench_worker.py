@@ -140,7 +140,11 @@ def four_a_chunk(request: Request, n: int, *, offered: bool) -> Iterator[Step]:
 def test_tpot_does_not_depend_on_how_usage_is_reported(offered: bool, warmup: int) -> None:
     with ScriptedServer(lambda request, n: four_a_chunk(request, n, offered=offered)) as server:
         spec = spec_for(server.url, concurrency=1, requests=3, warmup=warmup, max_tokens=32)
-        s = asyncio.run(run(spec)).summary
+        for _ in range(10):  # on a busy machine a read can be late, and the gaps are withheld
+            server.requests.clear()
+            s = asyncio.run(run(spec)).summary
+            if s.itl_ms is not None:
+                break
         counted = server.requests[warmup:]
         asked = [r.body["stream_options"].get("continuous_usage_stats", False) for r in counted]
     # in the warm-up, so that it costs the counted requests nothing

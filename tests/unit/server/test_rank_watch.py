@@ -213,19 +213,28 @@ def test_strangers_that_hold_every_link_make_room_and_harm_nothing(tmp_path: Pat
             for own in RANKS[:2]
         )
         await head._listen()
-        async with asyncio.timeout(20):
-            strangers = [await asyncio.open_connection("127.0.0.1", ranks.port) for _ in range(70)]
-            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS, 10)
-            strangers[-1][1].write(b"[" * 50_000 + b"\n")
-            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS - 1, 10)
-            strangers.append(await asyncio.open_connection("127.0.0.1", ranks.port))
-            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS, 10)
+        assert head._server is not None
+        opened: list[asyncio.StreamWriter] = []
+
+        async def connect() -> None:
+            opened.append((await asyncio.open_connection("127.0.0.1", ranks.port))[1])
+
+        try:
+            for _ in range(70):
+                await connect()
+            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS)
+            opened[-1].write(b"[" * 50_000 + b"\n")
+            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS - 1)
+            await connect()
+            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS)
             linked = asyncio.ensure_future(other._keep_connected())
-            await eventually(lambda: RANKS[1] in head._silent_s and RANKS[0] in other._silent_s, 10)
+            await eventually(lambda: RANKS[1] in head._silent_s and RANKS[0] in other._silent_s)
             assert not linked.done() and head._over is other._over is None
-        linked.cancel()
-        for _, writer in strangers:
-            writer.close()
+            linked.cancel()
+        finally:
+            for writer in opened:
+                writer.close()
+            head._server.close()
 
     asyncio.run(scenario())
 

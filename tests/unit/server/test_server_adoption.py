@@ -15,6 +15,7 @@ import psutil
 import pytest
 from support import fake_engine
 from support.fake_runs import READY_S, Make, ready, start, tell
+from support.procs import alive
 from support.serving import eventually, free_port, processes_of, supervised
 
 from workbench import engines
@@ -150,7 +151,8 @@ def test_the_last_words_of_a_process_that_outlived_its_server_are_in_the_log(mak
                     file.write("the last words\n")
                 for process in processes_of(str(log.parent)):
                     process.kill()
-                    process.wait(10)
+                    # in a container whose first process reaps nobody it stays a zombie
+                    await eventually(lambda pid=process.pid: not alive(pid))  # type: ignore[misc]
             return data
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:

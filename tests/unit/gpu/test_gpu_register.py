@@ -271,3 +271,41 @@ def test_no_claim_is_of_the_future(tmp_path: Path) -> None:
 def test_every_user_of_a_host_takes_the_same_place() -> None:
     place = os.lstat(register.place())
     assert place.st_uid == 0 and place.st_mode & 0o1777 == 0o1777
+
+
+def test_files_that_come_meanwhile_make_nobody_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading of 20,000 files of a neighbour takes long; another one follows only if a file
+    that was listed is gone, since a newer one has then replaced it."""
+    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    looks: list[int] = []
+    listed = os.listdir
+
+    def comes(directory: str) -> list[str]:
+        looks.append(1)
+        (tmp_path / f"{register.PREFIX}{len(looks)}.json").write_text("x")
+        return listed(directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", comes)
+        assert told(tmp_path) == [450.0]
+    assert len(looks) == 2, "one list to read, one to compare"
+
+
+def test_files_that_go_meanwhile_delay_a_reader_for_a_moment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    looks: list[int] = []
+    listed = os.listdir
+
+    def goes(directory: str) -> list[str]:
+        looks.append(1)
+        return [*listed(directory), f"{register.PREFIX}{len(looks)}.json"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", goes)
+        patch.setattr(register, "TRIED_S", 0.0)
+        assert told(tmp_path) == [450.0]
+    assert len(looks) == 2

@@ -42,6 +42,7 @@ MOST_VERSION = 1000
 MOST_CLAIMS = 640  # of one user
 MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
+TRIED_S = 2.0  # no user can delay the others by files that come and go
 OVERFLOW_UID = 65_534  # of files whose owner has no id in this container
 # of settings that were set and reverted: longer than any measurement
 CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0
@@ -93,6 +94,7 @@ def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
     `boot_id`: "uid" and "user" (its owner), "journal" (its name), "entries" (its changed settings)
     and "changes" (recent times at which it set or reverted a setting)."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
+    until = time.monotonic() + TRIED_S
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
         names, newest = _names(directory), {}
         for path, uid in _files(directory, names):
@@ -101,7 +103,7 @@ def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
                 key = (uid, found["journal"])
                 if key not in newest or newest[key]["made_ns"] < found["made_ns"]:
                     newest[key] = found
-        if _names(directory) == names:
+        if set(names) <= set(_names(directory)) or time.monotonic() > until:
             break
     kept = {(one["uid"], one["journal"]) for one in _bounded(list(newest.values()))}
     return [newest[key] for key in sorted(kept)]

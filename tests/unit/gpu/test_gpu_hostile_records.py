@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.support.fake_host import Call, FakeHost
+from tests.support.fake_host import Answer, Call, FakeHost
 from tests.support.hostile import EVIL, ODD_NUMBERS
 from workbench.cli.gpu_status import _entry_json, _journal_lines, _log_line
-from workbench.gpu.settings import claims, journal, register
+from workbench.gpu.guard import client as guard_client
+from workbench.gpu.settings import claims, journal, proof_files, register
 from workbench.gpu.settings.alterations import alteration, alteration_of
+from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import WorkbenchError
 from workbench.model.untrusted_numbers import finite, strict_json
 
@@ -161,3 +164,49 @@ def test_what_is_right_is_used() -> None:
     assert [(c.by, c.now) for c in found.others] == [("eve", 240.0)]
     assert [c.unix_s for c in found.register.changes] == [1.7e9]
     assert len(found.log) == len(found.entries) == 1
+
+
+CLOCK = {
+    "gpu_uuid": ENTRY["gpu_uuid"],
+    "setting": "gpu_clocks",
+    "lock": "1000,2000",
+    "load": "bench",
+    "circumstances": "c",
+    "mhz": 2000,
+    "limiter": None,
+    "unix_s": 0.0,
+}
+
+
+@pytest.mark.parametrize("place", list(places({"clocks": [CLOCK], "shown": [["a"]]})), ids=str)
+def test_a_kept_file_of_clocks_with_an_odd_part_is_no_evidence_or_possible(
+    place: tuple[Any, ...],
+) -> None:
+    said = {"clocks": [{**CLOCK, "unix_s": time.time() - 60}], "shown": [["a"]]}
+
+    async def main() -> None:
+        for odd in ODD:
+            text = with_odd(said, place, odd).encode()
+            host = FakeHost()
+            host.files[f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}"] = text
+            for clock in (await proof_files.read_clocks(host)).clocks:
+                assert 0 <= clock.mhz <= 50_000 and 0 <= clock.unix_s <= time.time()
+        host.files[f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}"] = json.dumps(
+            said
+        ).encode()
+        assert len((await proof_files.read_clocks(host)).clocks) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("said", ["3", "null", "[]", '{"error": [1]}', "[[1, 2]]", "NaN", '"x"'])
+def test_any_answer_of_a_guard_that_starts_is_read(said: str) -> None:
+    answers = host_with(json.dumps(REGISTER), json.dumps(JOURNAL, indent=1))
+
+    def answer(call: Call) -> Answer:
+        starts = '"nvidia_smi"' in " ".join(call.argv)
+        return f"{said}\n" if starts else cast(str, answers.handler(call))
+
+    host = FakeHost(answer)
+    view = asyncio.run(guard_client.start(host, guard_client.GuardTerms(Rights())))
+    assert not view.running

@@ -28,7 +28,8 @@ from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_records import GuardView
 from workbench.model.settings import HOST, stored
-from workbench.model.untrusted_numbers import decimal, of_field, range_of
+from workbench.model.untrusted_numbers import decimal, of_field, range_of, strict_json
+from workbench.model.untrusted_text import clean
 
 START_S = 30.0
 STALLED_S = 20.0  # a guard completes a round at least every 5 s
@@ -156,12 +157,12 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
     if done.returncode in (TOO_OLD, 126, 127):
         return GuardView(False, problem=NO_PYTHON)
     try:
-        answer = json.loads(done.out.splitlines()[-1])
-    except (ValueError, IndexError):
+        answer = dict(strict_json(done.out.splitlines()[-1]))
+    except (ValueError, IndexError, TypeError, RecursionError):
         said = done.err.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return GuardView(False, problem=f"the guard could not be started: {said[0]}", log=log)
     if "error" in answer:
-        return GuardView(False, problem=answer["error"], log=log)
+        return GuardView(False, problem=clean(str(answer["error"])), log=log)
     view = (await read_status(host)).view
     if not view.running and view.problem is None:
         why = (

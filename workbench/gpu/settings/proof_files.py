@@ -16,6 +16,7 @@ from workbench.gpu.settings.clock_contrasts import MOST_KEPT, Clock, ContrastEvi
 from workbench.hosts.base import FileError, Host
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import ClockRange, setting_of, stored
+from workbench.model.untrusted_numbers import of_field, strict_json
 
 CLOCKS_FILE = "gpu/clocks.json"
 # {GPU UUID: {"of": the altered settings then, "short": [words]}}
@@ -33,7 +34,7 @@ async def read_clocks(host: Host) -> ContrastEvidence:
     """Return the clocks that GPUs showed under load during the last day. The ContrastEvidence is
     empty if the file is missing or invalid."""
     try:
-        kept = json.loads(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
+        kept = strict_json(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
         rows, shown = kept["clocks"], kept["shown"]
         now = time.time()
         clocks = tuple(
@@ -51,7 +52,7 @@ def _clock(row: object) -> Clock | None:
         return None
     texts = ("gpu_uuid", "setting", "load", "circumstances")
     words = all(isinstance(row.get(name), str) for name in texts)
-    numbers = all(type(row.get(name)) in (int, float) for name in ("mhz", "unix_s"))
+    numbers = all(of_field(name, row.get(name)) is not None for name in ("mhz", "unix_s"))
     optional = all(isinstance(row.get(name), str | None) for name in ("lock", "limiter"))
     if not (words and numbers and optional):
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.session.fleet.fleet import Fleet
     from workbench.session.session import Session
     from workbench.tui.app import WorkbenchApp
-    from workbench.tui.textual_private import PlainEnd
+    from workbench.tui.themed_app import ThemedApp
 
 
 def run(session: Session, *, mouse: bool | None = None) -> int:
@@ -65,16 +65,29 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
     return "SSH_CONNECTION" not in os.environ if mouse is None else mouse
 
 
-def _exit_code(app: PlainEnd, code: int | None, host: str) -> int:
+def _exit_code(app: ThemedApp, code: int | None, host: str) -> int:
     """Return the exit code of the process after the application `app` has ended. It is `code`, or 1
     if an unexpected exception ended `app`. In that case, write a message about the exception and
     the host named `host` to standard error."""
     import sys
 
+    if app.hung_up:
+        _write_into_nothing()
     if app.defect is not None:
         sys.stderr.write(_ended_text(app.defect, host))
         return 1
     return code or 0
+
+
+def _write_into_nothing() -> None:
+    """Direct the standard output and error to no file, because the terminal is gone. Python would
+    end with the exit code 120 if it could not write what is left."""
+    import os
+
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
 
 
 def run_fleet(fleet: Fleet, *, mouse: bool | None = None) -> int:

@@ -93,7 +93,9 @@ def gpus_of(case: Case, folder: Path) -> Iterator[dict[str, str]]:
     if case.busy:
         thread.start()
     try:
-        yield {**driver(), "NVML_STUB_SCRIPT": str(script)}
+        # a register of its own: what other users of this machine measure does not matter here
+        register = {"WORKBENCH_GPU_REGISTER": str(folder / "register")}
+        yield {**driver(), **register, "NVML_STUB_SCRIPT": str(script)}
     finally:
         ended.set()
         if case.busy:

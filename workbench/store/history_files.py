@@ -3,7 +3,8 @@ it is opened again.
 
 The files are recordings (recording.py) in the state directory. Each Workbench that writes has two
 files, on which it holds locks: one with a line per second, and one with a line per 10 s and the
-events. Lines are appended once a second, without fsync, and never rewritten; old files are deleted.
+events. Lines are appended every few seconds, without fsync, and never rewritten; old files are
+deleted.
 A reader merges the files of all Workbenches. If a file cannot be written or read, only its part of
 the history is missing.
 """
@@ -37,7 +38,9 @@ LOADED_S = {1: FINE_S, 10: 86_400}  # how far back a screen reads, by the step o
 _EACH_S = 8 * 3600  # beyond that, a screen reads one cell of a minute
 MOST_BYTES = 16_000_000  # of all files of a host
 _MOST_FILE_BYTES = 8_000_000
-_QUEUED = 1000  # lines that wait for a slow disk; more are lost
+_EACH_WRITE_S = 4.0  # lines of this time are written at once: each write wakes a thread
+_MOST_LINES = 20  # of one write
+_QUEUED = 250  # writes that wait for a slow disk; more are lost
 _FUTURE_S = 60.0
 _NAME = re.compile(r"\d+-\d+-[0-9a-f]+\.\d+\.(\d{1,2})s\.jsonl")
 _RETRY_S = 60.0  # after a failure, such as a full disk
@@ -60,7 +63,9 @@ class HistoryWriter:
 
     def __init__(self, folder: Path, header: recording.Header, tell: Callable[[str], None]) -> None:
         self.folder, self._header, self._tell = folder, header, tell
-        self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue(_QUEUED)
+        self._writes: queue.Queue[list[tuple[int, str]] | None] = queue.Queue(_QUEUED)
+        self._lines: list[tuple[int, str]] = []  # of the next write
+        self._next_write_s = 0.0
         self.name = f"{int(time.time())}-{os.getpid()}-{secrets.token_hex(3)}"
         self._number = 0
         self._files: dict[int, _File] = {}
@@ -70,25 +75,36 @@ class HistoryWriter:
         self._thread.start()
 
     def write(self, step_s: int, line: str) -> None:
-        """Append `line` to the history file with one line per `step_s` seconds, without waiting for
-        the disk. If too many lines wait already, the line is dropped."""
+        """Append `line` to the history file with one line per `step_s` seconds, within a few
+        seconds and without waiting for the disk. If too many lines wait already, the line is
+        dropped."""
+        self._lines.append((step_s, line))
+        now = time.monotonic()
+        full = len(self._lines) >= _MOST_LINES
+        # an event may be the last line for long
+        if full or now >= self._next_write_s or step_s != STEPS_S[0]:
+            self._next_write_s = now + _EACH_WRITE_S
+            self._write_lines()
+
+    def _write_lines(self) -> None:
+        lines, self._lines = self._lines, []
         with contextlib.suppress(queue.Full):
-            self._lines.put_nowait((step_s, line))
+            self._writes.put_nowait(lines)
 
     def close(self, wait_s: float = 1.0) -> None:
         """Write the lines that wait, and close the files. If the disk does not respond, return
         after `wait_s` seconds."""
+        self._write_lines()
         with contextlib.suppress(queue.Full):
-            self._lines.put_nowait(None)
+            self._writes.put_nowait(None)
         self._thread.join(wait_s)
 
     def _run(self) -> None:
-        while (item := self._lines.get()) is not None:
-            step_s, line = item
+        while (lines := self._writes.get()) is not None:
             if time.monotonic() < self._retry_s:
                 continue
             try:
-                self._file(step_s).append(line)
+                self._append(lines)
             except OSError as error:
                 self._retry_s = time.monotonic() + _RETRY_S
                 self._close()
@@ -96,6 +112,11 @@ class HistoryWriter:
                     self._told = True
                     self._tell(f"{self.folder}: {error.strerror or error}")
         self._close()
+
+    def _append(self, lines: Sequence[tuple[int, str]]) -> None:
+        for step_s in dict.fromkeys(step_s for step_s, _ in lines):
+            of_step = "".join(line for step, line in lines if step == step_s)
+            self._file(step_s).append(of_step)
 
     def _file(self, step_s: int) -> _File:
         file = self._files.get(step_s)

@@ -195,6 +195,9 @@ def stepped(values: Sequence[float | None], after: float | None) -> list[float |
     cell in which it changed is a value that it never had: the value after the change replaces it.
     `after` is the value that follows the last cell, None if it is not known."""
     found = list(values)
+    distinct = {after, *values} - {None}
+    if len(distinct) <= 1:
+        return found  # the limit has not changed
     following = (*values[1:], after)
     for index, (last, value, later) in enumerate(
         zip((None, *values), values, following, strict=False)

@@ -124,23 +124,17 @@ def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) ->
 def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
     """Return the graph in `height` rows, from top to bottom. A cell without a value is blank.
     `cursor` is the number of the cell to highlight; None for no cell."""
-    most = EIGHTHS * height
-    levels = [level_of(v, graph.floor, graph.top, most) for v in graph.cells]
+    levels = _levels(graph.cells, graph, height)
     if graph.low is not None and height > 1:
-        low = [level_of(v, graph.floor, graph.top, most) for v in graph.low]
+        low = _levels(graph.low, graph, height)
         return [
             _highlighted(_banded(levels, low, height - 1 - y, graph.role), cursor)
             for y in range(height)
         ]
-    texts = [
-        "".join(row) for row in zip(*(_column(level, height) for level in levels), strict=True)
-    ]
+    texts = ["".join(map(characters.__getitem__, levels)) for characters in _characters_of(height)]
     if not graph.lines:
         return [_highlighted(((text, graph.role),), cursor) for text in texts]
-    held = [
-        v is not None and v >= AT_LIMIT * (at or math.inf)
-        for v, at in zip(graph.cells, graph.lines[0], strict=True)
-    ]
+    held = _held(graph.cells, graph.lines[0])
     marks = [_line_rows(line, graph, height) for line in graph.lines] if height > 1 else []
     return [
         _highlighted(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor)
@@ -163,15 +157,45 @@ def level_of(value: float | None, floor: float, top: float, most: int) -> int:
     return max(1, min(most - 1, round(share * (most - 1))))
 
 
-@lru_cache(maxsize=1024)
-def _column(level: int, height: int) -> tuple[str, ...]:
-    """Return the characters of one column of a graph, from top to bottom. `level` is the height of
-    the column's bar in eighths of a row, and `height` is the number of rows."""
-    return tuple(_part(level - EIGHTHS * (height - 1 - y)) for y in range(height))
+def _levels(cells: Cells, graph: Graph, height: int) -> list[int]:
+    """Return the heights of the bars in the cells of a graph, in eighths of a row."""
+    floor, top, most = graph.floor, graph.top, EIGHTHS * height
+    known: dict[float | None, int] = {}  # a value of an idle GPU comes in many cells
+    for value in cells:
+        if value not in known:
+            known[value] = level_of(value, floor, top, most)
+    return [known[value] for value in cells]
+
+
+def _held(cells: Cells, limits: Cells) -> list[bool]:
+    """Return for each cell whether its value is at the limit."""
+    return [
+        v is not None and v >= AT_LIMIT * (at or math.inf)
+        for v, at in zip(cells, limits, strict=True)
+    ]
+
+
+def _characters_of(height: int) -> tuple[str, ...]:
+    """Return for each row of a graph, from top to bottom, the characters of a bar by its height in
+    eighths of a row."""
+    return _table(height, G.levels)
+
+
+@lru_cache(maxsize=64)
+def _table(height: int, levels: str) -> tuple[str, ...]:
+    most = EIGHTHS * height
+    return tuple(
+        "".join(_character(level - EIGHTHS * (height - 1 - y), levels) for level in range(most + 1))
+        for y in range(height)
+    )
 
 
 def _part(level: int) -> str:
-    return " " if level <= 0 else G.levels[min(level, EIGHTHS) - 1]
+    return _character(level, G.levels)
+
+
+def _character(level: int, levels: str) -> str:
+    return " " if level <= 0 else levels[min(level, EIGHTHS) - 1]
 
 
 def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:

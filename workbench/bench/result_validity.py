@@ -10,12 +10,10 @@ from workbench.bench import steadiness
 from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.steady_window import STEADY, Window, mean_in_flight
 from workbench.model.answer_text import TextReport
-from workbench.model.bench import BUSY_CLIENT_PCT, BenchSpec
+from workbench.model.bench import BUSY_CLIENT_PCT, FAILED_SHARE, BenchSpec
 
 LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
 CACHED_SHARE = 0.01
-# share of failed requests above which the measured load is not the requested one
-FAILED_SHARE = 0.01
 _LATE_MS = 10.0  # a start that is further behind its schedule is late
 _SHORT_REQUEST_MS = 10.0  # between two requests, a stream needs about 0.2 ms: 3 % of 7 ms
 _ODD_READS = 0.01  # share of unusual reads above which the result gets a note

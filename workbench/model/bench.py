@@ -21,6 +21,8 @@ ENDPOINTS = ("chat", "completions", "embeddings")
 # Above it the client's own pace may be what is measured. Below it, what went wrong shows by itself:
 # streams that were idle, requests that started late, and times that are not exact.
 BUSY_CLIENT_PCT = 95.0
+# share of failed requests above which the measured load is not the requested one
+FAILED_SHARE = 0.01
 
 P99_VALUES = 1_000  # ten of these are above the p99
 

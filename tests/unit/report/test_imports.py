@@ -605,6 +605,24 @@ def test_a_run_whose_requests_all_failed_is_invalid(tmp_path: Path) -> None:
     assert one.summary.refused == ("none of its 8 requests succeeded",)
 
 
+def test_a_run_with_many_failed_requests_is_invalid(tmp_path: Path) -> None:
+    """A run of GuideLLM with 500 failed requests of 570 was a valid result."""
+    data = fixture("vllm-0.32.json")
+    ok = data["completed"]
+    (one,) = read_document(tmp_path, {**data, "failed": ok})
+    assert one.summary.refused[0].startswith(f"{ok} of {2 * ok} requests failed; more than 1 % are")
+    (other,) = read_document(tmp_path, {**data, "failed": 0})
+    assert not other.summary.refused
+
+
+@pytest.mark.parametrize(
+    "document", [[], {"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": []}]
+)
+def test_a_file_without_results_is_refused(tmp_path: Path, document: Any) -> None:
+    with pytest.raises(InputError, match="has no results"):
+        read_document(tmp_path, document)
+
+
 def test_a_list_of_vllm_results_has_them_all(tmp_path: Path) -> None:
     data = fixture("vllm-0.32.json")
     assert len(read_document(tmp_path, [data, {**data, "run_number": 1}])) == 2
@@ -703,3 +721,15 @@ def test_guidellm_has_a_result_for_each_load(tmp_path: Path) -> None:
     assert one.conditions.imported == "GuideLLM 0.8.1" and one.unix_s == 1.7e9
     assert (other.spec.rate, other.spec.arrival) == (3.0, "constant")
     assert any("2 requests were incomplete" in note for note in s.notes)
+
+
+def test_guidellm_since_0_7_names_the_kind_of_a_load_otherwise(tmp_path: Path) -> None:
+    constant = guidellm({"kind": "constant", "rate": 3.0})
+    del constant["config"]["backend"]
+    document = {
+        "metadata": {"version": 2, "guidellm_version": "0.7.3"},
+        "config": {"spec": {"backend": {"model": "org/other"}}},
+        "benchmarks": [constant],
+    }
+    (one,) = read_document(tmp_path, document)
+    assert (one.spec.rate, one.spec.arrival, one.spec.model) == (3.0, "constant", "org/other")

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean_data
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
@@ -35,6 +36,7 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
     store no result of the file.
     """
     found: list[Imported] = []
+    empty = InputError(f"{path} has no results", next_step=_NEXT_STEP)
     for number, document in enumerate(list(_documents(path)), start=1):
         at = "" if number == 1 else f"document {number}"
         if not isinstance(document, dict):
@@ -48,28 +50,43 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
             Fields(path, clean_data(document, _MOST_BYTES), at), options or ImportOptions()
         )
         results = [_checked(one, path) for one in results]
+        if not results:
+            raise empty
         # The id comes from the content, so that a file that is imported twice is stored once.
         digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
         found += [
             replace(one, uid=one.uid or f"{digest}-{place}") for place, one in enumerate(results)
         ]
+    if not found:
+        raise empty
     return tuple(found)
 
 
 def _checked(one: Imported, path: Path) -> Imported:
-    """Return an imported result, marked as invalid if none of its requests succeeded. Raises
+    """Return an imported result, marked as invalid if too many of its requests failed. Raises
     InputError for a result without any measured value."""
     made = one.summary
+    every = made.requests_ok + made.requests_failed
     measured = made.output_tok_s or made.request_s or made.prompt_tok_s or made.per_stream_tok_s
     if made.requests_ok and (measured or made.ttft_ms or made.e2e_ms or made.partial):
-        return one
+        if made.requests_failed <= FAILED_SHARE * every or made.refused:
+            return one
+        why = (
+            f"{made.requests_failed:,} of {every:,} requests failed; more than "
+            f"{100 * FAILED_SHARE:.0f} % are too many, since the others then ran under another load "
+            "than the requested one"
+        )
+        return _refused(one, why)
     if not made.requests_failed:
         raise InputError(
             f"{path}: a result in the file has no measured value",
             next_step="check that the run of the other tool was complete",
         )
-    why = f"none of its {made.requests_failed:,} requests succeeded"
-    return replace(one, summary=replace(made, refused=(*made.refused, why)))
+    return _refused(one, f"none of its {made.requests_failed:,} requests succeeded")
+
+
+def _refused(one: Imported, why: str) -> Imported:
+    return replace(one, summary=replace(one.summary, refused=(*one.summary.refused, why)))
 
 
 def _documents(path: Path) -> Iterator[Any]:

@@ -118,7 +118,7 @@ def _load(config: Fields | None, metrics: Fields, ok: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     strategy = config.object("strategy") if config else None
     if strategy is not None:
-        kind = strategy.text("type_") or ""
+        kind = strategy.text("type_") or strategy.text("kind") or ""  # "kind" since 0.7
         streams = strategy.count("streams") or strategy.count("max_concurrency")
         if kind == "synchronous":
             streams = 1
@@ -140,7 +140,8 @@ def _load(config: Fields | None, metrics: Fields, ok: int) -> dict[str, Any]:
 def _model_name(fields: Fields, config: Fields | None) -> str | None:
     """Return the model's name from the first place that has one; versions of GuideLLM differ."""
     arguments = fields.object("args") or fields.object("config")
-    for holder in (config, arguments):
+    spec = arguments.object("spec") if arguments else None
+    for holder in (config, spec, arguments):
         backend = holder.data.get("backend") if holder else None
         if isinstance(backend, dict) and isinstance(backend.get("model"), str):
             return str(backend["model"])

@@ -15,6 +15,7 @@ from workbench.bench.compared_texts import no_answer
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.references import nearest_text
 from workbench.engines.result_limits import limit_pct
+from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from workbench.session.results.results import Results
     from workbench.session.state_holder import StateHolder
     from workbench.store.sweeps import SweepStore
-
-# of the requests: a result with more failures is not that of the load that was asked for
-FAILED_SHARE = 0.01
 
 
 class EndedEarly(Exception):

@@ -261,20 +261,32 @@ class _Lexer:
         char = self.text[at]
         if char == "\\":
             return at + 2
-        end = self.text.find(char, at + 1) if char in "'\"" else -1
-        return end + 1 if end > 0 else at + 1
+        if char == "'":
+            end = self.text.find(char, at + 1)
+            return end + 1 if end > 0 else at + 1
+        if char != '"':
+            return at + 1
+        inside = at + 1
+        while inside < len(self.text) and self.text[inside] != char:
+            if self.text.startswith("$(", inside):
+                inside = self._balanced(inside + 1)
+            else:
+                inside += 2 if self.text[inside] == "\\" else 1
+        return inside + 1 if inside < len(self.text) else at + 1
 
     def _balanced(self, begin: int) -> int:
-        """Return the index after the bracket that closes the bracket at `begin`. Raises InputError
-        if it is not closed."""
-        opens, depth = self.text[begin], 0
+        """Return the index after the bracket that closes the bracket at `begin`. A bracket in
+        quotes counts only if the others do not close it, as in the text of another language.
+        Raises InputError if it is not closed."""
+        opens = self.text[begin]
         closes = {"(": ")", "{": "}"}[opens]
-        at = begin
-        while at < len(self.text):
-            depth += (self.text[at] == opens) - (self.text[at] == closes)
-            if depth == 0:
-                return at + 1
-            at = self._after_quote(at) if opens == "(" else at + 1
+        for with_quotes in (opens == "(", False):
+            at, depth = begin, 0
+            while at < len(self.text):
+                depth += (self.text[at] == opens) - (self.text[at] == closes)
+                if depth == 0:
+                    return at + 1
+                at = self._after_quote(at) if with_quotes else at + 1
         raise InputError(
             f"the script has a bracket that is not closed: {self.text[begin - 1 : begin + 20]!r}"
         )

@@ -372,8 +372,7 @@ class ClusterSupervisor(Supervisor):
         ranks that run already are stopped. Raises ServerError if a check fails, and HostError if a
         file cannot be written; no node then has a file of the server.
         """
-        if replaces is None or not self._started_ray(replaces):
-            commands = await self._without_running_ray(plan, commands)
+        commands = await self.check_ranks(plan, commands, simulated=simulated, replaces=replaces)
         ids = _run_ids(engine.name, len(commands))
         ranks = tuple(
             ClusterRank(n.name, run_id, n.title)
@@ -382,14 +381,6 @@ class ClusterSupervisor(Supervisor):
         server = ClusterRun(
             self._cluster_entry.name, ranks[0].label, ranks, self._cluster_entry.reserve_gib
         )
-        replaced = self.status(replaces) if replaces is not None else None
-        await asyncio.gather(
-            *(
-                self._check(node.name, plan, command, simulated, replaced)
-                for node, command in commands
-            )
-        )
-
         watch = await watched_rank.watch_of(self.host, self._head_address, server)
 
         async def prepare(at: int) -> PreparedServer:
@@ -428,6 +419,32 @@ class ClusterSupervisor(Supervisor):
                 raise
 
         return PreparedServer(launch, discard)
+
+    async def check_ranks(
+        self,
+        plan: LaunchPlan,
+        commands: Sequence[tuple[Node, Command]],
+        *,
+        simulated: bool = False,
+        replaces: str | None = None,
+    ) -> Sequence[tuple[Node, Command]]:
+        """Return the commands that a start on several nodes runs: those of `commands`, without Ray's
+        if Ray runs already. `replaces` is the run that is stopped before. Raises ServerError if a
+        program, a model or a port is missing or in use on a node."""
+        if replaces is None or not self._started_ray(replaces):
+            commands = await self._without_running_ray(plan, commands)
+        replaced = self.status(replaces) if replaces is not None else None
+        checks = await asyncio.gather(
+            *(
+                self._check(node.name, plan, command, simulated, replaced)
+                for node, command in commands
+            ),
+            return_exceptions=True,
+        )
+        # of several problems that of the first node, not the one that was found first
+        if failed := next((one for one in checks if one is not None), None):
+            raise failed
+        return commands
 
     async def _launch_ranks(
         self,
@@ -535,13 +552,20 @@ class ClusterSupervisor(Supervisor):
         """Raise ServerError for the first problem that would prevent the rank's start on the node
         `name`."""
         supervisor = self._on(name)
-        runs = await supervisor.runs()
+        runs, freed = await supervisor.runs(), set[int]()
         if replaced is not None:
             own = {replaced.run_id, *(rank.run_id for rank in replaced.ranks)}
             runs = tuple(run for run in runs if run.run_id not in own)
+            freed = self._ports_of(replaced, name)
         await preflight.check(
-            supervisor.host, plan, command, runs, simulated=simulated, replaced=replaced
+            supervisor.host, plan, command, runs, simulated=simulated, freed=freed
         )
+
+    def _ports_of(self, server: ServerStatus, name: str) -> set[int]:
+        """Return the ports on the node `name` that become free when `server` is stopped: also that
+        of the Ray that the server has started."""
+        ranks = [rank.run_id for rank in server.ranks if rank.host == name and rank.alive]
+        return {self._on(name).record(run_id).command.port for run_id in ranks}
 
     async def _undo(self, server: ClusterRun) -> None:
         await asyncio.gather(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
@@ -62,11 +62,11 @@ async def check(
     runs: Iterable[ServerStatus],
     *,
     simulated: bool = False,
-    replaced: ServerStatus | None = None,
+    freed: Collection[int] = (),
 ) -> None:
     """Raise ServerError for the first problem that would prevent the server's start. `runs` are the
-    statuses of all runs on this host. The port of `replaced`, the server that is stopped before the
-    start, counts as free.
+    statuses of all runs on this host. `freed` are the ports of the server that is stopped before
+    the start; they count as free.
 
     A `simulated` engine loads no model, so its model path need not exist.
     """
@@ -79,14 +79,20 @@ async def check(
 
     if _looks_at("files", plan.run_as):
         _check_files(plan, command, model, facts, refuse)
-    becomes_free = replaced is not None and replaced.may_live and replaced.port == command.port
-    if becomes_free or not _looks_at("port", plan.run_as):
+    if command.port in freed or not _looks_at("port", plan.run_as):
         return
     problem = _port_problem(command, runs, facts, listening)
     if problem is not None:
         error = refuse(problem.text, problem.fix or "")
         error.findings = (problem,)
         raise error
+
+
+def port_of(replaced: ServerStatus | None) -> tuple[int, ...]:
+    """Return the port that becomes free when the server `replaced` is stopped; () if there is none."""
+    if replaced is None or not replaced.may_live or replaced.port is None:
+        return ()
+    return (replaced.port,)
 
 
 async def check_files(

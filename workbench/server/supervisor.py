@@ -185,8 +185,9 @@ class Supervisor:
         known = self._runs.get(replaces or "")  # a further node of a cluster does not know it
         replaced = known.status if known is not None else None
         if adopts is None and rank is None:
+            freed = preflight.port_of(replaced)
             await preflight.check(
-                self.host, plan, command, self.statuses(), simulated=simulated, replaced=replaced
+                self.host, plan, command, self.statuses(), simulated=simulated, freed=freed
             )
         run_id = rank.run_id if rank else new_run_id(engine.name, time.time())
         run_dir = posixpath.join(await self.runs_dir(), run_id)

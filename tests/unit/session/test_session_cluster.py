@@ -17,7 +17,7 @@ from workbench.gpu.telemetry.cluster_source import ClusterTelemetry
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.local import LocalHost
-from workbench.model.errors import SettingsError
+from workbench.model.errors import ServerError, SettingsError
 from workbench.model.findings import Level
 from workbench.model.host_entry import ClusterEntry, ClusterNode
 from workbench.model.server_run import ServerState
@@ -95,6 +95,36 @@ def test_a_preset_with_ray_starts_ray_and_the_server_and_stops_both(
         stopped = session.servers.supervisor.status(run_id)
         assert stopped.state is ServerState.STOPPED
         assert not any(rank.alive for rank in stopped.ranks)
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", [PRESET, _presets_with_ray()[0]])
+def test_a_restart_on_a_cluster_stops_the_server_only_if_the_next_can_start(
+    tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "PORT", free_port())
+
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await loaded(session, preset)
+        await session.plans.look_for_engine()
+        run_id = await session.servers.start()
+        await session.servers.wait_ready(run_id, READY_S)
+        session.plans.editor.set_flag("executable", "/nonexistent/vllm")
+        problem = await session.servers.start_problem()
+        assert problem is not None and "/nonexistent/vllm does not exist" in problem.text
+        with pytest.raises(ServerError, match="/nonexistent/vllm does not exist"):
+            await session.servers.start()
+        assert session.servers.supervisor.status(run_id).state is ServerState.READY
+        session.plans.undo()
+        assert await session.servers.start_problem() is None  # its own ports become free
+        again = await session.servers.start()
+        status = await session.servers.wait_ready(again, READY_S)
+        assert (status.state, status.replaces) == (ServerState.READY, run_id), status.reason
+        await session.servers.stop(again)
         await session.close()
 
     asyncio.run(scenario())

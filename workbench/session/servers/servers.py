@@ -508,14 +508,20 @@ class Servers:
         from workbench.server import preflight
 
         simulated = self._core.state.host.simulated is not None
-        if not (self._on_cluster and editor.node_commands()):
+        supervisor, nodes = self.supervisor, editor.node_commands()
+        if isinstance(supervisor, ClusterSupervisor) and nodes:
+            replaces = replaced.run_id if replaced is not None else None
+            await supervisor.check_ranks(
+                editor.effective, nodes, simulated=simulated, replaces=replaces
+            )
+        else:
             await preflight.check(
                 self._core.host,
                 editor.plan,
                 editor.command(),
-                await self.supervisor.runs(),
+                await supervisor.runs(),
                 simulated=simulated,
-                replaced=replaced,
+                freed=preflight.port_of(replaced),
             )
         await self._check_memory(editor, replaced)
 

@@ -214,6 +214,17 @@ def test_a_saved_preset_has_nothing_of_the_host() -> None:
     assert "HF_HOME" not in text and "hf_abc" not in text and "VLLM_LOGGING_LEVEL" in text
 
 
+def test_a_saved_plan_is_that_of_its_preset_and_has_no_changes() -> None:
+    session = Session.of_host()
+    plan_of(session)
+    session.plans.editor.set_flag("port", "9001")
+    assert session.plans.view().edited == 1
+    asyncio.run(session.plans.save_preset("my-tiny", "My tiny"))
+    view = session.plans.view()
+    assert (view.plan.preset_id, view.title, view.edited) == ("my-tiny", "My tiny", 0)
+    assert view.plan.flag("port") == 9001
+
+
 def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
     session = Session.of_host()
     plan_of(session)

@@ -9,11 +9,14 @@ one chunk each are exact, because the kernel's time is."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import add, sub
 
 from workbench.bench.records import RequestRecord
 from workbench.model.bench import Distribution
-from workbench.model.distribution import distribution
+from workbench.model.distribution import distribution, distribution_of_counts
 
 LIMIT_MS = 0.5
 LIMIT_SHARE = 0.005  # of the latency, if that is more
@@ -38,18 +41,27 @@ def ttft_range(good: Sequence[RequestRecord]) -> str | None:
 def itl_range(good: Sequence[RequestRecord]) -> str | None:
     """Return the range of the gaps between chunks if it is wider than the limit, as text. Otherwise
     None. The mean is not looked at, because the ranges of successive gaps cancel out in it."""
-    low: list[int] = []
-    high: list[int] = []
-    for record in good:
-        if not record.unsure:
-            low += record.gaps_us
-            high += record.gaps_us
-            continue
-        early = _early_us(record)
-        for number, gap in enumerate(record.gaps_us):
-            low.append(max(0, gap - early.get(number + 1, 0)))
-            high.append(gap + early.get(number, 0))
-    return _too_wide(distribution(low, 1000), distribution(high, 1000), _PARTS[1:])
+    early = [_early_of_all(record) if record.unsure else [] for record in good]
+    both = list(zip(good, early, strict=True))
+    low: Counter[float] = Counter(
+        chain.from_iterable(map(sub, r.gaps_us, by[1:]) if by else r.gaps_us for r, by in both)
+    )
+    high: Counter[float] = Counter(
+        chain.from_iterable(map(add, r.gaps_us, by) if by else r.gaps_us for r, by in both)
+    )
+    for gap in [gap for gap in low if gap < 0]:
+        low[0] += low.pop(gap)
+    return _too_wide(
+        distribution_of_counts(low, 1000), distribution_of_counts(high, 1000), _PARTS[1:]
+    )
+
+
+def _early_of_all(record: RequestRecord) -> list[int]:
+    """Return the microseconds by which each chunk may have come earlier."""
+    early = [0] * record.chunks
+    for first, count, by in record.unsure:
+        early[first : first + count] = [by] * count
+    return early
 
 
 def tpot_range(

@@ -49,6 +49,8 @@ _NOT_HEARD = "stopped early: the server no longer answered"
 _SLOW_SEND_NS = 100_000
 _BLOCKED_NS = 100_000  # a poll that took longer has waited,
 _BLOCKED_PER_SOCKET_NS = 1_000  # and this much more for each socket that it found
+_DRIFT_NS = 5_000  # of the wall clock between two sweeps: more is a clock that is being set
+_TURNS = 4  # sweeps in which each stream's collected reads are parsed once
 _NEVER = 1 << 62
 _MOST_COLLECTED = (
     2048  # reads that wait to be parsed; more of them would not fit into the CPU's cache
@@ -122,7 +124,8 @@ class Client:
         self._start_until_ns = _NEVER
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
-        self._collected = 0  # about how many reads wait to be parsed
+        self._swept = 0
+        self._collected = 0  # at most so many reads wait to be parsed
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
         self._head = self._request_head(key)
         self._began_ns, self._measured_ns = began_ns, 0
@@ -289,8 +292,16 @@ class Client:
                 self._on_data(slot, data, stamp)
 
     def _sweep(self, now: int) -> None:
-        self._parse_all_collected()
+        self._swept += 1
+        ahead_ns = self.clock.ahead_ns
         self.clock.refresh()
+        newer_ns = self.clock.ahead_ns
+        if abs(newer_ns - ahead_ns) > _DRIFT_NS:  # collected reads have times of the clock before
+            self.clock.ahead_ns = ahead_ns
+            self._parse_all_collected()
+            self.clock.ahead_ns = newer_ns
+        for slot in self._slots[self._swept % _TURNS :: _TURNS]:
+            self._parse_collected(slot)
         self.cpu.note(now)
         self._enforce_limits(now)
         running = [slot.exchange for slot in self._slots if slot.exchange is not None]
@@ -712,15 +723,22 @@ class Client:
         if over:
             self._give_up(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
-            asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
-            limit = limits.over(exchange, now) or limits.endless(
-                len(exchange.reply.stamps_ns), asked
-            )
+            limit = self._limit_reached(exchange, now)
+            if limit is not None:  # unless a collected read says otherwise
+                self._parse_collected(slot)
+                if slot.exchange is not exchange:
+                    continue
+                limit = self._limit_reached(exchange, now)
             if limit is None and over:
                 limit = (records.DEADLINE, "the request was in flight at the run's deadline")
             if limit is not None:
                 exchange.ended_by_limit(now)
                 self._finish(slot, *limit)
+
+    def _limit_reached(self, exchange: Exchange, now: int) -> tuple[str, str] | None:
+        asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
+        chunks = len(exchange.reply.stamps_ns)
+        return self._limits.over(exchange, now) or self._limits.endless(chunks, asked)
 
     def _share_done(self, running: list[Exchange]) -> float:
         """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The
@@ -778,7 +796,7 @@ class Client:
         """Return the seconds since the last byte on any stream, or since the last request started
         if no byte has arrived. Return 0.0 if no request is in flight."""
         last = [
-            max(s.exchange.last_byte_ns, s.exchange.began_ns)
+            max(s.exchange.last_byte_ns, s.exchange.began_ns, s.texts.newest_ns if s.texts else 0)
             for s in self._slots
             if s.exchange is not None
         ]

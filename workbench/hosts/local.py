@@ -106,11 +106,21 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
     """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process group:
     to the process, and to a child that outlives it and holds its pipes. Returns even if the process
     never ends, because a process can hang in the kernel and Python 3.11 can miss the exit of a
-    child.
+    child. If it is cancelled, as at the end of the event loop, it sends SIGKILL without the wait.
     """
-    if process.returncode is None and wait_s > 0:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), wait_s)
+    try:
+        if process.returncode is None and wait_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), wait_s)
+    finally:
+        try:
+            await _kill_rest(process)
+        finally:
+            close_pipes(process)
+
+
+async def _kill_rest(process: Process) -> None:
+    """Send SIGKILL to the process group unless the process has ended and its output was read."""
     if process.returncode is None or not all(
         pipe is None or pipe.at_eof() for pipe in (process.stdout, process.stderr)
     ):
@@ -118,7 +128,6 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 1.0)
-    close_pipes(process)
 
 
 def close_pipes(process: Process) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import stat
@@ -199,6 +200,26 @@ def test_closing_a_stream_ends_a_command_that_never_reads_nor_heeds_term() -> No
 
     asyncio.run(main())
     eventually(lambda: not with_argument("601.003"), "the command to end")
+
+
+def test_a_close_that_is_cancelled_ends_the_command_and_closes_its_pipes() -> None:
+    """The event loop ends while a stream is closed: the pipes were left open, and the command was
+    left to its guard."""
+
+    async def main() -> None:
+        stream = await LocalHost().stream(
+            ["sh", "-c", "trap '' TERM; echo up; sleep 601.005; sleep 601.005"]
+        )
+        assert await first_line(stream) == b"up"
+        closing = asyncio.create_task(stream.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled() and stream._process.returncode is not None
+
+    asyncio.run(main())
+    gc.collect()  # an open pipe is an error that fails this test
+    assert not with_argument("601.005")
 
 
 def test_a_stream_ends_when_its_reader_is_killed() -> None:

@@ -398,8 +398,16 @@ def test_the_unit_that_a_script_writes_is_read(end: str) -> None:
     assert (recipe.form, recipe.plan.flag("port")) == ("systemd unit", 9000)
 
 
-def test_a_bracket_in_quotes_closes_no_substitution() -> None:
-    recipe = read_text('N=$(grep -c \') ("\' "/etc/x")\nvllm serve org/m\n')
+@pytest.mark.parametrize(
+    "line",
+    [
+        'N=$(grep -c \') ("\' "/etc/x")',
+        'A="$(ask -d "{\\"text\\": \\"$(quoted "a b")\\"}" -H \'x: (y\')"',
+        "T=$(echo it's fine)",  # an apostrophe that no quote closes
+    ],
+)
+def test_a_bracket_in_quotes_closes_no_substitution(line: str) -> None:
+    recipe = read_text(f"{line}\nvllm serve org/m\n")
     assert recipe.plan is not None and recipe.plan.model == "org/m"
 
 

@@ -13,7 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from workbench.bench.compared_texts import arm_text, content_caveat, text_warnings
+from workbench.bench.compared_texts import (
+    arm_text,
+    content_caveat,
+    different_texts,
+    text_warnings,
+)
 from workbench.bench.metric_changes import (
     LEVEL,
     NOT_MEASURED,
@@ -116,6 +121,7 @@ def compare(
     own_tokenizers = any(d["kind"] in ("model", "engine") for d in differences)
     found = [
         *text_warnings(text_a, text_b, own_tokenizers),
+        *different_texts(left, right),
         *_mismatches(differences, arms),
         *_run_warnings(left, right, paired, on_twins),
         *work,

@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from workbench.model.answer_probe import Place
+from workbench.model.answer_text import SetFeatures
+from workbench.model.answer_verdict import LEAST_COMPARED, OTHER_SHARE, differences
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
 from workbench.model.counts import four_digits
 
@@ -76,6 +79,56 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
             f"the usage of {side} is suspect: {four_digits(x)} characters per token in A and "
             f"{four_digits(y)} in B, so {side} may count tokens that it does not send"
         )
+
+
+def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+    """Yield one sentence for each reason why two sides with one model answer differently: what the
+    answers of one load do and those of the other do not, and code words that only one side knows.
+    """
+    if a[0].conditions.model != b[0].conditions.model:
+        return
+    x, y = _load(a), _load(b)
+    for kind, one, other in differences(x, y):
+        yield (
+            f"the texts differ: {one} of {x.looked_at} answers of A and {other} of {y.looked_at} of"
+            f" B {kind}"
+        )
+    known, asked = _code_words(a)
+    known_b, asked_b = _code_words(b)
+    if min(asked, asked_b) < LEAST_COMPARED:
+        return
+    if abs(known / asked - known_b / asked_b) >= OTHER_SHARE:
+        yield (
+            f"the texts differ: {known} of {asked} answers to the probe of A and {known_b} of"
+            f" {asked_b} to that of B have the code word that they were asked to repeat"
+        )
+
+
+def _load(runs: Sequence[BenchResult]) -> SetFeatures:
+    """Return the sum of the features of several loads that `differences` looks at."""
+    loads = [run.summary.text.load for run in runs if run.summary.text is not None]
+    return SetFeatures(
+        looked_at=sum(one.looked_at for one in loads),
+        collapsed=sum(one.collapsed for one in loads),
+        looping=sum(one.looping for one in loads),
+        equal=sum(one.equal for one in loads),
+        odd=sum(one.odd for one in loads),
+        salad=sum(one.salad for one in loads),
+    )
+
+
+def _code_words(runs: Sequence[BenchResult]) -> tuple[int, int]:
+    """Return how many answers to short prompts of the probes have their code word, and how many
+    there are."""
+    probes = [run.summary.text.probe for run in runs if run.summary.text is not None]
+    places = [
+        place
+        for probe in probes
+        if probe is not None
+        for name, place in probe.places.items()
+        if name != Place.LONG
+    ]
+    return sum(one.remembered for one in places), sum(one.answers for one in places)
 
 
 def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:

@@ -31,6 +31,13 @@ from workbench.model.answer_text import (
     excerpt,
     features,
 )
+from workbench.model.answer_words import (
+    has_words,
+    out_of_order,
+    template_mark,
+    unrelated_words,
+    without_spaces,
+)
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_text import NAME_CHARS, clean
 
@@ -49,6 +56,9 @@ OTHER_MODEL = "text.other-model"
 MIXED_UP = "text.mixed-up"
 NOT_FOLLOWED = "text.not-followed"
 FINISH = "text.finish-reason"
+ECHO = "text.echo"
+TEMPLATE = "text.template"
+DISORDER = "text.disorder"
 
 _WORDS = (
     "maple copper lantern harbor velvet falcon pepper saddle marble tunnel ribbon walnut anchor "
@@ -82,6 +92,10 @@ _RANDOM_WEIGHTS = "dummy"  # of the flag load-format, in vLLM and SGLang
 _TINY_BYTES = 100e6  # of weights; such a model has not learned a language well
 _LEAST_ANSWERS = 2  # one odd answer may be chance
 _SOME, _MOST = 0.1, 0.5
+_ECHO = "First repeat the code word, then"
+_ECHOED = 60  # characters of a prompt: more than a model repeats that follows it
+# Broken answers that are spread over all places; of language, one in 2,000 looks broken.
+_LEAST_SPREAD, _SPREAD_SHARE = 3, 0.08
 _SURE_ANSWERS = 6  # right ones, before a model is believed to be able to answer
 _BEGINNING = 60  # characters of an answer
 # Hidden marks and tags of chat templates cost a few tokens each.
@@ -156,7 +170,7 @@ def long_ask(
 
 
 def _task(topic: str) -> str:
-    return f"First repeat the code word, then explain in two or three sentences {topic}."
+    return f"{_ECHO} explain in two or three sentences {topic}."
 
 
 def request_body(ask: Ask, model: str, endpoint: str = "chat") -> dict[str, Any]:
@@ -248,7 +262,21 @@ class Probed:
             return "has no text"
         if self.invalid_utf8:
             return "has bytes that are not UTF-8"
-        return features(self.answer.all_text).defect
+        text = self.answer.all_text
+        if defect := features(text).defect or without_spaces(text):
+            return defect
+        return "" if has_words(text) else "has no words"
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the answer repeats the instruction of its prompt."""
+        return _ECHO in " ".join(self.answer.text.split())
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether the answer is its own prompt from the first character on."""
+        said, asked = " ".join(self.answer.text.split()), " ".join(self.ask.prompt.split())
+        return len(said) >= _ECHOED and asked[:_ECHOED] == said[:_ECHOED]
 
 
 def outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
@@ -287,22 +315,30 @@ def judge(
     """
     if not probed:
         return ()
-    found = _empty(probed) or _degenerate(probed, together, long_tokens, nonsense_expected)
+    found = _empty(probed, nonsense_expected) or _degenerate(
+        probed, together, long_tokens, nonsense_expected
+    )
+    found = found or _unrelated(probed, nonsense_expected) or _echo(probed)
     found = found or _mixed_up(probed) or _not_followed(probed, nonsense_expected)
     cut = _cut(probed) or ([] if found else _forgotten(probed, long_tokens, nonsense_expected))
     usage = _usage(probed, nonsense_expected)
-    return (*found, *cut, *usage, *other_models(probed, model))
+    marks = (*_template_marks(probed), *_filtered(probed), *_disorder(probed, nonsense_expected))
+    return (*found, *cut, *usage, *marks, *other_models(probed, model))
 
 
-def _empty(probed: Sequence[Probed]) -> list[Finding]:
+def _empty(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
     empty = [one for one in probed if one.answer.empty]
     if len(empty) < _MOST * len(probed) or not empty:
         return []
+    blank = all(one.answer.all_characters for one in empty)
+    if blank and nonsense_expected:
+        text = f"only spaces and line breaks; this is expected, because {nonsense_expected}"
+        return [Finding(Level.INFO, EMPTY, text, evidence=excerpt(empty[0].answer))]
     tokens = max((one.answer.output_tokens or 0 for one in empty), default=0)
     text = f"no content: {len(empty)} of {len(probed)} answers have no text" + (
         f", although usage says up to {tokens} tokens" if tokens else ""
     )
-    return [Finding(Level.ERROR, EMPTY, text, evidence="(no text)")]
+    return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt(empty[0].answer))]
 
 
 def _degenerate(
@@ -315,6 +351,9 @@ def _degenerate(
         groups.setdefault((one.ask.place, one.after), []).append(one)
     failed = {group: here for group, here in groups.items() if _place_outcome(here).failed}
     broken = [one for here in failed.values() for one in here if one.defect]
+    everywhere = [one for one in probed if one.defect]
+    if not failed and len(everywhere) >= max(_LEAST_SPREAD, _SPREAD_SHARE * len(probed)):
+        failed, broken = groups, everywhere
     if len(broken) >= min(_LEAST_ANSWERS, len(probed)):
         where = _where(set(failed), set(groups), together, long_tokens)
         asked = sum(len(here) for here in failed.values())
@@ -350,6 +389,58 @@ def _where(
     where = "" if everywhere else " and".join(names[place] for place in places) + " only"
     only_after = all(after for _, after in failed) and not all(after for _, after in groups)
     return where + (" after the load" if only_after else "")
+
+
+def _unrelated(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+    """Return a finding if the answers that lack their code word are no language all together. Each
+    of them may be too short to be judged alone."""
+    lost = [one.answer for one in probed if not one.remembered]
+    why = unrelated_words(lost)
+    if not why or nonsense_expected:
+        return []
+    text = f"degenerate output: {len(lost)} of {len(probed)} answers are unrelated words; {why}"
+    return [Finding(Level.ERROR, DEGENERATE, text, evidence=excerpt(lost[0]))]
+
+
+def _echo(probed: Sequence[Probed]) -> list[Finding]:
+    """Return a finding if most answers repeat the instruction instead of following it."""
+    short = [one for one in probed if one.ask.place is not Place.LONG]
+    echoing = [one for one in short if one.echoes]
+    if len(echoing) < max(_LEAST_ANSWERS, _MOST * len(short)):
+        return []
+    whole = sum(one.is_echo for one in echoing) >= _MOST * len(short)
+    text = f"prompt echoed: {len(echoing)} of {len(short)} answers repeat their prompt"
+    level = Level.ERROR if whole else Level.WARN
+    return [Finding(level, ECHO, text, evidence=excerpt(echoing[0].answer))]
+
+
+def _template_marks(probed: Sequence[Probed]) -> list[Finding]:
+    marked = [(mark, one) for one in probed if (mark := template_mark(one.answer))]
+    if len(marked) < max(_LEAST_ANSWERS, _MOST * len(probed)):
+        return []
+    mark, first = marked[0]
+    text = (
+        f"marks of a chat template in the text: {len(marked)} of {len(probed)} answers, such as"
+        f" {mark}: the template or the end mark is not the model's"
+    )
+    return [Finding(Level.WARN, TEMPLATE, text, evidence=excerpt(first.answer))]
+
+
+def _filtered(probed: Sequence[Probed]) -> list[Finding]:
+    filtered = sum(one.answer.finish_reason == "content_filter" for one in probed)
+    if filtered < _LEAST_ANSWERS:
+        return []
+    level = Level.ERROR if filtered >= _SOME * len(probed) else Level.WARN
+    text = f"{filtered} of {len(probed)} answers were ended by a content filter"
+    return [Finding(level, FINISH, text)]
+
+
+def _disorder(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+    why = "" if nonsense_expected else out_of_order([one.answer for one in probed])
+    if not why:
+        return []
+    text = f"words out of order: {why}"
+    return [Finding(Level.WARN, DISORDER, text, evidence=excerpt(probed[0].answer))]
 
 
 def _mixed_up(probed: Sequence[Probed]) -> list[Finding]:

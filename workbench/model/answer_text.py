@@ -50,6 +50,9 @@ _MARKS_SHARE, _SPACES_SHARE = 0.25, 0.03
 _LEAST_LETTERS = 20
 _SCRIPTS, _ANY_SCRIPTS = 4, 7  # a text about one thing has one or two
 _OTHER_SCRIPTS_SHARE = 0.25  # of the letters, outside the two most common scripts
+# One token repeated at the end, after other text. Rulers and tables do this too.
+_TAIL_REPEATS, _RULERS = 16, frozenset("-=_*.~#+|:\u2500\u2550\u2026 \n\t")
+_FEW_WORDS, _FEW_WORDS_SHARE = 8, 0.2
 _LEAST_VOWELS = 0.27  # of Latin letters; languages have 0.35 to 0.5, random letters 0.23
 _LEAST_LATIN = 60
 _PUNCTUATION = frozenset(".,;:!?'\"()[]-–—…*#_/`’‘“”«»、。，！？；：「」『』《》（）·।؟،¿¡%&+=")
@@ -116,8 +119,8 @@ class Answer:
 
     @property
     def empty(self) -> bool:
-        """Whether the answer has no text at all, not even a space."""
-        return not self.text and not self.reasoning
+        """Whether the answer has no text, or only spaces and line breaks."""
+        return not self.all_text.strip()
 
     @property
     def reasoning_only(self) -> bool:
@@ -130,7 +133,9 @@ class Features:
     """What can be seen in one text. Shares are 0 to 1.
 
     `loop` is the shortest unit whose repetitions end the text, and `loop_share` the part of the
-    text that they cover; "" and 0 if nothing repeats. `common_share` is the share of the most
+    text that they cover; "" and 0 if nothing repeats. `tail` is a unit of a few characters that is
+    repeated at the end, whatever stands before. `few_words` is the number of different words in a
+    text that uses only a few in any order, otherwise 0. `common_share` is the share of the most
     common word or, in a text without words, of the most common character. `odd_share` counts
     replacement, control, private and unassigned characters. `symbol_share` counts characters that
     are neither letters, digits, spaces nor common punctuation, and `marks_share` this punctuation.
@@ -142,6 +147,8 @@ class Features:
     characters: int
     loop: str = ""
     loop_share: float = 0.0
+    tail: str = ""
+    few_words: int = 0
     common_share: float = 0.0
     odd_share: float = 0.0
     symbol_share: float = 0.0
@@ -209,6 +216,10 @@ class Features:
             return f"repeats {shown(self.loop or 'one word')}"
         if self.looping:
             return f"repeats the phrase {shown(self.loop)}"
+        if self.tail:
+            return f"ends in {shown(self.tail)} again and again"
+        if self.few_words:
+            return f"uses only {self.few_words} words, again and again"
         return "mixes scripts or symbols at random" if self.salad else ""
 
 
@@ -223,6 +234,8 @@ def features(text: str) -> Features:
         size,
         loop=loop,
         loop_share=round(covered / size, 4),
+        tail=_tail(text),
+        few_words=_few_words(text),
         common_share=round(_common_share(text), 4),
         odd_share=round(spoken.odd / size, 4),
         symbol_share=round(spoken.symbols / size, 4),
@@ -253,6 +266,22 @@ def _loop(text: str) -> tuple[str, int]:
     return "", 0
 
 
+def _tail(text: str) -> str:
+    """Return the short unit that is repeated at the end of the text; "" if none is."""
+    for period in range(1, _SHORT_LOOP + 1):
+        unit = text[-period:]
+        if text.endswith(unit * _TAIL_REPEATS) and not _RULERS.issuperset(unit):
+            return unit
+    return ""
+
+
+def _few_words(text: str) -> int:
+    words = text.split()
+    different = len(set(words))
+    few = 1 < different <= min(_FEW_WORDS, _FEW_WORDS_SHARE * len(words))
+    return different if few else 0
+
+
 def _common_share(text: str) -> float:
     words = text.split()
     if len(words) >= _LEAST_WORDS:
@@ -274,10 +303,10 @@ def _jumbled_share(text: str) -> float:
     words = [word for word in text.split() if sum(map(str.isalpha, word)) > 1]
     if len(words) < _LEAST_JUDGED_WORDS:
         return 0.0
-    return round(sum(map(_is_jumbled, words)) / len(words), 4)
+    return round(sum(map(is_jumbled, words)) / len(words), 4)
 
 
-def _is_jumbled(word: str) -> bool:
+def is_jumbled(word: str) -> bool:
     return bool(_INSIDE.search(word)) or sum(bool(one.search(word)) for one in _ALPHABETS) > 1
 
 
@@ -536,7 +565,7 @@ def shown(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
 
 def excerpt(answer: Answer) -> str:
     """Return the beginning of an answer for a message; an answer without text says so."""
-    if answer.empty:
+    if not answer.all_text:
         return "(no text)"
     thought = "(reasoning) " if answer.reasoning_only else ""
     return thought + shown(answer.all_text if answer.reasoning_only else answer.text)

@@ -32,6 +32,8 @@ _EQUAL_CHARACTERS = 200  # models begin answers to similar prompts with equal wo
 _LEAST_PER_TOKEN, _MOST_PER_TOKEN = 0.3, 14.0  # characters of a token, mean over a run
 _PROMPT_PER_TOKEN = 12.0
 _OTHER_PER_TOKEN = 1.5  # factor between two runs of one model with one load
+CHANGED = "text.changed"
+OTHER_SHARE, LEAST_COMPARED = 0.5, 8  # of the answers, and how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An earlier result of the same model and load, to compare with."""
+    """An earlier result of the same model and kind of load, to compare with. `same_lengths` says
+    whether its prompts and answers were as long."""
 
     result_id: int
     load: SetFeatures
+    same_lengths: bool = False
 
 
 def load_findings(
@@ -65,8 +69,10 @@ def load_findings(
     there was none. `nonsense_expected` is as in `answer_probe.judge`."""
     broken = _broken(load, asked, probe, nonsense_expected)
     usage = [] if broken and broken[0].level is Level.ERROR else _usage(load, asked, earlier)
+    wrong = any(one.level in (Level.ERROR, Level.WARN) for one in broken)
     return (
         *broken,
+        *([] if wrong or nonsense_expected else _changed(load, earlier)),
         *_cut(load, asked),
         *usage,
         *_models(load, asked),
@@ -107,6 +113,13 @@ def _kind_of_garbage(
     if load.looked_at >= _LEAST_ANSWERS and load.share(load.repeated_answers) >= _NEARLY_ALL:
         unit = f'"{load.repeated}"'
         return f"degenerate output: {load.repeated_answers} {of} are only {unit}", Level.ERROR
+    symbols = not any(map(str.isalnum, load.repeated))
+    if symbols and load.repeated_answers >= max(_LEAST_ANSWERS, _SOME * load.looked_at):
+        level = Level.ERROR if load.share(load.repeated_answers) >= _MOST else Level.WARN
+        return f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"', level
+    if load.share(load.salad) >= _MOST:
+        level = Level.ERROR if asked.prompt_characters is None else Level.WARN
+        return f"degenerate output: {load.salad} {of} mix scripts or symbols at random", level
     if load.share(load.odd) >= _SOME:
         level = Level.ERROR if load.share(load.odd) >= _MOST else Level.WARN
         return f"degenerate output: {load.odd} {of} have characters no language uses", level
@@ -120,6 +133,41 @@ def _kind_of_garbage(
     if asked.ends and load.share(load.looping) >= _MOST:
         return f"{load.looping} {of} repeat a phrase", Level.WARN
     return "", Level.INFO
+
+
+def differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
+    """Return (what answers do, how many of `a`, how many of `b`) for each kind of text that is
+    common in one load and not in the other."""
+    if min(a.looked_at, b.looked_at) < LEAST_COMPARED:
+        return []
+    kinds = {
+        "repeat one or two tokens": (a.collapsed, b.collapsed),
+        "repeat a phrase": (a.looping, b.looping),
+        "are equal to the answer to another prompt": (a.equal, b.equal),
+        "have characters no language uses": (a.odd, b.odd),
+        "mix scripts or symbols at random": (a.salad, b.salad),
+    }
+    return [
+        (kind, one, other)
+        for kind, (one, other) in kinds.items()
+        if abs(a.share(one) - b.share(other)) >= OTHER_SHARE
+    ]
+
+
+def _changed(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
+    """Return a finding if the answers do what they did not do in the same load before. Without an
+    end mark, a healthy model repeats itself, but it then does so each time."""
+    if earlier is None or not earlier.same_lengths:
+        return []
+    for kind, now, before in differences(load, earlier.load):
+        if now > before:
+            text = (
+                f"the text has changed: {now} of {load.looked_at} answers {kind}, and {before} of"
+                f" {earlier.load.looked_at} in result {earlier.result_id} with the same model and"
+                " load"
+            )
+            return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt(load))]
+    return []
 
 
 def _cut(load: SetFeatures, asked: Asked) -> list[Finding]:

@@ -17,7 +17,13 @@ from workbench.advisor.verdicts import sentence
 from workbench.bench import experiment as design
 from workbench.bench.compare import compare
 from workbench.bench.metric_changes import BETTER, HINT
-from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
+from workbench.model.answer_text import (
+    PlaceOutcome,
+    ProbeOutcome,
+    SetFeatures,
+    TextFinding,
+    TextReport,
+)
 from workbench.model.bench import BenchResult, Comparison
 from workbench.model.experiment import AdvisedChange, Arm, Experiment, ExperimentRun, ExperimentSpec
 
@@ -158,3 +164,44 @@ def test_advice_about_garbage_says_so_first() -> None:
         first = advise(facts_of_result(result))[0]
         assert (first.code, first.level) == ("result.text", "error")
     assert not [f for f in advise(facts_of_result(GOOD(made))) if f.code == "result.text"]
+
+
+def _probe_said(remembered: int, **load: int) -> Change:
+    places = {"alone": PlaceOutcome(3, 0, remembered), "together": PlaceOutcome(8, 0, remembered)}
+    features = SetFeatures(16, 16, excerpts=('"Rivers."',), **load)
+
+    def change(result: BenchResult) -> BenchResult:
+        text = TextReport(features, ProbeOutcome(places))
+        return replace(result, summary=replace(result.summary, text=text))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("b", "said"),
+    [
+        (_probe_said(0), "55 of 55 answers to the probe of A and 0 of 55 to that of B"),
+        (_probe_said(3, equal=16), "0 of 80 answers of A and 80 of 80 of B are equal"),
+        (_probe_said(3, looping=12), "0 of 80 answers of A and 60 of 80 of B repeat a phrase"),
+    ],
+)
+def test_a_side_that_answers_otherwise_is_not_better(b: Change, said: str) -> None:
+    known = replace_places(3, 8)
+    one = _experiment(known, b if "probe" in said else replace_places(3, 8, b))
+    assert one.verdict.startswith("no claim: the runs are not comparable (the texts differ: ")
+    assert said in one.verdict
+    assert BETTER not in {m.verdict for m in _comparison(one).metrics}
+    assert _experiment(known, known).verdict.startswith("B is faster by ")
+
+
+def replace_places(alone: int, together: int, then: Change | None = None) -> Change:
+    """Return a change to a result whose probe knew this many code words of 3 and of 8."""
+    places = {"alone": PlaceOutcome(3, 0, alone), "together": PlaceOutcome(8, 0, together)}
+
+    def change(result: BenchResult) -> BenchResult:
+        made = (then or _probe_said(0))(result)
+        assert made.summary.text is not None
+        text = replace(made.summary.text, probe=ProbeOutcome(places))
+        return replace(made, summary=replace(made.summary, text=text))
+
+    return change

@@ -40,7 +40,8 @@ def _characters(low: int, high: int, count: int) -> str:
 GARBAGE = {
     "exclamation marks": "!" * 60,
     "one word": " the" * 40,
-    "line breaks": "\n" * 50,
+    "a token after a good beginning": "The code word is this. Water wears away rock." + "!" * 24,
+    "few words": " ".join(_RANDOM.choice(("the", "of", "and", "to")) for _ in range(60)),
     "replacement characters": "\ufffd" * 50,
     "random characters of all planes": _characters(0x21, 0x2FA1D, 80),
     "random characters": _characters(0x21, 0xD7FF, 80),

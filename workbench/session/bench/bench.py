@@ -305,14 +305,20 @@ class Bench:
         return result_id
 
     def _earlier(self, spec: BenchSpec) -> Earlier | None:
-        """Return the newest valid result of the same model and kind of load, to compare texts."""
+        """Return the newest valid result of the same model and kind of load, to compare texts. One
+        whose prompts and answers were as long comes first."""
         same = ("model", "endpoint", "ignore_eos", "prompts_name", "command")
+        lengths = ("input_tokens", "max_tokens", "temperature")
+        newest: Earlier | None = None
         with suppress(StoreError):
             for result in self._results.db.list(_EARLIER_RESULTS):
-                alike = all(getattr(result.spec, name) == getattr(spec, name) for name in same)
-                if alike and result.summary.text and not result.summary.refused:
-                    return Earlier(result.id, result.summary.text.load)
-        return None
+                text = result.summary.text
+                if text is None or result.summary.refused or not _equal_in(same, result.spec, spec):
+                    continue
+                if _equal_in(lengths, result.spec, spec):
+                    return Earlier(result.id, text.load, same_lengths=True)
+                newest = newest or Earlier(result.id, text.load)
+        return newest
 
     async def _checked(
         self,
@@ -474,6 +480,10 @@ class Bench:
                 )
             shape["prompts"] = last.prompts
         return shape
+
+
+def _equal_in(names: Sequence[str], a: BenchSpec, b: BenchSpec) -> bool:
+    return all(getattr(a, name) == getattr(b, name) for name in names)
 
 
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.reply import Reply as StreamedReply
+from workbench.bench.sse import SseDecoder, SseError
 from workbench.model import answer_verdict
 from workbench.model.answer_probe import (
     CHARACTERS_PER_TOKEN,
@@ -24,7 +26,7 @@ from workbench.model.answer_probe import (
     short_asks,
     weights_without_language,
 )
-from workbench.model.answer_text import TextReport
+from workbench.model.answer_text import Answer, TextReport
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 PART_S = 20.0  # for the part before the load, and for the part after it
 _ALONE_BEFORE, _ALONE_AFTER, _LONG = 2, 1, 2
-_MOST_TOGETHER = 16
+_MOST_TOGETHER = 128
 _LEAST_LONG_TOKENS = 128  # a short ask is as long
 _REASONING_TOKENS = 256  # of an answer, if an engine hides the reasoning
 _SECOND_TIME = 0.8
@@ -131,12 +133,16 @@ class TextProbe:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
         asked = request_body(ask, self._spec.model, self._spec.endpoint)
         body = own | asked | {"max_tokens": self._tokens}
+        if self._spec.stream and ask.place is Place.TOGETHER:  # as the load's answers come
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         reply = await self._post(body, left_s)
-        if reply.status in (400, 422):  # a few servers accept neither field
+        if reply.status in (400, 422):  # a few servers accept none of these fields
             del body["temperature"]
+            body.pop("stream_options", None)
+            body["stream"] = False
             body["max_completion_tokens"] = body.pop("max_tokens")
             reply = await self._post(body, left_s)
-        answer = read_answer(reply.body, ask.prompt) if reply.status == 200 else None
+        answer = _answer_in(reply, ask.prompt) if reply.status == 200 else None
         if answer is None:
             self._failures.append(reply.problem or f"HTTP status {reply.status}")
             return None
@@ -148,7 +154,7 @@ class TextProbe:
         base = self._spec.url.rstrip("/").removesuffix("/v1")
         url = f"{base}/v1/chat/completions"
         reply = await ask_server(self._http, "POST", url, body, max(0.1, left_s))
-        answer = read_answer(reply.body)
+        answer = _answer_in(reply)
         self._sent.append((answer.prompt_tokens, answer.output_tokens) if answer else (None, None))
         return reply
 
@@ -178,6 +184,8 @@ class TextProbe:
             return None
         # If twice the text is not about twice as long, the server cuts prompts or invents usage.
         tokens = once - empty
+        if tokens <= 0:
+            return None
         return tokens if twice - once >= _SECOND_TIME * tokens else None
 
     async def _prompt_tokens(self, text: str, left_s: float) -> int | None:
@@ -255,6 +263,33 @@ def _asked(spec: BenchSpec, summary: BenchSummary) -> answer_verdict.Asked:
         prompt_characters=sum(map(len, own)) / len(own) if own else None,
         prompt_tokens=summary.prompt_tokens / ok if summary.prompt_tokens and ok else None,
         ends=not spec.extra_body.get("ignore_eos", spec.ignore_eos),
+    )
+
+
+def _answer_in(reply: Reply, prompt: str = "") -> Answer | None:
+    """Return the answer in a reply, whether it was streamed or not. None if it contains none."""
+    if reply.body is not None or not reply.text.lstrip().startswith(("data:", ":", "event:")):
+        return read_answer(reply.body, prompt)
+    decoder, streamed = SseDecoder(), StreamedReply()
+    try:
+        events = [*decoder.feed(reply.text.encode()), *decoder.close()]
+    except SseError:
+        return None
+    streamed.feed(events, 0)
+    if streamed.error is not None:
+        return None
+    text, _, characters = streamed.text.parts()
+    reasoning, _, thought = streamed.reasoning.parts()
+    return Answer(
+        text=text,
+        reasoning=reasoning,
+        characters=characters,
+        reasoning_characters=thought,
+        output_tokens=streamed.output_tokens,
+        prompt_tokens=streamed.prompt_tokens,
+        finish_reason=streamed.finish_reason,
+        model=streamed.model if isinstance(streamed.model, str) else None,
+        prompt=prompt,
     )
 
 

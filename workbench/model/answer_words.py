@@ -1,0 +1,118 @@
+"""The words of several answers to plain questions, looked at together.
+
+A single answer of a few dozen tokens says little about its words: a model may write names, numbers
+or code. Many answers together say more. Every language repeats its small words, so a set of answers
+in which hardly a word occurs twice is not language: it is drawn from a vocabulary at random. And a
+language with capital letters begins its sentences with one, so a text in which they stand anywhere
+has lost the order of its words.
+
+Languages that write no spaces, and those without capital letters, are not judged by this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from workbench.model.answer_text import Answer, is_jumbled
+
+# Measured with 110 texts: prose in 90 languages, and 10 kinds of code. In 24 pieces of 290
+# characters, at most 0.83 of the words are different. Random tokens of six vocabularies: 0.98.
+_LEAST_WORDS, _DIFFERENT = 250, 0.93
+# In 9 pieces of 75 characters, as READY asks for: prose up to 0.98, but then without jumbled words.
+_LEAST_FEW_WORDS, _DIFFERENT_OF_FEW, _JUMBLED_OF_FEW = 40, 0.97, 0.05
+_UNSPACED_SHARE = 0.3  # of the letters
+_UNSPACED = re.compile("[\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+_STARTS = re.compile(r"(?<=[^\W\d_]{2}[.!?]) +([^\W\d_])")
+_WORD_STARTS = re.compile(r"(?<=[^\W_][^\S\n])([^\W\d_])")
+_LEAST_SENTENCES, _LOWER_SHARE, _CASED_SHARE = 12, 0.6, 0.6
+_SPACED = re.compile(  # Latin, Greek, Cyrillic, Hebrew, Arabic, Hangul
+    "[A-Za-z\u00c0-\u024f\u0370-\u04ff\u0590-\u06ff\uac00-\ud7af]"
+)
+_LEAST_SPACED, _LEAST_SPACES = 80, 0.03
+_LEAST_LETTERS_SHARE = 0.2
+_TEMPLATE_MARK = re.compile(
+    r"<\|[a-z_]{2,24}\|>|<\uff5c[^<>]{2,40}\uff5c>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+)
+
+
+def unrelated_words(answers: Sequence[Answer]) -> str:
+    """Return why the words of these answers are no language, as the end of a sentence; "" if they
+    may be. The words of a language repeat."""
+    texts = [answer.all_text for answer in answers]
+    words = [word for text in texts for word in text.split() if _letters(word) > 1]
+    plain = [word.strip(".,;:!?\"'()[]").lower() for word in words]
+    if len(plain) < _LEAST_FEW_WORDS or _writes_no_spaces("".join(texts)):
+        return ""
+    different = len(set(plain)) / len(plain)
+    if len(plain) >= _LEAST_WORDS:
+        unrelated = different >= _DIFFERENT
+    else:
+        jumbled = sum(map(is_jumbled, words)) / len(words)
+        unrelated = different >= _DIFFERENT_OF_FEW and jumbled >= _JUMBLED_OF_FEW
+    if not unrelated:
+        return ""
+    return (
+        f"of their {len(plain)} words, {100 * different:.0f} % occur only once, as in no language"
+    )
+
+
+def out_of_order(answers: Sequence[Answer]) -> str:
+    """Return why the words of these answers are in no order, as a clause; "" if they may be in
+    one. Sentences begin with a capital letter, if capital letters are used at all."""
+    texts = [answer.text for answer in answers]
+    if _cased("".join(texts)) < _CASED_SHARE:
+        return ""
+    first = [letter for text in texts for letter in _STARTS.findall(text)]
+    cased = [letter for letter in first if letter.lower() != letter.upper()]
+    lower = sum(map(str.islower, cased))
+    inside = sum(letter.isupper() for text in texts for letter in _WORD_STARTS.findall(text))
+    if (
+        len(cased) < _LEAST_SENTENCES
+        or lower < _LOWER_SHARE * len(cased)
+        or inside < len(cased) / 2
+    ):
+        return ""
+    return (
+        f"{lower} of {len(cased)} sentences begin with a small letter, while capital letters stand"
+        " inside sentences"
+    )
+
+
+def template_mark(answer: Answer) -> str:
+    """Return a mark of a chat template in the text of an answer, such as "<|im_end|>"; "" if there
+    is none. A server whose template fits the model consumes these marks."""
+    found = _TEMPLATE_MARK.search(answer.text)
+    return found[0] if found else ""
+
+
+def has_words(text: str) -> bool:
+    """Return whether a text has letters, as each answer to a plain question has. Most of a text may
+    be digits and marks, as in a table."""
+    visible = "".join(text.split())
+    return _letters(visible) > _LEAST_LETTERS_SHARE * len(visible)
+
+
+def without_spaces(text: str) -> str:
+    """Return that a text in a language with spaces has none, as the end of a sentence that begins
+    with "the answer"; "" if it has some. A broken detokenizer loses them."""
+    letters = len(_SPACED.findall(text))
+    spaces = sum(map(str.isspace, text))
+    if letters < max(_LEAST_SPACED, 0.8 * _letters(text)) or spaces >= _LEAST_SPACES * len(text):
+        return ""
+    return "has no spaces between its words"
+
+
+def _letters(word: str) -> int:
+    return sum(map(str.isalpha, word))
+
+
+def _cased(text: str) -> float:
+    """Return the share of the letters that are small or capital ones."""
+    cased = sum(character.islower() or character.isupper() for character in text)
+    return cased / max(1, _letters(text))
+
+
+def _writes_no_spaces(text: str) -> bool:
+    letters = _letters(text)
+    return len(_UNSPACED.findall(text)) > _UNSPACED_SHARE * letters

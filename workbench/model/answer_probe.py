@@ -315,10 +315,8 @@ def judge(
     """
     if not probed:
         return ()
-    found = _empty(probed, nonsense_expected) or _degenerate(
-        probed, together, long_tokens, nonsense_expected
-    )
-    found = found or _unrelated(probed, nonsense_expected) or _echo(probed)
+    found = _empty(probed, nonsense_expected) or _unrelated(probed, nonsense_expected)
+    found = found or _degenerate(probed, together, long_tokens, nonsense_expected) or _echo(probed)
     found = found or _mixed_up(probed) or _not_followed(probed, nonsense_expected)
     cut = _cut(probed) or ([] if found else _forgotten(probed, long_tokens, nonsense_expected))
     usage = _usage(probed, nonsense_expected)

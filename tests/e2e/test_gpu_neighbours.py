@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scripted_server import ScriptedServer, chat_events, chunked, openai
 
 from workbench.model.measurement_owner import MeasurementOwner
 from workbench.session.bench.measurement_lock import MeasurementLock
@@ -93,3 +95,34 @@ def test_a_warning_that_cannot_be_made_stops_no_revert(
     assert "warning: it is unknown whether others measure" in ran.err
     assert limit_w(cli) == before
     assert json.loads(ran.out)["outcomes"][0]["ok"]
+
+
+def whole(*_: object) -> list[bytes | str]:
+    time.sleep(0.05)  # the server's pace
+    return [chunked(chat_events(3))]
+
+
+@pytest.mark.slow
+def test_a_lock_that_somebody_keeps_can_be_passed_over_and_marks_the_result(cli: Cli) -> None:
+    """A neighbour may hold the lock for ever, with any program."""
+    place = Path(os.environ["WORKBENCH_GPU_REGISTER"])
+    place.mkdir(exist_ok=True)
+    place.chmod(0o1777)
+    small = ("--requests", "8", "--concurrency", "4", "--max-tokens", "3", "--warmup", "0")
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(place / "workbench-measuring.lock")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process,
+        ScriptedServer(openai(whole)) as server,
+    ):
+        assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        refused = cli("bench", "--url", server.url, *small)
+        ran = cli("bench", "--url", server.url, *small, "--anyway", "--json")
+        process.kill()
+    assert refused.code == 1 and f"process {process.pid}" in refused.err, refused
+    assert "--anyway" in refused.err
+    said = "somebody else measured on this host at the same time: the command `"
+    assert said in json.dumps(ran.document), ran
+    assert "measuring beside it" in ran.err

@@ -2,6 +2,7 @@
 
 paths.py              the directories (XDG)
 text_files.py         atomic writing of small text files
+request_file.py       the requests of a result as a small file
 results_db.py         benchmark results: the columns of their table, queries, requests in files beside the database
 database.py           the SQLite file: transactions, format versions, error messages
 experiments.py        A/B experiments, in the same database

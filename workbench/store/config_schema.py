@@ -24,6 +24,11 @@ class GpuConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultsConfig:
+    keep_samples: int = 2000  # newest results whose requests are kept, at most 20 KB each
+
+
+@dataclass(frozen=True, slots=True)
 class Remembered:
     value: str
     run: str  # id of the newest READY run with this value
@@ -37,6 +42,7 @@ class Config:
 
     ui: Ui = field(default_factory=Ui)
     gpu: GpuConfig = field(default_factory=GpuConfig)
+    results: ResultsConfig = field(default_factory=ResultsConfig)
     executables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     remembered: Mapping[str, Mapping[str, Mapping[str, Remembered]]] = field(default_factory=dict)
 
@@ -46,6 +52,7 @@ _CONFIG = table(
     {
         "ui": table(Ui, {"refresh_s": number(0.2, 60), "theme": choice(*THEMES)}),
         "gpu": table(GpuConfig, {"heartbeat_s": number(1, 3600)}),
+        "results": table(ResultsConfig, {"keep_samples": number(0, 1_000_000)}),
         "executables": map_of(map_of(text)),
         "remembered": map_of(
             map_of(map_of(table(Remembered, {"value": text, "run": text}, required=True)))

@@ -1,5 +1,5 @@
 """Benchmark results in an SQLite file, each with its full conditions. The requests of a result are
-in a gzipped file of JSON lines beside the database.
+in a file beside the database (request_file.py).
 
 No measurement is lost: a result that cannot be written to the database is written to a JSON file
 beside it, and `recover` stores that file later."""
@@ -7,12 +7,12 @@ beside it, and `recover` stores that file later."""
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import math
 import os
 import re
 import sqlite3
+import struct
 import sys
 import tempfile
 import time
@@ -34,6 +34,7 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean, clean_json
+from workbench.store import request_file
 from workbench.store.database import BUSY_S, Database
 from workbench.store.result_index import (
     INDEX,
@@ -299,15 +300,14 @@ class ResultsDb:
 
     def samples(self, result_id: int) -> tuple[dict[str, Any], ...]:
         """Return the requests of a result, each as a mapping like `RequestRecord.as_json`. () if
-        the result has none."""
+        the result has none, or none any more."""
         (name,) = self._row(("samples",), result_id)
         if name is None:
             return ()
         path = self.samples_dir / name
         try:
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                return tuple(_sample(line) for line in file)
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+            return tuple(map(_sample, request_file.decoded(path.read_bytes())))
+        except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
             raise StoreError(
                 f"the requests of result {result_id} could not be read from {path}: {error}",
                 next_step="the metrics of the result are not affected: `workbench results show` "
@@ -347,6 +347,20 @@ class ResultsDb:
         )
         if name:
             (self.samples_dir / name).unlink(missing_ok=True)
+
+    def prune_samples(self, kept: int) -> int:
+        """Delete the requests of all results but the newest `kept` that have requests, and return
+        how many were deleted. The results stay."""
+        try:
+            stored = sum(1 for _ in self.samples_dir.iterdir())
+        except OSError:
+            return 0
+        if stored <= kept:
+            return 0
+        names = self._database.write(lambda db: _forget_samples(db, kept))
+        for name in names:
+            (self.samples_dir / name).unlink(missing_ok=True)
+        return len(names)
 
     def stamp(self) -> object:
         """Return a value that changes with every write to the database. It comes from the status of
@@ -423,12 +437,10 @@ class ResultsDb:
         `samples_dir`."""
         for directory in (self.path.parent, self.samples_dir):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        name = f"{uid}.jsonl.gz"
+        name = f"{uid}.requests"
         temporary = self.samples_dir / f".{name}"
         try:
-            with gzip.open(temporary, "wt", encoding="utf-8", compresslevel=5) as file:
-                for sample in samples:
-                    file.write(json.dumps(sample, separators=(",", ":")) + "\n")
+            temporary.write_bytes(request_file.encoded(samples))
             temporary.replace(self.samples_dir / name)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -493,8 +505,15 @@ def _stored_tags(result_id: int, text: str) -> tuple[str, ...]:
         raise _damaged(result_id, error) from error
 
 
-def _sample(line: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(line)
+def _forget_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
+    """Forget the requests of all results but the newest `kept`. Return the names of their files."""
+    older = "SELECT id, samples FROM results WHERE samples IS NOT NULL ORDER BY id DESC"
+    rows = db.execute(f"{older} LIMIT -1 OFFSET ?", (kept,)).fetchall()
+    db.executemany("UPDATE results SET samples = NULL WHERE id = ?", [(row[0],) for row in rows])
+    return [name for _, name in rows]
+
+
+def _sample(data: dict[str, Any]) -> dict[str, Any]:
     from_json(_Sample, data)
     return data
 

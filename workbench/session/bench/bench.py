@@ -387,7 +387,7 @@ class Bench:
             text = f"the preset was not applied whole: {', '.join(parts)}"
             summary = replace(summary, notes=(*summary.notes, text))
         samples = [r.as_json() for r in measured.outcome.requests]
-        return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
+        return await self._results.add(spec, conditions, summary, samples)
 
     def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
         """Return a text for each GPU or CPU setting of a preset that is not applied on the host. ()

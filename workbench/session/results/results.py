@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, StoreError
 from workbench.model.findings import Level
 from workbench.session.bench.result_rows import rows_of
 from workbench.store import paths
@@ -24,7 +25,18 @@ if TYPE_CHECKING:
     from workbench.session.results.timelines import ResultTimelines
     from workbench.session.state_holder import StateHolder
 
+KEPT_SAMPLES = 2000  # as in config_schema.py
 SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
+
+
+def _kept_samples() -> int:
+    """Return how many results keep their requests. Without a config.toml its schema is not loaded,
+    which takes 0.1 s."""
+    if not paths.config_file().exists():
+        return KEPT_SAMPLES
+    from workbench.store.config import ConfigStore
+
+    return int(ConfigStore().config.results.keep_samples)
 
 
 class Results:
@@ -108,6 +120,14 @@ class Results:
             gone["comparison"] = None
         self._core.update(**gone)
         await self.refresh()
+
+    async def add(self, *parts: Any) -> int:
+        """Store a result and return its id; `parts` are the arguments of `ResultsDb.add`. Then
+        delete the requests of the oldest results beyond the setting `keep_samples`."""
+        result_id = await asyncio.to_thread(self.db.add, *parts)
+        with suppress(StoreError):  # this result is stored; the next one prunes again
+            await asyncio.to_thread(lambda: self.db.prune_samples(_kept_samples()))
+        return result_id
 
     async def note(self, result_id: int, note: str) -> None:
         """Replace the note of a result."""

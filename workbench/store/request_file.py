@@ -1,0 +1,130 @@
+"""The file with the requests of a result: small enough to keep it for each result.
+
+Most of it are the gaps between the chunks. They are stored exactly if the file is small enough, and
+otherwise as arrival times that are rounded to 10 us, and for large benchmarks up to 0.1 s. The
+metrics of a result were computed before, from the exact times. Files of earlier versions are lines of JSON in gzip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+MOST_BYTES = 20_000
+RESOLUTIONS_US = (1, 10, 100, 1000, 10_000, 100_000)
+RESOLUTION = "gap_resolution_us"  # a field of each request whose gaps were rounded
+_MAGIC = b"WBR1"
+_HEAD = struct.Struct("<4sIII")  # magic, resolution, bytes of the rows, checksum
+_GZIP = b"\x1f\x8b"
+_GAPS = "gaps_us"
+_MOST_GAP_US = 2**31 - 1
+_TRIED = 8192  # gaps from which the size of all is estimated
+_PLANES = 4  # bytes of a gap: equal bytes of all gaps stand together, which compresses better
+
+
+def encoded(samples: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the file for requests, each as `RequestRecord.as_json` returns it."""
+    lines: list[str] = []
+    all_gaps: list[Sequence[int]] = []
+    for sample in samples:
+        row, gaps, count = dict(sample), sample.get(_GAPS), None
+        if gaps and _are_whole(gaps):
+            del row[_GAPS]
+            count = len(gaps)
+            all_gaps.append(gaps)
+        lines.append(json.dumps([count, row], separators=(",", ":")))
+    rows = zlib.compress("\n".join(lines).encode(), 6)
+    resolution_us = _fitting(all_gaps, MOST_BYTES - len(rows))
+    body = rows + _compressed(all_gaps, resolution_us)
+    checksum = _checksum(resolution_us, len(rows), body)
+    return _HEAD.pack(_MAGIC, resolution_us, len(rows), checksum) + body
+
+
+def _checksum(resolution_us: int, length: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(struct.pack("<II", resolution_us, length)))
+
+
+def decoded(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the requests of a file. Raises ValueError, EOFError, OSError, struct.error or
+    zlib.error if the file is damaged."""
+    if data[:2] == _GZIP:
+        for line in gzip.decompress(data).decode().splitlines():
+            yield json.loads(line)
+        return
+    magic, resolution_us, length, checksum = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC:
+        raise ValueError("this is no file of requests")
+    if checksum != _checksum(resolution_us, length, body):
+        raise ValueError("a byte of the file has changed")
+    text = zlib.decompress(body[:length]).decode()
+    gaps = _planes_joined(zlib.decompress(body[length:]))
+    at = 0
+    for line in text.splitlines():
+        count, row = json.loads(line)
+        if count is not None:
+            own = gaps[at : at + count]
+            if len(own) != count:
+                raise ValueError("gaps of a request are missing")
+            at += count
+            row[_GAPS] = [gap * resolution_us for gap in own]
+            if resolution_us > 1:
+                row[RESOLUTION] = resolution_us
+        yield row
+
+
+def _are_whole(gaps: Sequence[Any]) -> bool:
+    return all(type(gap) is int for gap in gaps) and 0 <= min(gaps) <= max(gaps) <= _MOST_GAP_US
+
+
+def _fitting(all_gaps: Sequence[Sequence[int]], room: int) -> int:
+    """Return the finest resolution with which the gaps take at most `room` bytes."""
+    count = sum(map(len, all_gaps))
+    tried: list[Sequence[int]] = []
+    for gaps in all_gaps:
+        if sum(map(len, tried)) >= _TRIED:
+            break
+        tried.append(gaps)
+    share = sum(map(len, tried)) / max(count, 1)
+    for resolution_us in RESOLUTIONS_US:
+        if len(_compressed(tried, resolution_us)) <= room * share:
+            return resolution_us
+    return RESOLUTIONS_US[-1]
+
+
+def _compressed(all_gaps: Sequence[Sequence[int]], resolution_us: int) -> bytes:
+    numbers = array("I")
+    for gaps in all_gaps:
+        numbers.extend(gaps if resolution_us == 1 else _rounded(gaps, resolution_us))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    data = numbers.tobytes()
+    return zlib.compress(b"".join(data[plane::_PLANES] for plane in range(_PLANES)), 6)
+
+
+def _rounded(gaps: Sequence[int], resolution_us: int) -> Iterator[int]:
+    """Yield the gaps between the rounded arrival times, so that errors do not add up."""
+    half, before = resolution_us // 2, 0
+    for time_us in accumulate(gaps):
+        now = (time_us + half) // resolution_us
+        yield now - before
+        before = now
+
+
+def _planes_joined(data: bytes) -> array[int]:
+    count = len(data) // _PLANES
+    joined = bytearray(count * _PLANES)
+    for plane in range(_PLANES):
+        joined[plane::_PLANES] = data[plane * count : (plane + 1) * count]
+    numbers = array("I")
+    numbers.frombytes(bytes(joined))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

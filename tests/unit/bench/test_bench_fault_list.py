@@ -281,7 +281,9 @@ def run(
         )
         client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
-    assert not [r for r in client.counted if r.error in SILENT], "no limit of time was needed"
+    if "timeout_s" not in fields and "stall_s" not in fields:
+        silent = [r for r in client.counted if r.error in SILENT]
+        assert not silent, "no limit of time was needed"
     assert sorted(r.index for r in client.counted) == list(range(len(scripts)))
     return sorted(client.counted, key=lambda r: r.index)
 

@@ -18,15 +18,7 @@ from workbench.bench import records
 from workbench.bench.answer_sample import ANSWERS, AnswerSample
 from workbench.bench.client_cpu import CpuLog
 from workbench.bench.client_report import ClientReport
-from workbench.bench.connection import (
-    ANCILLARY_BYTES,
-    LATE_NS,
-    READ_BYTES,
-    Connection,
-    Endpoint,
-    ReceiveClock,
-    failure_of,
-)
+from workbench.bench.connection import LATE_NS, Connection, Endpoint, ReceiveClock, failure_of
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.load_share import WHOLE, Share, WarmedUp
@@ -35,7 +27,6 @@ from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
-from workbench.bench.text_chunk import TextReads
 from workbench.bench.time_limits import Limits
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
@@ -49,12 +40,7 @@ _NOT_HEARD = "stopped early: the server no longer answered"
 _SLOW_SEND_NS = 100_000
 _BLOCKED_NS = 100_000  # a poll that took longer has waited,
 _BLOCKED_PER_SOCKET_NS = 1_000  # and this much more for each socket that it found
-_DRIFT_NS = 5_000  # of the wall clock between two sweeps: more is a clock that is being set
-_TURNS = 4  # sweeps in which each stream's collected reads are parsed once
 _NEVER = 1 << 62
-_MOST_COLLECTED = (
-    2048  # reads that wait to be parsed; more of them would not fit into the CPU's cache
-)
 
 
 class Slot:
@@ -64,7 +50,6 @@ class Slot:
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.exchange: Exchange | None = None
-        self.texts: TextReads | None = None  # None: the next read is parsed at once
         self.events = 0
         self.open = False  # connected, TLS handshake done
         self.ready_ns = 0  # earliest start of the next request
@@ -124,8 +109,6 @@ class Client:
         self._start_until_ns = _NEVER
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
-        self._swept = 0
-        self._collected = 0  # at most so many reads wait to be parsed
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
         self._head = self._request_head(key)
         self._began_ns, self._measured_ns = began_ns, 0
@@ -206,7 +189,12 @@ class Client:
             self._returned_ns = read = time.monotonic_ns()
             waited_ns = _BLOCKED_NS + _BLOCKED_PER_SOCKET_NS * len(ready)
             self._waited = read - waited_from > waited_ns
-            self._handle(ready, read)
+            for fd, events in ready:
+                slot = self._by_fd.get(fd)
+                if slot is not None:
+                    self._on_event(slot, events)
+                elif fd in self._watched:
+                    self._watched[fd](events)
             if chores and (not ready or len(self._ended) > self._ahead):
                 self._do_a_chore()
 
@@ -223,90 +211,12 @@ class Client:
         exact = wake is not None and wake <= until
         return (poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)), now
 
-    def _handle(self, ready: list[tuple[int, int]], now: int) -> None:
-        """Handle the events of sockets that a poll has returned as `ready` at `now` (monotonic
-        nanoseconds). Only collect the reads that are probably one more piece of text each."""
-        slots, collected = self._by_fd, self._collected
-        for fd, events in ready:
-            slot = slots.get(fd)
-            if slot is None:
-                if fd in self._watched:
-                    self._watched[fd](events)
-                continue
-            texts = slot.texts
-            if texts is None or events != IN:
-                self._on_event(slot, events)
-                continue
-            try:
-                data, ancillary, _, _ = texts.read(READ_BYTES, ANCILLARY_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                self._parse_collected(slot)
-                self._lost(slot, error)
-                continue
-            if len(data) > texts.longest or not ancillary or not data.endswith(texts.trail):
-                self._receive(slot, data, ancillary)
-                continue
-            time_of_read = ancillary[0][2]
-            if collected == self._collected and self.clock.is_set(time_of_read):
-                self._parse_all_collected()  # by the clock as it was until now
-                self._receive(slot, data, ancillary)
-                continue
-            texts.kept.append((data, time_of_read, now))
-            collected += 1
-        self._collected = collected
-        if collected > _MOST_COLLECTED:
-            self._parse_all_collected()
-
-    def _receive(self, slot: Slot, data: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
-        """Parse a read that may be anything, after the reads of the stream that were collected."""
-        self._parse_collected(slot)
-        connection = slot.connection
-        if connection is None:  # a collected read has ended it
-            return
-        plain, stamp = connection.received(data, ancillary)
-        if plain is not None:
-            self._on_data(slot, plain, stamp)
-
-    def _parse_all_collected(self) -> None:
-        for slot in self._slots:
-            self._parse_collected(slot)
-        self._collected = 0
-
-    def _parse_collected(self, slot: Slot) -> None:
-        """Parse the collected reads of a stream (`slot`)."""
-        exchange, texts = slot.exchange, slot.texts
-        if texts is None or not texts.kept or exchange is None:
-            return
-        reads, times, read_ns = zip(*texts.kept, strict=True)
-        texts.kept.clear()
-        stamps = self.clock.stamps(times, read_ns)
-        self._unheard = 0
-        if exchange.receive_texts(reads, stamps):
-            return
-        # the round in which each was read is not known any more: it may have come at any time
-        self._empty_ns, self._waited = 0, False
-        for data, stamp in zip(reads, stamps, strict=True):
-            if slot.exchange is exchange:
-                self._on_data(slot, data, stamp)
-
     def _sweep(self, now: int) -> None:
-        self._swept += 1
-        ahead_ns = self.clock.ahead_ns
         self.clock.refresh()
-        newer_ns = self.clock.ahead_ns
-        if abs(newer_ns - ahead_ns) > _DRIFT_NS:  # collected reads have times of the clock before
-            self.clock.ahead_ns = ahead_ns
-            self._parse_all_collected()
-            self.clock.ahead_ns = newer_ns
-        for slot in self._slots[self._swept % _TURNS :: _TURNS]:
-            self._parse_collected(slot)
         self.cpu.note(now)
         self._enforce_limits(now)
         running = [slot.exchange for slot in self._slots if slot.exchange is not None]
         self._pause.adapt(running)
-        self.clock.rest_ns = self._pause.ns
         for exchange in running:
             exchange.reply.trim()
         self.tick(now)
@@ -558,7 +468,6 @@ class Client:
         if fresh > 1 or self.clock.unstamped_read or (fresh and not exchange.between_events):
             self._note_unsure(exchange, had, stamp)
         if not complete:
-            self._collect_texts(slot, exchange)
             return
         refused = exchange.http_error()
         if refused is not None and self.workload.drop_rejected_fields(
@@ -572,16 +481,6 @@ class Client:
         else:
             exchange.verdict(self.workload.asked_tokens(exchange.index, warmup=exchange.warmup))
             self._finish(slot, exchange.reply.error, exchange.reply.detail)
-
-    def _collect_texts(self, slot: Slot, exchange: Exchange) -> None:
-        """Collect the next reads of a stream if they are probably one piece of text each."""
-        connection = slot.connection
-        assert connection is not None
-        chunk = exchange.text_chunk if connection.is_plain else None
-        if chunk is None:
-            slot.texts = None
-        elif slot.texts is None or slot.texts.chunk is not chunk:
-            slot.texts = TextReads(chunk, connection.read)
 
     def _note_unsure(self, exchange: Exchange, had: int, stamp: int) -> None:
         """Note how much earlier the chunks of one read may have come than `stamp`, the time of the
@@ -649,7 +548,7 @@ class Client:
             self._finish(slot, *failure_of(error, connecting=not slot.open))
 
     def _finish(self, slot: Slot, error: str | None, detail: str | None) -> None:
-        exchange, slot.exchange, slot.texts = slot.exchange, None, None
+        exchange, slot.exchange = slot.exchange, None
         assert exchange is not None
         if error is None or exchange.response.complete:
             self._release(slot, exchange)
@@ -696,7 +595,7 @@ class Client:
             self._drop_connection(slot)
 
     def _drop_connection(self, slot: Slot) -> None:
-        connection, slot.connection, slot.texts = slot.connection, None, None
+        connection, slot.connection = slot.connection, None
         slot.open = False
         if connection is not None:
             self._by_fd.pop(connection.fd, None)
@@ -723,22 +622,15 @@ class Client:
         if over:
             self._give_up(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
-            limit = self._limit_reached(exchange, now)
-            if limit is not None:  # unless a collected read says otherwise
-                self._parse_collected(slot)
-                if slot.exchange is not exchange:
-                    continue
-                limit = self._limit_reached(exchange, now)
+            asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
+            limit = limits.over(exchange, now) or limits.endless(
+                len(exchange.reply.stamps_ns), asked
+            )
             if limit is None and over:
                 limit = (records.DEADLINE, "the request was in flight at the run's deadline")
             if limit is not None:
                 exchange.ended_by_limit(now)
                 self._finish(slot, *limit)
-
-    def _limit_reached(self, exchange: Exchange, now: int) -> tuple[str, str] | None:
-        asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
-        chunks = len(exchange.reply.stamps_ns)
-        return self._limits.over(exchange, now) or self._limits.endless(chunks, asked)
 
     def _share_done(self, running: list[Exchange]) -> float:
         """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The
@@ -796,7 +688,7 @@ class Client:
         """Return the seconds since the last byte on any stream, or since the last request started
         if no byte has arrived. Return 0.0 if no request is in flight."""
         last = [
-            max(s.exchange.last_byte_ns, s.exchange.began_ns, s.texts.newest_ns if s.texts else 0)
+            max(s.exchange.last_byte_ns, s.exchange.began_ns)
             for s in self._slots
             if s.exchange is not None
         ]

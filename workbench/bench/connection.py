@@ -14,10 +14,7 @@ import os
 import socket
 import struct
 import time
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import sub
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -29,13 +26,13 @@ if TYPE_CHECKING:
 
     from workbench.model.bench import BenchSpec
 
-READ_BYTES = 64 * 1024
+_READ_BYTES = 64 * 1024
 LATE_NS = 500_000  # a read that is later than this is counted as late
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
 # 35: Linux on x86-64 and aarch64; not in Python's socket
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
-ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
@@ -138,13 +135,12 @@ class ReceiveClock:
     of the object must call `refresh` several times a second, because the two clocks drift apart by
     up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
 
-    `late` counts reads that were made more than 0.5 ms later than planned: after their bytes
-    arrived and the client had rested for `rest_ns`. `unstamped_read` is set to true by a read for
-    which the kernel gave no time; the owner sets it to false.
+    `late` counts reads that were made more than 0.5 ms after their bytes arrived. `unstamped_read`
+    is set to true by a read for which the kernel gave no time; the owner sets it to false.
     """
 
     def __init__(self) -> None:
-        self.ahead_ns = self.rest_ns = 0
+        self.ahead_ns = 0
         self.refresh()
         self.reset()
         self.unstamped_read = False
@@ -169,36 +165,9 @@ class ReceiveClock:
             self.refresh()
             came = min(wall_ns - self.ahead_ns, now_ns)
         if now_ns - came > LATE_NS:
-            self.late += now_ns - came > LATE_NS + self.rest_ns
+            self.late += 1
             self.latest_ns = max(self.latest_ns, now_ns - came)
         return came
-
-    def stamps(self, times: Sequence[bytes], read_ns: Sequence[int]) -> list[int]:
-        """Return what `stamp` returns for each of several reads. `times` are the kernel's times of
-        the reads, and `read_ns` is when they were made, in monotonic nanoseconds."""
-        both = array("q", b"".join(times))
-        seconds, nanoseconds = both[::2], both[1::2]
-        if seconds[0] == seconds[-1]:
-            base_ns = seconds[0] * 1_000_000_000 - self.ahead_ns
-            came = [base_ns + ns for ns in nanoseconds]
-        else:
-            came = [
-                each_s * 1_000_000_000 + ns - self.ahead_ns
-                for each_s, ns in zip(seconds, nanoseconds, strict=True)
-            ]
-        self.reads += len(came)
-        late_ns = list(map(sub, read_ns, came))
-        worst_ns = max(late_ns)
-        if worst_ns > LATE_NS:
-            self.late += sum(ns > LATE_NS + self.rest_ns for ns in late_ns)
-            self.latest_ns = max(self.latest_ns, worst_ns)
-        return came
-
-    def is_set(self, time_of_read: bytes) -> bool:
-        """Return whether the wall clock was set ahead, so that the kernel's time of a read that was
-        just made lies in the future."""
-        seconds, nanoseconds = _unpack_timespec(time_of_read)
-        return bool(seconds * 1_000_000_000 + nanoseconds - self.ahead_ns > time.monotonic_ns())
 
     def refresh(self) -> None:
         """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic
@@ -221,7 +190,7 @@ class Connection:
         self.sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
         self.sock.setblocking(False)
         self.fd = self.sock.fileno()
-        self.read = self.sock.recvmsg  # of READ_BYTES and ANCILLARY_BYTES
+        self._recvmsg = self.sock.recvmsg
         self.connected = False
         self.used = 0  # requests answered on it
         self._clock = clock
@@ -275,29 +244,17 @@ class Connection:
         for example because a TLS record is incomplete.
         """
         try:
-            data, ancillary, _, _ = self.read(READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return None, 0
-        return self.received(data, ancillary)
-
-    def received(
-        self, data: bytes, ancillary: list[tuple[int, int, bytes]]
-    ) -> tuple[bytes | None, int]:
-        """Return what `receive` returns, for a call of `read` that returned `data` and the control
-        data `ancillary`."""
         stamp = self._clock.stamp(ancillary) if data else time.monotonic_ns()
         return (data if self._tls is None else self._tls.decrypt(data)), stamp
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the bytes of a read are those that the server wrote, without TLS."""
-        return self._tls is None
 
     def receive_raw(self) -> bytes | None:
         """Read once from the socket, without decrypting. Return the bytes, b"" if the server closed
         the connection, or None if there is nothing to read yet."""
         try:
-            return self.sock.recv(READ_BYTES)
+            return self.sock.recv(_READ_BYTES)
         except BlockingIOError:
             return None
 
@@ -352,7 +309,7 @@ class _Tls:
         pieces: list[bytes] = []
         while True:
             try:
-                piece = self._object.read(READ_BYTES)
+                piece = self._object.read(_READ_BYTES)
             except self._want_read:
                 break
             except self._closed:

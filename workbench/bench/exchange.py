@@ -3,8 +3,7 @@ the request gets its record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import le, sub
+from operator import sub
 
 from workbench.bench import records
 from workbench.bench.http1 import Decode, HttpError, ResponseReader, body_decoder
@@ -49,9 +48,9 @@ class Exchange:
         # for a body that is compressed although that was not requested
         self._decode: Decode | None = None
         self.between_events = True  # the bytes so far end with an event
-        # in the chunks that `text_chunk` recognizes
+        # in the chunks that `_text_chunk` matches
         self._around_text: tuple[bytes, bytes, bytearray] | None = None
-        self.text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
+        self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
 
     @property
     def status(self) -> int:
@@ -64,7 +63,7 @@ class Exchange:
         if stamp_ns < self.last_byte_ns:  # a clock was set: time must not go back
             stamp_ns = self.last_byte_ns
         self.last_byte_ns = stamp_ns
-        if self.text_chunk is not None and (count := self.text_chunk.count(data)):
+        if self._text_chunk is not None and (count := self._text_chunk.count(data)):
             self.response.received += len(data)
             if count == 1:
                 self.reply.stamps_ns.append(stamp_ns)
@@ -72,18 +71,6 @@ class Exchange:
                 self.reply.stamps_ns.extend([stamp_ns] * count)
             return False
         return self._parse(data, stamp_ns)
-
-    def receive_texts(self, reads: Sequence[bytes], stamps_ns: Sequence[int]) -> bool:
-        """Parse reads that each end as `text_chunk` does. Return False, without any effect, if they
-        are not one chunk of text each, or if their times are not in order: the caller must then
-        pass each of them to `receive`."""
-        in_order = self.last_byte_ns <= stamps_ns[0] and all(map(le, stamps_ns, stamps_ns[1:]))
-        if self.text_chunk is None or not in_order or not self.text_chunk.one_each(reads):
-            return False
-        self.reply.stamps_ns.extend(stamps_ns)
-        self.response.received += sum(map(len, reads))
-        self.last_byte_ns = stamps_ns[-1]
-        return True
 
     def _parse(self, data: bytes, stamp_ns: int) -> bool:
         response = self.response
@@ -112,16 +99,16 @@ class Exchange:
         return response.complete
 
     def _expect_text(self) -> None:
-        """Prepare the fast path for the next chunk: set `text_chunk` to an object that recognizes
+        """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes
         a chunk with nothing but one more piece of text. Set it to None if the next chunk may
         contain anything else."""
         self.between_events = self._sse.between_events
         aligned = self.response.between_chunks and self.between_events and self._decode is None
         around = self.reply.around_text if aligned else None
         if around is None:
-            self.text_chunk = None
-        elif self.text_chunk is None or around != self._around_text:
-            self._around_text, self.text_chunk = around, TextChunk(*around)
+            self._text_chunk = None
+        elif self._text_chunk is None or around != self._around_text:
+            self._around_text, self._text_chunk = around, TextChunk(*around)
 
     def _is_event_stream(self) -> bool:
         kind = self.response.headers.get("content-type", "").lower()

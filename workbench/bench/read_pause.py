@@ -15,10 +15,10 @@ from itertools import chain
 from workbench.bench.connection import ReceiveClock
 from workbench.bench.exchange import Exchange
 
-_MOST_NS = 2_500_000
+_MOST_NS = 1_000_000
 _LEAST_NS = 50_000  # a shorter rest saves nothing
 _LEAST_GATHERED = 2  # chunks that arrive in a rest: fewer are not worth its wake-up
-_SHARE_OF_GAP = 1 / 4
+_SHARE_OF_GAP = 1 / 8
 _SHARE_OF_REQUEST = 1 / 500
 _KEPT_SWEEPS = 10  # one second
 _LEAST_GAPS = 16
@@ -28,8 +28,8 @@ _PART_BELOW = 0.01  # the share of gaps that may be shorter than the gap that co
 class ReadPause:
     """The pause between two rounds of reads: `ns` nanoseconds, 0 for none.
 
-    The pause depends on the gaps between the chunks of a stream. It is a quarter of a short gap
-    (the first percentile of the last second's gaps), but at most 2.5 ms and at most 1/500 of a
+    The pause depends on the gaps between the chunks of a stream. It is an eighth of a short gap
+    (the first percentile of the last second's gaps), but at most 1 ms and at most 1/500 of a
     request's duration. The second limit exists because after its last chunk a stream is idle for
     half a pause on average.
 

@@ -4,15 +4,9 @@ of text each.
 Most reads of a stream return one such chunk, and reads from a fast server return several. A chunk
 differs from the previous one only in its size and its text. Comparing bytes takes a third of the
 time of the three parsers (http1.py, sse.py, reply.py), which parse all other chunks.
-
-Reads that look like one such chunk are only collected at first (`TextReads`), and compared together
-a few times a second, which costs less for each of them.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from workbench.bench.http1 import chunk_size
 from workbench.bench.reply import PLAIN, is_json_text
@@ -28,32 +22,7 @@ class TextChunk:
         self._trail = suffix + b"\n\n\r\n"
         # what stands before the text of a chunk, by the length of the chunk
         self._heads: dict[int, bytes] = {}
-        # the length of a chunk, by what stands before its text, which includes its size
-        self._lengths: dict[bytes, int] = {}
         self._kept = kept
-        # a byte less than two chunks of one character each, with sizes of one digit
-        self.longest = 2 * (len(self._lead) + len(self._trail) + 2) - 1
-
-    @property
-    def trail(self) -> bytes:
-        """The bytes that each chunk ends with."""
-        return self._trail
-
-    def one_each(self, reads: Sequence[bytes]) -> bool:
-        """Return whether each read is exactly one chunk with nothing but one more piece of text,
-        and keep these pieces if so. Each read must end with `trail`."""
-        size = len(self._heads.get(len(reads[0]), b""))
-        lengths = list(map(self._lengths.get, [read[:size] for read in reads]))
-        if lengths == list(map(len, reads)):
-            end = -len(self._trail)
-            texts = [read[size:end] for read in reads]
-        else:
-            texts = list(map(self._text, reads))
-        text = b"".join(texts)
-        if not all(texts) or (text.translate(None, PLAIN) and not all(map(is_json_text, texts))):
-            return False
-        self._kept += text
-        return True
 
     def count(self, data: bytes) -> int:
         """Return the number of chunks in `data` if each contains nothing but one more piece of
@@ -88,24 +57,6 @@ class TextChunk:
                 or chunk_size(data[:line_end]) != len(data) - line_end - 4
             ):
                 return b""
-            self._heads[len(data)], self._lengths[head] = head, len(data)
+            self._heads[len(data)] = head
         text = data[len(head) : len(data) - len(self._trail)]
         return text if is_json_text(text) else b""
-
-
-class TextReads:
-    """The newest reads of one reply, if each of them is probably one `chunk` with nothing but one
-    more piece of text. `read` is `socket.recvmsg`. `kept` has of each read its bytes, the kernel's
-    time for them, and when they were read (`time.monotonic_ns`)."""
-
-    __slots__ = ("chunk", "kept", "longest", "read", "trail")
-
-    def __init__(self, chunk: TextChunk, read: Callable[..., Any]) -> None:
-        self.chunk, self.trail, self.longest = chunk, chunk.trail, chunk.longest
-        self.read = read
-        self.kept: list[tuple[bytes, bytes, int]] = []
-
-    @property
-    def newest_ns(self) -> int:
-        """When the newest of the reads was made; 0 if there is none."""
-        return self.kept[-1][2] if self.kept else 0

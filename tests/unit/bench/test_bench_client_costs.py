@@ -24,7 +24,6 @@ from truth_server import TruthProcess
 from workbench.bench import client as client_module
 from workbench.bench.client import Client
 from workbench.bench.connection import resolve
-from workbench.bench.exchange import Exchange
 from workbench.bench.reply import Reply
 from workbench.bench.sse import SseDecoder
 from workbench.model.bench import BenchSpec
@@ -64,9 +63,6 @@ def run() -> tuple[Client, Counter[str]]:
             },
         )()
         patch.setattr(SseDecoder, "feed", counted(counts, "parsed reads", SseDecoder.feed))
-        patch.setattr(Exchange, "receive", counted(counts, "parsed alone", Exchange.receive))
-        together = counted(counts, "parsed together", Exchange.receive_texts)
-        patch.setattr(Exchange, "receive_texts", together)
         patch.setattr(Reply, "_parse", counted(counts, "parsed as JSON", Reply._parse))
         client.run()
     assert sum(r.ok for r in client.counted) == STREAMS
@@ -79,21 +75,15 @@ def per_token(count: int) -> float:
 
 
 def test_system_calls(run: tuple[Client, Counter[str]]) -> None:
-    """One read for each chunk, and a quarter of a wait: 48 streams of 100 tokens/s bring ten chunks
-    in the rest of 2 ms."""
-    assert per_token(run[1]["system calls"]) <= 1.4
+    """One read for each chunk, and half a wait: 48 streams of 100 tokens/s bring five chunks in the
+    rest of 1 ms."""
+    assert per_token(run[1]["system calls"]) <= 1.6
 
 
 def test_few_reads_need_the_parsers(run: tuple[Client, Counter[str]]) -> None:
     """The first and the last read of each reply, and reads in which chunks came together."""
     assert per_token(run[1]["parsed reads"]) <= 0.15
     assert per_token(run[1]["parsed as JSON"]) <= 0.06
-
-
-def test_most_reads_are_parsed_together(run: tuple[Client, Counter[str]]) -> None:
-    """A stream brings forty chunks until its turn in a sweep comes again."""
-    assert per_token(run[1]["parsed alone"]) <= 0.1
-    assert per_token(run[1]["parsed together"]) <= 0.1
 
 
 def test_bytes_of_the_records(run: tuple[Client, Counter[str]]) -> None:
@@ -145,4 +135,4 @@ def test_the_kernel_counts_as_few_system_calls(tmp_path: Path) -> None:
     if not counts.exists() or "ptrace" in done.stderr:
         pytest.skip(f"strace may not trace here: {done.stderr[-200:]}")
     (total,) = re.findall(r"(?m)^100\.00 +\S+ +\S+ +(\d+) .*total$", counts.read_text())
-    assert per_token(int(total)) <= 1.6, counts.read_text()
+    assert per_token(int(total)) <= 1.8, counts.read_text()

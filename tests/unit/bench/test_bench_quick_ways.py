@@ -270,52 +270,16 @@ def taken(exchange: Exchange, pieces: list[bytes]) -> tuple[Any, ...]:
                 break
     except (HttpError, SseError) as error:
         failed = str(error)
-    return seen_by(exchange, failed)
-
-
-def seen_by(exchange: Exchange, failed: object) -> tuple[Any, ...]:
     reply, response = exchange.reply, exchange.response
-    texts = reply.text.parts(), reply.reasoning.parts()
-    seen = list(reply.stamps_ns), texts, reply.finish_reason, reply.done, reply.error, reply.detail
+    seen = list(reply.stamps_ns), reply.finish_reason, reply.done, reply.error, reply.detail
     return *seen, response.received, response.complete, exchange.last_byte_ns, failed
 
 
-def collected(exchange: Exchange, pieces: list[bytes], batch: int) -> tuple[Any, ...]:
-    """Return what `taken` returns, for a client that collects the reads that may be one chunk of
-    text each, and parses `batch` of them together."""
-    waiting: list[tuple[bytes, int]] = []
-    failed: object = None
-
-    def parse() -> bool:
-        reads, stamps = [data for data, _ in waiting], [at for _, at in waiting]
-        together = list(waiting)
-        waiting.clear()
-        if reads and exchange.receive_texts(reads, stamps):
-            return False
-        return any(exchange.receive(*each) for each in together)
-
-    try:
-        for at, piece in enumerate(pieces, start=1):
-            chunk = exchange.text_chunk
-            if chunk and len(piece) <= chunk.longest and piece.endswith(chunk.trail):
-                waiting.append((piece, at))
-                ended = len(waiting) == batch and parse()
-            else:
-                ended = parse() or exchange.receive(piece, at)
-            if ended:
-                break
-        else:
-            parse()
-    except (HttpError, SseError) as error:
-        failed = str(error)
-    return seen_by(exchange, failed)
-
-
 @settings(deadline=None, max_examples=100)
-@given(data=st.data(), pool=st.lists(EVENT, min_size=1, max_size=3), batch=st.integers(1, 5))
-def test_reads_of_chunks(data: st.DataObject, pool: list[bytes], batch: int) -> None:
+@given(data=st.data(), pool=st.lists(EVENT, min_size=1, max_size=3))
+def test_reads_of_chunks(data: st.DataObject, pool: list[bytes]) -> None:
     """Reads that contain one chunk each, as of a paced stream, some of them changed or cut inside,
-    or several. They are parsed one by one, or several of them together."""
+    or several."""
     events = [
         b"data: " + e + b"\n\n" for e in data.draw(st.lists(st.sampled_from(pool), max_size=14))
     ]
@@ -333,23 +297,4 @@ def test_reads_of_chunks(data: st.DataObject, pool: list[bytes], batch: int) -> 
     together = data.draw(st.integers(1, 4))
     pieces = [b"".join(pieces[at : at + together]) for at in range(0, len(pieces), together)]
     pieces = [p for p in pieces if p]
-    parsed = taken(Parsing(0, False, b""), pieces)
-    assert taken(Exchange(0, False, b""), pieces) == parsed
-    assert collected(Exchange(0, False, b""), pieces, batch) == parsed
-
-
-def test_collected_reads_are_one_chunk_each() -> None:
-    """A piece of text that no JSON text may contain, and texts in which only all together are
-    valid."""
-    events = [json.dumps(chunk({"content": text})).encode() for text in ("a", "bb", "c", "dd")]
-    good = [b"%x\r\ndata: %b\n\n\r\n" % (len(e) + 8, e) for e in events]
-    for bad in (b'"', b"\\", b"\t", b"\xff"):
-        exchange = Exchange(0, False, b"")
-        exchange.receive(EVENT_STREAM + good[0], 1)
-        assert exchange.text_chunk is not None
-        worse = good[1].replace(b"bb", b"b" + bad)
-        assert not exchange.receive_texts([good[2], worse], [2, 3])
-        assert not exchange.receive_texts([good[2], good[3]], [3, 2]), "a clock was set"
-        assert exchange.receive_texts([good[2], good[3]], [2, 3])
-        assert exchange.reply.stamps_ns.tolist() == [1, 2, 3]
-        assert exchange.reply.text.parts()[0] == "acdd"
+    assert taken(Exchange(0, False, b""), pieces) == taken(Parsing(0, False, b""), pieces)

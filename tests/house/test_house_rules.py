@@ -74,6 +74,31 @@ def compared_engines(path: Path) -> list[str]:
     return [str(part.value) for part in constants if part.value in registry.names()]
 
 
+def test_no_line_takes_two_readings() -> None:
+    """A conditional expression inside another, and a walrus in a comprehension, become steps with
+    names."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if is_nested_condition(node) or is_comprehension_with_walrus(node)
+    ]
+    assert not found
+
+
+def is_nested_condition(node: ast.AST) -> bool:
+    if not isinstance(node, ast.IfExp):
+        return False
+    inner = [part for part in ast.walk(node) if part is not node]
+    return any(isinstance(part, ast.IfExp) for part in inner)
+
+
+def is_comprehension_with_walrus(node: ast.AST) -> bool:
+    if not isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        return False
+    return any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
+
+
 def test_a_gpu_setting_is_known_in_few_places() -> None:
     """All that iterates over the table in model/settings.py needs no key of a setting."""
     assert len([path for path in SOURCES if "power_limit_w" in path.read_text()]) < 8

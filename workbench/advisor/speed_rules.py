@@ -231,9 +231,8 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
         else ""
     )
     text = f"one stream reads all weights for itself; several share each read.{over}"
-    listed = ", ".join(
-        f"{n} streams {four_digits(t * limit)}" for n in counts if (t := _times(facts, n))
-    )
+    gains = [(n, _times(facts, n)) for n in counts]
+    listed = ", ".join(f"{n} streams {four_digits(gain * limit)}" for n, gain in gains if gain)
     evidence = f"limits of the total: {listed} tok/s" if listed else None
     streams = ",".join(map(str, (1, *counts)))
     fix = (

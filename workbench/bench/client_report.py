@@ -95,7 +95,8 @@ def _facts(
     window: Window,
 ) -> ClientFacts:
     known = [r.first_tokens for r in warmups if r.ok and r.first_tokens]
-    used = [pct for r in reports if (pct := r.cpu_pct(window)) is not None]
+    shares = [report.cpu_pct(window) for report in reports]
+    used = [pct for pct in shares if pct is not None]
     return ClientFacts(
         notes=run_notes(spec, reports),
         dropped=tuple(dict.fromkeys(chain.from_iterable(r.dropped for r in reports))),

@@ -62,7 +62,8 @@ class Endpoint:
     @property
     def host_header(self) -> str:
         name = f"[{self.host}]" if ":" in self.host else self.host
-        return name if self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
+        default_port = 443 if self.tls else 80
+        return name if self.port == default_port else f"{name}:{self.port}"
 
 
 def resolve(spec: BenchSpec) -> Endpoint:

@@ -79,7 +79,8 @@ def shown_metrics(
     embeds = any(run.spec.endpoint == "embeddings" for run in runs)
     names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
     for latency in _LATENCIES:
-        counts = [d.count for r in runs if (d := getattr(r.summary, latency)) is not None]
+        found = [getattr(run.summary, latency) for run in runs]
+        counts = [one.count for one in found if one is not None]
         if METRICS[latency].optional and not counts:
             continue
         tail = "p99" if counts and min(counts) >= P99_VALUES else "p90"

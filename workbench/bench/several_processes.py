@@ -232,8 +232,13 @@ class SharedRun:
             "phase": min((one["phase"] for one in each), key=_PHASES.index),
         }
         for name in each[0].keys() - merged.keys():
-            merge = max if name in _LARGEST else min if name in _SMALLEST else sum
-            merged[name] = merge(one[name] for one in each)
+            values = [one[name] for one in each]
+            if name in _LARGEST:
+                merged[name] = max(values)
+            elif name in _SMALLEST:
+                merged[name] = min(values)
+            else:
+                merged[name] = sum(values)
         self._output.line({"type": "progress", **merged})
 
 

@@ -108,7 +108,8 @@ def _run_metrics(
     `good`. `first_tokens` is the number of tokens in a reply's first chunk, None if unknown. A
     metric that cannot be computed is None."""
     output = total([r.output_tokens for r in good])
-    tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
+    tpots = (tpot_ms(record, first_tokens) for record in good)
+    tpot = distribution(tpot for tpot in tpots if tpot is not None)
     chunks = sum(r.chunks for r in good)
     return {
         "prompt_tokens": total([r.prompt_tokens for r in good]) if good else None,

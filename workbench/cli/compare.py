@@ -76,13 +76,11 @@ def _side(side: str, runs: Sequence[BenchResult]) -> str:
     """Return the name of one side of a comparison with the ids of its results, such as "A #1 #2".
     Simulated results are marked."""
     simulated = {r.conditions.simulated for r in runs}
-    mark = (
-        ""
-        if True not in simulated
-        else ("  in part SIMULATED")
-        if False in simulated
-        else "  SIMULATED"
-    )
+    mark = ""
+    if simulated == {True}:
+        mark = "  SIMULATED"
+    elif True in simulated:
+        mark = "  in part SIMULATED"
     ids = [f"#{r.id}" for r in runs]
     return f"{side} {' '.join(ids if len(ids) < 9 else [*ids[:7], '…', ids[-1]])}{mark}"
 

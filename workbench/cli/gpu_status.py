@@ -147,9 +147,8 @@ def _gib(size_bytes: float | None) -> str:
 def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line with the clocks to which the GPU can be locked, as short ranges."""
     kinds = (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz"))
-    texts = [
-        f"{kind} {text}" for kind, field in kinds if (text := clocks_text(gpu.get(field) or ()))
-    ]
+    ranges = [(kind, clocks_text(gpu.get(field) or ())) for kind, field in kinds]
+    texts = [f"{kind} {text}" for kind, text in ranges if text]
     yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"
 
 

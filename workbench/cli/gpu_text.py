@@ -134,7 +134,9 @@ def report_lines(report: SettingsReport) -> Iterator[str]:
     """Yield the lines of a report on settings: each setting's outcome, each setting that was rolled
     back, and the state of the guard."""
     for outcome in report.outcomes:
-        state = "would run" if report.dry_run else "ok" if outcome.ok else "FAILED"
+        state = "ok" if outcome.ok else "FAILED"
+        if report.dry_run:
+            state = "would run"
         if outcome.command.right is not None:
             state = "no right"
         elif not outcome.command.argv:  # a revert that needs no command

@@ -76,7 +76,8 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
     session = session_of(arguments)
     settings = HostSettings(session.core, ConfigStore())
     entry, address = settings.entry, await session.host.ssh_address()
-    engines = {engine: found for engine in registry.names() if (found := settings.program(engine))}
+    programs = {engine: settings.program(engine) for engine in registry.names()}
+    engines = {engine: program for engine, program in programs.items() if program}
     clusters = [
         c.name
         for c in HostsStore().content.clusters.values()

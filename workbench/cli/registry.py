@@ -19,7 +19,6 @@ FILES: dict[str, tuple[str, ...]] = {
     "fleet": ("fleet",),
     "record": ("recordings",),
     "replay": ("recordings",),
-    "screenshots": ("screen",),
     "presets": ("presets", "preset_apply"),
     "flags": ("presets",),
     "explain": ("explain",),

@@ -1,6 +1,5 @@
 """The commands that open the screen, on this machine, on a host behind ssh or on a simulated host
-(`demo`), and the command `screenshots`.
-"""
+(`demo`)."""
 
 from __future__ import annotations
 
@@ -70,20 +69,3 @@ def demo(arguments: argparse.Namespace) -> int:
         )
     arguments.simulate = arguments.simulate or arguments.host_profile
     return screen(arguments)
-
-
-@command(
-    "screenshots",
-    "save pictures of the screen, taken on simulated hosts",
-    option(
-        "directory", "directory for the pictures (screenshots)", nargs="?", default="screenshots"
-    ),
-    examples=("workbench screenshots pictures",),
-)
-def screenshots(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from workbench.tui.screenshots import take_all
-
-    written = [str(path) for path in take_all(Path(arguments.directory))]
-    return emit_or_say(arguments.json, {"written": written}, written)

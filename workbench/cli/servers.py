@@ -166,10 +166,10 @@ async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str,
     for run_id, before, now in zip(runs, first, await read(), strict=True):
         values = between(before, now)
         absent = {
-            m.field: why
-            for m in LIVE_METRICS
-            for name in m.counters
-            if (why := now.absent.get(name))
+            metric.field: now.absent[name]
+            for metric in LIVE_METRICS
+            for name in metric.counters
+            if now.absent.get(name)
         }
         live[run_id] = {**{m.field: values.get(m.field) for m in LIVE_METRICS}, "absent": absent}
     return live

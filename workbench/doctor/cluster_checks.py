@@ -166,9 +166,8 @@ def interfaces(report: ClusterReport) -> Iterator[Finding]:
             )
             yield Finding(Level.WARN, "cluster.interface-slow", text, fix=fix, source=source)
     for what, title, unit in (("speed_mbit_s", "speeds", "Mbit/s"), ("mtu", "MTUs", "bytes")):
-        values = {
-            node.name: value for node, one in found if (value := getattr(one, what)) is not None
-        }
+        read = {node.name: getattr(one, what) for node, one in found}
+        values = {name: value for name, value in read.items() if value is not None}
         if len(set(values.values())) > 1:
             text = f"the interfaces of the nodes have different {title}: {_each(values, unit)}"
             fix = (

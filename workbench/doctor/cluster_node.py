@@ -142,7 +142,9 @@ def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         command = (_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
-        kind = "ray" if RAY.search(command) else "engine" if engines.search(command) else None
+        kind = "engine" if engines.search(command) else None
+        if RAY.search(command):
+            kind = "ray"
         stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
         if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
             continue

@@ -108,11 +108,12 @@ def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
     if not isinstance(document, dict):
         return EnginePackages(engine, python, problem=f"{python} does not answer as a Python does")
     versions, needs = _dict(document.get("packages")), _dict(document.get("needs"))
+    texts = {name: _text(value) for name, value in versions.items()}
     return EnginePackages(
         engine,
         python,
         _text(document.get("python")),
-        {name: text for name, value in versions.items() if (text := _text(value))},
+        {name: text for name, text in texts.items() if text},
         {
             name: {of: _list(pins) for of, pins in _dict(value).items()}
             for name, value in needs.items()
@@ -126,7 +127,9 @@ def _text(value: Any) -> str | None:
 
 
 def _list(value: Any) -> tuple[str, ...]:
-    return tuple(text for one in value if (text := _text(one))) if isinstance(value, list) else ()
+    if not isinstance(value, list):
+        return ()
+    return tuple(filter(None, map(_text, value)))
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -243,10 +243,11 @@ def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
         lookup(catalog, query).name,
         [word for word in re.split(r"[\s-]+", query) if word],
     )
+    scored = [(spec, _score(spec, words)) for spec in catalog.flags.values()]
     ranked = [
         (spec.name != meant, -round(value), len(spec.name), spec)
-        for spec in catalog.flags.values()
-        if (value := _score(spec, words)) is not None
+        for spec, value in scored
+        if value is not None
     ]
     if not ranked:
         near = nearest_name(catalog, "-".join(query.split()))
@@ -256,7 +257,8 @@ def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
 
 def _score(spec: FlagSpec, words: Sequence[str]) -> float | None:
     names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
-    found = [value for name in names if (value := fuzzy.score(" ".join(words), name)) is not None]
+    scores = [fuzzy.score(" ".join(words), name) for name in names]
+    found = [score for score in scores if score is not None]
     group = " ".join(words)
     in_group = (
         [200.0]

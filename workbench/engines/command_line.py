@@ -253,7 +253,9 @@ def _many(read: _Read, spec: FlagSpec) -> FlagValue | None:
     taken: list[FlagValue] = []
     while read.words and len(taken) < most and not _is_option(read.words[0]):
         taken.append(_word(spec, read.words.pop(0)))
-    return taken if len(taken) != 1 else taken[0] if taken or spec.nargs == "*" else None
+    if len(taken) == 1:
+        return taken[0]
+    return taken
 
 
 def _is_option(word: str) -> bool:

@@ -43,21 +43,21 @@ class Program:
                 *self.security,
             )
         # The value is read as a line of CSV, in which a comma needs quotes.
-        return (
-            "--gpus",
-            ALL if gpus == ALL else f'"device={gpus}"' if len(names) > 1 else f"device={gpus}",
-        )
+        devices = f"device={gpus}"
+        if gpus == ALL:
+            devices = ALL
+        elif len(names) > 1:
+            devices = f'"{devices}"'
+        return ("--gpus", devices)
 
     def full_name(self, image: str) -> str:
         """Return the full name of a container image for a pull. If `image` names no registry, and
         the program does not look in Docker Hub by itself, the result begins with "docker.io/"."""
         registry, slash, _ = image.partition("/")
         named = slash and ("." in registry or ":" in registry or registry == "localhost")
-        return (
-            image
-            if named or self.short_names
-            else f"docker.io/{image if slash else f'library/{image}'}"
-        )
+        if named or self.short_names:
+            return image
+        return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 
 
 PROGRAMS: Mapping[str, Program] = {

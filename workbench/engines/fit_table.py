@@ -15,6 +15,11 @@ from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, 
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, ModelFacts
 
+# AWQ and GPTQ have checkpoints of one size.
+_CHECKPOINT_BITS = {
+    name.replace("AWQ", "AWQ, GPTQ"): bits for name, bits in BITS.items() if name != "GPTQ"
+}
+
 CONTEXTS = (4096, 32_768, 131_072)  # tokens, if the user names no others
 _PARALLEL = (*PARALLEL_SIZES, "nnodes", "kv-cache-memory-bytes")
 _SHARE_STEP = 0.01
@@ -82,11 +87,9 @@ def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iter
         return
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
     for name, sized in _quantizations(plan, facts):
-        known = [
-            row
-            for n in sizes
-            if (row := _row(plan, (name, sized, sized is facts), group, n, contexts))
-        ]
+        one = (name, sized, sized is facts)
+        rows = [_row(plan, one, group, n, contexts) for n in sizes]
+        known = [row for row in rows if row]
         fitting = [row for row in known if row.fits]
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
 
@@ -100,11 +103,7 @@ def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, M
     if parts is None:
         return
     files = plan.engine == "llamacpp"
-    bits = (
-        dict(GGUF_BITS)
-        if files
-        else {"AWQ, GPTQ" if n == "AWQ" else n: b for n, b in BITS.items() if n != "GPTQ"}
-    )
+    bits = dict(GGUF_BITS) if files else _CHECKPOINT_BITS
     for name, each in bits.items():
         if own not in name.split(", "):
             head = each if files else 16.0

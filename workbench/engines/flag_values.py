@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 from workbench.model.errors import InputError
@@ -99,7 +100,8 @@ def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
             return f"accepts one value, not a list of {len(value)}"
-        return next((p for v in value if (p := _scalar_problem(spec, v))), None)
+        problems = (_scalar_problem(spec, one) for one in value)
+        return next(filter(None, problems), None)
     return _scalar_problem(spec, value)
 
 
@@ -259,9 +261,11 @@ def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 def _is_number(spec: FlagSpec, value: FlagValue) -> bool:
     if isinstance(value, str):
-        parse = (
-            float if spec.kind == FlagKind.FLOAT else human_int if spec.human_readable_int else int
-        )
+        parse: Callable[[str], float] = int
+        if spec.kind == FlagKind.FLOAT:
+            parse = float
+        elif spec.human_readable_int:
+            parse = human_int
         try:
             parse(value)
         except ValueError:

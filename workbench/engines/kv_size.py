@@ -96,7 +96,9 @@ def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: f
     `per_block` is the bytes of a block, and `token` the bytes of one token in this layer."""
     if one.is_state:
         # the state, that of the last whole block, and with Mamba-2 one of a prefill under way
-        return (3 if one.mamba2 else 2) if rule.keeps_prefixes else 1
+        if not rule.keeps_prefixes:
+            return 1
+        return 3 if one.mamba2 else 2
     size = max(1, int(per_block // token))
     if one.window is None:
         return -(-length // size)

@@ -246,7 +246,8 @@ def _allocate_cache(need: _Need) -> MemoryFit:
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     # else the slots divide the cache
     length = here.number(use.length_flag) if use.length_flag else None
-    size = next((n for flag in use.cache_size_flags if (n := here.number(flag))), None)
+    sizes = (here.number(flag) for flag in use.cache_size_flags)
+    size = next(filter(None, sizes), None)
     known = int(size) if size and size > 0 else None
     kv = need.sequence(known) if known else None
     used = weights + (kv or 0.0) + need.working

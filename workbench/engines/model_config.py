@@ -40,10 +40,11 @@ _EVERY_SECOND = ("gemma2", "gpt_oss")
 
 def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a config.json that describes the language model."""
-    return next(
-        (c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)),
-        config,
-    )
+    for key in ("text_config", "llm_config"):
+        part = config.get(key)
+        if isinstance(part, Mapping):
+            return part
+    return config
 
 
 def count(config: Mapping[str, Any], *names: str) -> int | None:

@@ -260,7 +260,8 @@ def from_config(
         )
     if shape.vocabulary is None or shape.hidden is None:
         return replace(facts, missing="its config.json has no vocabulary or hidden size")
-    embedding = shape.vocabulary * shape.hidden * (4 if word == "float32" else 2) if head else 0
+    value_bytes = 4 if word == "float32" else 2
+    embedding = shape.vocabulary * shape.hidden * value_bytes if head else 0
     if embedding >= weight_bytes:
         return replace(facts, missing="its config.json and its weight files do not belong together")
     return replace(facts, bytes_per_token=float(weight_bytes - embedding))

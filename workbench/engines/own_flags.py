@@ -65,23 +65,25 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
             f"{engine.model_flags[0]} is missing"
         )
     names = _texts(raw.get("variables") if isinstance(raw, Mapping) else None, _VARIABLE)
-    known = [
-        {
-            "name": name,
-            "type": spec.type,
-            "default": spec.default,
-            "choices": list(spec.choices),
-            "help": spec.help,
-        }
-        if (spec := shipped.env.get(name))
-        else {"name": name}
-        for name in names[:MOST_VARIABLES]
-    ]
+    variables = [_variable_entry(shipped, name) for name in names[:MOST_VARIABLES]]
     return {
         "engine": engine.name,
         "version": version,
-        "env": [_lean(e) for e in known],
+        "env": [_lean(entry) for entry in variables],
         "flags": list(flags.values()),
+    }
+
+
+def _variable_entry(shipped: FlagCatalog, name: str) -> Entry:
+    spec = shipped.env.get(name)
+    if spec is None:
+        return {"name": name}
+    return {
+        "name": name,
+        "type": spec.type,
+        "default": spec.default,
+        "choices": list(spec.choices),
+        "help": spec.help,
     }
 
 
@@ -204,10 +206,13 @@ def _flag_of_text(section: str, block: str) -> Entry | None:
     off = next((n for n, name in enumerate(names) if name.startswith("--no-") and n), len(names))
     while off < len(names) and not names[off - 1].startswith("--") and off > 1:
         off -= 1  # "-kvo, --kv-offload, -nkvo, --no-kv-offload"
+    kind = "str" if argument else "bool"
+    if argument == "N":
+        kind = "int"
     return {
         "names": names[:off],
         "negations": names[off:],
-        "kind": "bool" if not argument else "int" if argument == "N" else "str",
+        "kind": kind,
         "choices": [choice for choice in choices if choice] if len(choices) > 1 else [],
         "default_text": default[1].strip() if default else "",
         "group": section,

@@ -195,13 +195,9 @@ def rows(
         is_env: bool = False,
     ) -> FlagRow:
         text, level = shown_finding(by_flag.get(name, []), name)
-        default = (
-            catalog.env[name].default
-            if is_env and name in catalog.env
-            else spec.default
-            if spec
-            else None
-        )
+        default = spec.default if spec else None
+        if is_env and name in catalog.env:
+            default = catalog.env[name].default
         return FlagRow(name, value, default, origin, spec, text, level, is_env)
 
     listed = [row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]

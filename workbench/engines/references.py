@@ -195,7 +195,7 @@ def nearest_text(result: BenchResult) -> str | None:
 def _verdict(measured: float, low: float, high: float) -> str:
     """Return how the speed `measured` compares with the published range from `low` to `high`, such
     as "this result, 52.1, is 9 % slower". All speeds are in tok/s."""
-    nearer = low if measured < low else high if measured > high else measured
+    nearer = min(max(measured, low), high)
     change_pct = 100 * (measured / nearer - 1)
     result = f"this result, {four_digits(measured)}, is"
     if abs(change_pct) <= _NORMAL_PCT:

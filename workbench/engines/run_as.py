@@ -55,9 +55,9 @@ def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]
     yield FlagRow(RUN_AS, value, PROCESS, _origin(plan.run_as != base.run_as, value), spec)
     for option in OPTIONS[plan.run_as]:
         kept = plan.run_options.get(option.name)
-        text = (
-            None if kept is None else shlex.join(kept.splitlines()) if option.repeatable else kept
-        )
+        text = kept
+        if kept is not None and option.repeatable:
+            text = shlex.join(kept.splitlines())
         edited = kept != base.run_options.get(option.name)
         yield FlagRow(
             f"{_OPTION}{option.name}",
@@ -69,7 +69,9 @@ def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]
 
 
 def _origin(edited: bool, value: str | None) -> Origin:
-    return Origin.DEFAULT if value is None else Origin.EDITED if edited else Origin.PRESET
+    if value is None:
+        return Origin.DEFAULT
+    return Origin.EDITED if edited else Origin.PRESET
 
 
 def _spec_of(option: RunOption) -> FlagSpec:

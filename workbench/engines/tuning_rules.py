@@ -197,13 +197,9 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     if own == method:
         return
     kind = f"an {own} checkpoint" if own and own != "BF16" else "not such a checkpoint"
-    basis = (
-        "config.json"
-        if read
-        else "its name"
-        if named
-        else ("its name, which names no quantization")
-    )
+    basis = "its name" if named else "its name, which names no quantization"
+    if read:
+        basis = "config.json"
     fix = "unset quantization: the engine reads it from the checkpoint"
     fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
     needs = (

@@ -258,9 +258,8 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         and len(value) > 1
         and spec.nargs in ("+", "*")
     ):
-        dashed = [
-            w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-\d+", w)
-        ]
+        words = [word(one) for one in value]
+        dashed = [w for w in words if w.startswith("-") and not re.fullmatch(r"-\d+", w)]
         if dashed:
             text = f"{spec.name}: {dashed[0]!r} in a list would be read as a flag"
             yield Finding(

@@ -62,11 +62,9 @@ def safetensors(header: str) -> list[Tensor]:
         return []
     if not isinstance(document, Mapping):
         return []
-    return [
-        t
-        for name, entry in document.items()
-        if isinstance(entry, Mapping) and (t := _tensor(name, entry))
-    ]
+    entries = [(name, entry) for name, entry in document.items() if isinstance(entry, Mapping)]
+    tensors = [_tensor(name, entry) for name, entry in entries]
+    return [tensor for tensor in tensors if tensor]
 
 
 def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
@@ -79,7 +77,10 @@ def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
         return None
     size = where[1] - where[0]
     bits = _BITS.get(str(entry.get("dtype")))
-    return Tensor(name, size, size * 8 // bits if bits else None) if size > 0 else None
+    if size <= 0:
+        return None
+    values = size * 8 // bits if bits else None
+    return Tensor(name, size, values)
 
 
 def weights_of(

@@ -31,7 +31,11 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
         origins["address"] = _WRITTEN
     if name:
         origins["interface"] = _WRITTEN
-    found = network.interface(name) if name else network.with_address(address) if address else None
+    found = None
+    if name:
+        found = network.interface(name)
+    elif address:
+        found = network.with_address(address)
     if found is None and not name and not address and shared is not None:
         found = next((i for i in _usable(network) if shared in _networks(i)), None)
         if found is not None:

@@ -339,7 +339,9 @@ class ContainerHost(BaseHost):
                     return HostUnreachable(
                         f"the {kind.noun} is called {now.name} now", host=self.name, next_step=step
                     )
-        gone = ("has ended" if kind.elsewhere else "was removed") if self._id else "does not exist"
+        gone = "does not exist"
+        if self._id:
+            gone = "has ended" if kind.elsewhere else "was removed"
         step = f"`{' '.join(kind.listing[:2])}` on {self.inner.name} lists the running {kind.noun}s"
         return HostUnreachable(
             f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step

@@ -259,9 +259,8 @@ async def existing(host: Host, pids: Collection[int]) -> frozenset[int]:
     done = await host.run(
         shell_scripts.sh(shell_scripts.EXISTING, *(str(pid) for pid in sorted(pids)))
     )
-    return frozenset(
-        number for word in done.out.split() if (number := whole_number(word)) is not None
-    )
+    numbers = (whole_number(word) for word in done.out.split())
+    return frozenset(number for number in numbers if number is not None)
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:

@@ -61,9 +61,8 @@ def parse(text: str, errors: str = "") -> NodeNetwork:
     """Return the interfaces and the RDMA devices from `text` and `errors`, the output of the script
     `_LOOK` on stdout and on stderr."""
     lines = clean(text, len(text), lines=True).splitlines()
-    states = {
-        w[1]: w[2:] for line in lines if (w := line.split())[:1] == ["net"] and len(w) in (5, 6)
-    }
+    rows = [line.split() for line in lines]
+    states = {row[1]: row[2:] for row in rows if row[:1] == ["net"] and len(row) in (5, 6)}
     try:
         listed: Any = json.loads(
             "".join(line for line in lines if not line.startswith(("net ", "rdma ")))
@@ -76,7 +75,7 @@ def parse(text: str, errors: str = "") -> NodeNetwork:
         return NodeNetwork(
             problem=f"`ip -j addr` failed: {last[0]} (iproute2 4.14 or newer is needed)"
         )
-    rdma = tuple(_rdma(w) for line in lines if (w := line.split())[:1] == ["rdma"] and len(w) >= 5)
+    rdma = tuple(_rdma(row) for row in rows if row[:1] == ["rdma"] and len(row) >= 5)
     return NodeNetwork(interfaces, rdma)
 
 

@@ -413,7 +413,8 @@ def _echo(probed: Sequence[Probed]) -> list[Finding]:
 
 
 def _template_marks(probed: Sequence[Probed]) -> list[Finding]:
-    marked = [(mark, one) for one in probed if (mark := template_mark(one.answer))]
+    marks = [(template_mark(one.answer), one) for one in probed]
+    marked = [(mark, one) for mark, one in marks if mark]
     if len(marked) < max(_LEAST_ANSWERS, _MOST * len(probed)):
         return []
     mark, first = marked[0]

@@ -141,7 +141,8 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
         found.append(f"links that lead nowhere: {names_text(broken)}")
     if not weights and not absent:
         found.append("no weight files")
-    for total in {int(match[1]) for file in weights if (match := _SPLIT_GGUF.search(file.name))}:
+    splits = filter(None, (_SPLIT_GGUF.search(file.name) for file in weights))
+    for total in {int(split[1]) for split in splits}:
         parts = sum(file.name.endswith(f"-of-{total:05}.gguf") for file in weights)
         if parts % total:
             found.append(f"{parts % total} of {total} parts of a GGUF file")

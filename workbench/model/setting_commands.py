@@ -148,7 +148,9 @@ class _ClockLock(RemoteSetting):
 
     def format(self, value: Any) -> str:
         low, comma, high = str(value).partition(",")
-        return str(value) if not comma else f"{low} MHz" if low == high else f"{low}-{high} MHz"
+        if not comma:
+            return str(value)
+        return f"{low} MHz" if low == high else f"{low}-{high} MHz"
 
     def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
         return self._bounds(back, highest_mhz) < self._bounds(now, highest_mhz)
@@ -210,7 +212,9 @@ class _Persistence(RemoteSetting):
         return found is value
 
     def format(self, value: Any) -> str:
-        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return str(value)
 
 
 class _CoreSetting(RemoteSetting):

@@ -299,7 +299,8 @@ class ClockSetting(Setting):
         return str(low) if low == high else f"{low}-{high}"
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
-        tops = [top for info in infos if (top := getattr(info, self.highest)) is not None]
+        highest = [getattr(info, self.highest) for info in infos]
+        tops = [top for top in highest if top is not None]
         return f"to {min(tops)}, reset" if tops else None
 
 
@@ -457,7 +458,9 @@ def split_key(key: str) -> tuple[str, str]:
     """Split a setting's key in a result into (GPU or "host", key without it): "gpu0.power_limit_w"
     gives ("GPU0", "power_limit_w"). For a key without a GPU, the first element is ""."""
     place, dot, setting = key.partition(".")
-    return (HOST if place == HOST else place.upper(), setting) if dot else ("", key)
+    if not dot:
+        return "", key
+    return place if place == HOST else place.upper(), setting
 
 
 def text_of(key: str, value: SettingValue | None) -> str:

@@ -155,9 +155,8 @@ def sweep(swept: Sweep) -> list[PlotBlock]:
     for unit, lines in _SWEEP_PLOTS:
         series = []
         for field, label, color in lines:
-            points = [
-                (x_of[p.label], value) for p in done if (value := getattr(p, field)) is not None
-            ]
+            values = [(x_of[point.label], getattr(point, field)) for point in done]
+            points = [(x, value) for x, value in values if value is not None]
             if len(points) > 1:
                 series.append(svg.Series(points, label if len(lines) > 1 else "", color, dots=True))
         if not series:

@@ -181,7 +181,8 @@ class ClusterSupervisor(Supervisor):
         return tuple(found)
 
     def _found(self, server: ClusterRun) -> list[tuple[ClusterRank, WatchedRun]]:
-        return [(rank, run) for rank in server.ranks if (run := self._run_of(rank)) is not None]
+        runs = [(rank, self._run_of(rank)) for rank in server.ranks]
+        return [(rank, run) for rank, run in runs if run is not None]
 
     # ---- events of the nodes
 

@@ -236,7 +236,8 @@ async def _from_itself(
         done = await run_swept(host, [path, *arguments], timeout_s=10)
     except CommandTimeout:
         return InstalledEngine(engine.name, path, None, python, f"{how} did not answer within 10 s")
-    found = next((m for v in _VERSIONS if (m := v.search(done.out + done.err))), None)
+    matches = (version.search(done.out + done.err) for version in _VERSIONS)
+    found = next(filter(None, matches), None)
     if done.returncode or found is None:
         return InstalledEngine(engine.name, path, None, python, f"{how} printed no version")
     version = found.group(1)

@@ -62,7 +62,8 @@ class RateMeter:
         """Add a reading of the engine's counters. Return the metric values of the seconds that have
         ended since the previous reading, as {Unix second: {metric field: value}}. Gauges, such as
         the number of running requests, are given for the last of these seconds only."""
-        counts = {name: count for name in _COUNTERS if (count := getattr(read, name)) is not None}
+        counters = {name: getattr(read, name) for name in _COUNTERS}
+        counts = {name: count for name, count in counters.items() if count is not None}
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
         if (
             fallen == {"live_generation_tokens"}
@@ -109,7 +110,8 @@ def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
 def gauges(read: EngineMetrics) -> dict[str, float]:
     """Return the gauges of a reading, such as the number of running requests, by metric field.
     Unknown gauges are left out."""
-    return {m.field: value for m in GAUGES if (value := getattr(read, m.counters[0])) is not None}
+    values = {gauge.field: getattr(read, gauge.counters[0]) for gauge in GAUGES}
+    return {field: value for field, value in values.items() if value is not None}
 
 
 def _values(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:

@@ -121,7 +121,8 @@ def ended_part(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
     """Return the first process of a server whose end the log reports; None if it reports none."""
     patterns = engine.part_ended_logs if engine is not None else ()
     for number, line in enumerate(lines):
-        found = next((m for pattern in patterns if (m := pattern.search(line))), None)
+        matches = (pattern.search(line) for pattern in patterns)
+        found = next(filter(None, matches), None)
         if found is not None:
             groups = found.groupdict()
             code = decimal(groups.get("code"), *range_of("exit_code"))

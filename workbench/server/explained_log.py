@@ -59,11 +59,9 @@ class ExplainedLog:
         head = self._lines.lines()
         best: tuple[int, str] | None = None
         for name in known:
-            reported = [
-                (i, phase)
-                for i, line in enumerate(head)
-                if (phase := engines.get(name or "").phase(line))
-            ]
+            engine = engines.get(name or "")
+            phases = [(number, engine.phase(line)) for number, line in enumerate(head)]
+            reported = [(number, phase) for number, phase in phases if phase]
             best = max(best or (-1, ""), reported[-1]) if reported else best
         return best[1] if best else None
 

@@ -282,7 +282,8 @@ def _config(answer: Any) -> dict[str, str]:
 
 
 def _logged(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    found = next((match for line in log if (match := pattern.search(line))), None)
+    matches = (pattern.search(line) for line in log)
+    found = next(filter(None, matches), None)
     return settings_in(found[1]) if found else {}
 
 
@@ -311,7 +312,8 @@ def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
     if answer.metric and (found := _metric(sources.metrics, answer.metric)) is not None:
         return _text(found), "/metrics"
     for pattern, text in answer.log:
-        match = next((m for line in sources.log if (m := re.search(pattern, line))), None)
+        matches = (re.search(pattern, line) for line in sources.log)
+        match = next(filter(None, matches), None)
         if match is not None:
             return text.format(**match.groupdict()), "log"
     if answer.log_product:
@@ -372,11 +374,10 @@ def _flag_row(name: str, value: Any, sources: Sources) -> InForceRow:
 def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[InForceRow]:
     rows = []
     pattern = engine.unknown_env_log
-    unknown = (
-        {match[1] for line in sources.log if (match := pattern.search(line))}
-        if pattern
-        else set[str]()
-    )
+    unknown: set[str] = set()
+    if pattern:
+        matches = (pattern.search(line) for line in sources.log)
+        unknown = {match[1] for match in matches if match}
     present = sources.process.env if sources.process is not None else None
     place = f"environment of process {sources.pid}"
     for name, value in env.items():

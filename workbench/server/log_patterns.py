@@ -113,7 +113,9 @@ def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
     if name is None:
         return text
     value = groups[name]
-    return _UNKNOWN if value is None else int(value) if value.isdecimal() else value
+    if value is None:
+        return _UNKNOWN
+    return int(value) if value.isdecimal() else value
 
 
 @cache

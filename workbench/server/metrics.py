@@ -118,7 +118,7 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
     for field, names in _names(engine).items():
-        found = next((samples for name in names if (samples := _series(page, name))), None)
+        found = next(filter(None, (_series(page, name) for name in names)), None)
         share = sum(found) / len(found) if found and field == "kv_use_pct" else None
         if share is not None and not 0.0 <= share <= 1.0:
             absent[field] = (

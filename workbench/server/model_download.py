@@ -86,9 +86,8 @@ async def download(
     lines: list[str] = []
     try:
         async for chunk in stream.chunks():
-            said = [
-                text for part in _BREAK.split(chunk) if (text := clean(part, LINE_CHARS).strip())
-            ]
+            parts = [clean(part, LINE_CHARS).strip() for part in _BREAK.split(chunk)]
+            said = [part for part in parts if part]
             lines = [*lines, *said][-_TAIL_LINES:]
             if said:
                 on_progress(said[-1])

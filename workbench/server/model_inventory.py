@@ -204,9 +204,8 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
     }
     links = dict(zip(all_of("link"), all_of("real"), strict=False))
     files = []
-    for size, modified, name in (
-        words for value in all_of("file") if len(words := value.split(" ", 2)) == 3
-    ):
+    rows = [value.split(" ", 2) for value in all_of("file")]
+    for size, modified, name in (row for row in rows if len(row) == 3):
         bytes_, changed = whole_number(size), whole_number(modified, 11)
         if bytes_ is not None and changed is not None:
             real = links.get(_bare(name))

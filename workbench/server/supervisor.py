@@ -261,11 +261,8 @@ class Supervisor:
         )
         for process in read:
             self._take(process)
-        lost = (
-            run
-            for process in read
-            if (run := self._runs.get(_id(process))) and launched_runs.is_lost(run)
-        )
+        runs = [self._runs.get(_id(process)) for process in read]
+        lost = [run for run in runs if run and launched_runs.is_lost(run)]
         await asyncio.gather(*(self._keep_again(run) for run in lost))
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
@@ -275,10 +272,11 @@ class Supervisor:
         ]
         adopted = [run for run in shown if run.facts.alive and not run.keys_known]
         explain = (self._explain(run) for run in failed if run.explained is None)
+        processes = {_id(process): process for process in read}
         marks = {
-            run_id: old_runs.mark_of(p, run.status)
-            for p in read
-            if (run := self._runs.get(run_id := _id(p))) and not launched_runs.is_lost(run)
+            run_id: old_runs.mark_of(process, self._runs[run_id].status)
+            for run_id, process in processes.items()
+            if run_id in self._runs and not launched_runs.is_lost(self._runs[run_id])
         }
         marking = old_runs.mark(self.host, root, marks)
         await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted), marking)
@@ -554,7 +552,9 @@ class Supervisor:
             starting = any(run.pace in (ServerState.STARTING, ServerState.STOPPING) for run in live)
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
             quiet_s = _STARTING_S if starting else _READY_S
-            pause_s = _LOST_S if lost else _BUSY_S if any(log_grew) else quiet_s
+            pause_s = _BUSY_S if any(log_grew) else quiet_s
+            if lost:
+                pause_s = _LOST_S
             await asyncio.sleep(max(pause_s, self.pause_s))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:

@@ -146,7 +146,9 @@ def _value(
     if json_field or flag["kind"] == "json":
         return _json(engine, title, given[0]) if given else None
     values = [_convert(engine, flag, title, text) for text in given]
-    return values if many else (values[0] if values else True)
+    if many:
+        return values
+    return values[0] if values else True
 
 
 def _json(engine: SimulatedEngine, title: str, text: str) -> Any:

@@ -147,10 +147,11 @@ def _run(options: Options, library: SimulatedNvml) -> None:
     code = library.nvmlInitWithFlags(0)
     if code:
         # exit codes of the real tool; 255 for an unknown error
-        raise Exit(
-            6 if code == 28 else code if code < 100 else 255,
-            INIT_TEXTS.get(code, "Failed to initialize NVML: Unknown Error"),
-        )
+        exit_code = code if code < 100 else 255
+        if code == 28:
+            exit_code = 6
+        text = INIT_TEXTS.get(code, "Failed to initialize NVML: Unknown Error")
+        raise Exit(exit_code, text)
     devices = _devices(options.get("--id"), library)
     setter = next((name for name in SETTERS if name in options), None)
     if setter:

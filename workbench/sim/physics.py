@@ -142,10 +142,8 @@ def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> f
 def _locked(wanted: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
     if lock is None:
         return wanted
-    ends = [
-        gpu.sm_max_mhz if v == UNLIMITED_MHZ else gpu.sm_compute_mhz if v == TDP_MHZ else v
-        for v in lock
-    ]
+    named = {UNLIMITED_MHZ: gpu.sm_max_mhz, TDP_MHZ: gpu.sm_compute_mhz}
+    ends = [named.get(end, end) for end in lock]
     return min(max(wanted, ends[0]), ends[1], float(gpu.sm_voltage_mhz))
 
 

@@ -185,11 +185,16 @@ def _document(entry: HostEntry) -> dict[str, Any]:
     from dataclasses import fields
 
     values = {each.name: getattr(entry, each.name) for each in fields(entry) if each.name != "name"}
-    plain = {
-        k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
-        for k, v in values.items()
-    }
+    plain = {name: _plain(value) for name, value in values.items()}
     return {name: value for name, value in plain.items() if value or value is False}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 def _first(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:

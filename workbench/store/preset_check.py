@@ -85,7 +85,12 @@ def dotted(path: Sequence[str | int]) -> str:
     text = ""
     for part in path:
         shown = part if isinstance(part, int) else _printable(part)
-        text += f"[{part}]" if isinstance(part, int) else f".{shown}" if text else str(shown)
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif text:
+            text += f".{shown}"
+        else:
+            text = str(shown)
     return text
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import stat
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -95,16 +96,8 @@ def _depth(document: Any) -> int:
     level, depth = [document], 0
     while level and depth <= MAX_DEPTH:
         depth += 1
-        level = [
-            inner
-            for value in level
-            for inner in (
-                value.values()
-                if isinstance(value, dict)
-                else value
-                if isinstance(value, list)
-                else ()
-            )
-            if isinstance(inner, dict | list)
-        ]
+        inner = chain.from_iterable(
+            value.values() if isinstance(value, dict) else value for value in level
+        )
+        level = [value for value in inner if isinstance(value, dict | list)]
     return depth

@@ -232,8 +232,11 @@ def _plain(texts: Iterable[str]) -> list[Line]:
 
 def _settings(flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[str]:
     for name, value in flags.items():
-        text = "" if value is True else f" {value if isinstance(value, str) else json.dumps(value)}"
-        yield f"--{name}{text}"
+        if value is True:
+            yield f"--{name}"
+            continue
+        text = value if isinstance(value, str) else json.dumps(value)
+        yield f"--{name} {text}"
     for name, value in env.items():
         yield f"{name}={value}"
 

@@ -257,11 +257,8 @@ def _close(name: str, names: Iterable[str]) -> Sequence[str]:
 
 
 def _fields(entry: ListedPreset) -> dict[str, Any]:
-    return {
-        name: value
-        for name in ListedPreset.__slots__
-        if (value := getattr(entry, name)) is not None
-    }
+    fields = {name: getattr(entry, name) for name in ListedPreset.__slots__}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _stamp(path: Path) -> Stamp | None:

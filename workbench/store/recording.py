@@ -346,7 +346,12 @@ def rounded(name: str, value: float) -> float | int:
     is rounded to MiB."""
     if name.endswith("_bytes"):
         return round(value / _MIB) * _MIB
-    short = round(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3)
+    decimals = 3
+    if abs(value) >= 100:
+        decimals = 0
+    elif abs(value) >= 10:
+        decimals = 1
+    short = round(value, decimals)
     return int(short) if short == int(short) else short
 
 

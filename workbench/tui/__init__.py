@@ -13,7 +13,6 @@ widgets/        the other rows of the main screen, and the parts of panes and pa
 cells           rows of text, and the base widget, which sends only changed cells to the terminal
 bridge          draws the main screen again when the session's state changes
 services        messages and background work, for panes and controllers
-screenshots     the pictures of the documentation
 """
 
 from __future__ import annotations

@@ -142,7 +142,11 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
             return GuardView(False, problem=why)
         # root imports no file of the user's
         local = host.is_local and bool(sys.executable) and not how
-        python = sys.executable if local else rights.python3 if how else "python3"
+        python: str | None = "python3"
+        if local:
+            python = sys.executable
+        elif how:
+            python = rights.python3
         argv = GUARD.argv(python or "", local, orders)
         password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
         # the guard of a Workbench that is root serves root

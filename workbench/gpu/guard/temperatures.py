@@ -221,7 +221,10 @@ class TemperatureReader:
     def run(self) -> None:
         while True:
             answered = self.read() if self.watched else False
-            self.wake.wait(self.pace_s if answered else RETRY_S if self.watched else None)
+            pause_s = RETRY_S if self.watched else None
+            if answered:
+                pause_s = self.pace_s
+            self.wake.wait(pause_s)
             self.wake.clear()
 
     def read(self) -> bool:

@@ -232,10 +232,11 @@ def _entry(
     by = claims.explaining_claim(state.others, key, live, old)
     if by is not None:
         before = (by.before, str(DEFAULT) if _is_default(one, by.before, info) else claims.TOLD)
+    absent_name = "CPUs" if one.gpu_uuid == HOST else "unknown"
     return JournalEntry(
         gpu_uuid=one.gpu_uuid,
         gpu_index=one.gpu_index,
-        gpu_name=info.name if info else "CPUs" if one.gpu_uuid == HOST else "unknown",
+        gpu_name=info.name if info else absent_name,
         setting=one.setting,
         before=before[0],
         before_known=str(before[1]),

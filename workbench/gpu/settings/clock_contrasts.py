@@ -135,7 +135,8 @@ def clocks_of(
         if len(limits) != 1 or limiter not in (None, POWER, UNNAMED):
             continue
         for setting, other in (LOCKS, LOCKS[::-1]):
-            mhz = [value for r in readings if (value := clock_of(r, setting)) is not None]
+            clocks = [clock_of(reading, setting) for reading in readings]
+            mhz = [clock for clock in clocks if clock is not None]
             if len(mhz) < ENOUGH:
                 continue
             around = (

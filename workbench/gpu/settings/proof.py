@@ -234,7 +234,8 @@ def _clocks(
     low, high = lock.min_mhz, lock.max_mhz
     what = _lock_word(one.setting)
     wanted = setting.input_text(lock)
-    pairs = [(mhz, r) for r in readings if (mhz := clock_of(r, setting)) is not None]
+    clocks = [(clock_of(reading, setting), reading) for reading in readings]
+    pairs = [(mhz, reading) for mhz, reading in clocks if mhz is not None]
     if len(pairs) < ENOUGH:
         return _unproven(one, what, len(pairs), f"{wanted} MHz")
     outside = [(mhz, r) for mhz, r in pairs if not within(mhz, lock)]
@@ -288,9 +289,8 @@ def _clocks(
 def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
     wanted = f"{limit_w:g} W"
-    others = [
-        w for r in readings if (w := r.limit_w) is not None and abs(w - limit_w) > WATTS_EQUAL
-    ]
+    limits = [reading.limit_w for reading in readings if reading.limit_w is not None]
+    others = [limit for limit in limits if abs(limit - limit_w) > WATTS_EQUAL]
     if others:
         text = f"power limit changed by someone else: now {others[-1]:g} W, Workbench set {wanted}"
         short = f"limit ▲ now {others[-1]:g} W"

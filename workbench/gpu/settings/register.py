@@ -257,9 +257,8 @@ def publish(
     entries = [entry for entry in entries if not setting_commands.left_to(entry)]
     mine = os.geteuid()
     ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
-    loaded = {
-        path: found for path in ours if (found := _load(path, mine)) and found["journal"] == journal
-    }
+    read = {path: _load(path, mine) for path in ours}
+    loaded = {path: found for path, found in read.items() if found and found["journal"] == journal}
     old, changes = (
         list(loaded),
         _changes([one for one in loaded.values() if one["boot_id"] == boot_id], entries),

@@ -250,7 +250,9 @@ def granted(rules: str, command: Sequence[str]) -> str:
                 asks = {"NOPASSWD": False, "PASSWD": True}.get(tag[1], asks)
                 part = part[tag.end() :]
             if _matches(part.lstrip("!").strip(), command):
-                found = "" if part.startswith("!") else "asks" if asks else "free"
+                found = "asks" if asks else "free"
+                if part.startswith("!"):
+                    found = ""
     return found
 
 

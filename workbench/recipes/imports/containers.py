@@ -97,7 +97,9 @@ def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:
             return [(name, value)]
-        return [(name, value if equals else rest.pop(0) if rest else "")]
+        if not equals and rest:
+            value = rest.pop(0)
+        return [(name, value)]
     found: list[tuple[str, str]] = []
     letters = word[1:]
     while letters:
@@ -105,7 +107,9 @@ def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
         if letter in _SWITCHES:
             found.append((letter, ""))
             continue
-        value = letters.removeprefix("=") if letters else rest.pop(0) if rest else ""
+        value = letters.removeprefix("=")
+        if not letters and rest:
+            value = rest.pop(0)
         return [*found, (_LONG.get(letter, letter), value)]
     return found
 

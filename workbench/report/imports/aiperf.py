@@ -183,11 +183,8 @@ def _distributions(
         factor = _MS.get(metric.text("unit") or "")
         if factor is None:
             raise metric.wrong("unit", "the field must be a unit of time")
-        parts = {
-            part: value * factor
-            for part, tag in _DISTRIBUTION.items()
-            if (value := metric.number(tag)) is not None
-        }
+        values = {part: metric.number(tag) for part, tag in _DISTRIBUTION.items()}
+        parts = {part: value * factor for part, value in values.items() if value is not None}
         if len(parts) == len(_DISTRIBUTION):
             whole[name] = Distribution(**parts, count=metric.count("count") or 0)
         elif parts:
@@ -291,9 +288,13 @@ def _load(config: Fields | None) -> dict[str, Any]:
         for p in phases
         if not p.data.get("exclude_from_results") and p.data.get("name") != "warmup"
     ]
-    load = (
-        measured[-1] if measured else config if _is_genai_perf(config) else config.object("loadgen")
-    )
+    load: Fields | None
+    if measured:
+        load = measured[-1]
+    elif _is_genai_perf(config):
+        load = config
+    else:
+        load = config.object("loadgen")
     if load is not None:
         if load.count("concurrency"):
             found["concurrency"] = load.count("concurrency")

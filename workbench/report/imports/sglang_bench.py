@@ -38,7 +38,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     completed = fields.required_count("completed")
     output = fields.count("total_output_tokens")
-    partial = {name: parts for tag, name in _LATENCIES.items() if (parts := _parts(fields, tag))}
+    latencies = {name: _parts(fields, tag) for tag, name in _LATENCIES.items()}
+    partial = {name: parts for name, parts in latencies.items() if parts}
     known = partial if completed else {}
     made = summary(
         dict.fromkeys(known, _SOME),

@@ -102,13 +102,9 @@ class Containers:
         found = [*self._option_findings(launch), *self._secret_findings(launch)]
         model = launch.plan.model if is_path(launch.plan.model) else ""
         cdi = is_on(self._option(launch, "cdi"), self.program.cdi)
-        gpus = (
-            NONE
-            if self._option(launch, "gpus") == NONE or host.simulated
-            else "cdi"
-            if cdi
-            else "gpus"
-        )
+        gpus = "cdi" if cdi else "gpus"
+        if self._option(launch, "gpus") == NONE or host.simulated:
+            gpus = NONE
         words = (
             self.name,
             image,

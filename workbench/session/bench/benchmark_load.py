@@ -133,4 +133,6 @@ def client_place(host: Host, spec: BenchSpec, on_host: bool) -> str | None:
         return None
     if host.is_local or spec.client == HERE:
         return HERE
-    return THERE if spec.client == THERE else ANYWHERE if on_host and not spec.ca_file else HERE
+    if spec.client == THERE:
+        return THERE
+    return ANYWHERE if on_host and not spec.ca_file else HERE

@@ -129,9 +129,8 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
         await session.link.connect()
         settings = HostSettings(session.core, ConfigStore())
         entry, parts = settings.entry, examination.TimedParts()
-        programs = {
-            engine: known[0] for engine in registry.names() if (known := settings.program(engine))
-        }
+        chosen = {engine: settings.program(engine) for engine in registry.names()}
+        programs = {engine: program[0] for engine, program in chosen.items() if program}
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read(

@@ -81,7 +81,8 @@ async def examine(session: Session) -> HostReport:
 
 def _programs(settings: HostSettings) -> Mapping[str, str]:
     """Return the programs that the user has chosen for this host, by engine."""
-    return {engine: found[0] for engine in registry.names() if (found := settings.program(engine))}
+    chosen = {engine: settings.program(engine) for engine in registry.names()}
+    return {engine: program[0] for engine, program in chosen.items() if program}
 
 
 async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]:

@@ -51,7 +51,8 @@ def too_little(
         for sample in telemetry.gpus
         if info.index == sample.index and info.index in used
     ]
-    known = [(info, free) for info, one in pairs if (free := _free_bytes(info, one, staying))]
+    free_of = [(info, _free_bytes(info, sample, staying)) for info, sample in pairs]
+    known = [(info, free) for info, free in free_of if free]
     if not known or any(info.unified_memory for info, _ in known):
         return None  # the page cache of the host occupies unified memory, and gives it back
     tightest, free_bytes = min(known, key=lambda pair: pair[1])

@@ -129,13 +129,19 @@ def _group_line(group: GpuGroup) -> str:
     return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {least} GiB free now"
 
 
+def _cell_text(sequences: int | None) -> str:
+    if sequences is None:
+        return "?"
+    return f"{sequences:,}" if sequences else "-"
+
+
 def _row_line(row: FitRow, contexts: Sequence[int]) -> str:
     name = row.weights if row.in_files else f"{row.weights} *"
     start = f"{name:<12}{len(row.gpus):>5}{row.weights_gib:>10.1f}"
     if not row.fits:
         return f"{start}{'does not fit':>{10 * len(contexts)}}"
     cells = (row.sequences.get(length) for length in contexts)
-    texts = ("?" if cell is None else f"{cell:,}" if cell else "-" for cell in cells)
+    texts = (_cell_text(cell) for cell in cells)
     limits = (
         f"{four_digits(one) if one else '?':>9}" for one in (row.limit_tok_s, row.prefill_tok_s)
     )

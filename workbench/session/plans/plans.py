@@ -319,12 +319,16 @@ class Plans:
             found = await probe(self._core.host, engine, plan.executable, plan.workdir)
         if _program_of(editor.plan) != _program_of(plan):
             return found  # the program was changed meanwhile, and is looked for by itself
-        named = f"{engine.title} {found.version or '(version unknown)'}"
+        installed: str | None = f"{engine.title} {found.version or '(version unknown)'}"
+        if image:
+            installed = f"{installed} in the image {image}"
+        elif not found.path:
+            installed = None
         editor.around = replace(
             editor.around,
             **self._cluster(),  # the places of the nodes are known once the host is connected
             installed_version=found.version,
-            installed=f"{named} in the image {image}" if image else named if found.path else None,
+            installed=installed,
             found=found,
             installed_problem=found.problem,
             own_catalog=self.engine_flags.known(editor.engine, found),

@@ -356,7 +356,9 @@ def _foreign_text(found: SettingOutcome) -> str:
 
 
 def _lacking_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:
-    where = "" if setting_of(key).of_host else "each GPU" if gpu == "all" else f"GPU{gpu}"
+    where = "each GPU" if gpu == "all" else f"GPU{gpu}"
+    if setting_of(key).of_host:
+        where = ""
     return PresetPart(_name(where, key), "", stored_text(key, value), "", error.message)
 
 

@@ -67,7 +67,7 @@ def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
         for name, new in values.items()
         if plan.variables.get(name, new) != new and name not in mine
     }
-    texts = {old: renewed[name] for name in renewed if (old := plan.variables[name])}
+    texts = {plan.variables[name]: new for name, new in renewed.items() if plan.variables[name]}
     if not texts:
         return plan
     words = "|".join(re.escape(old) for old in sorted(texts, key=len, reverse=True))

@@ -80,7 +80,8 @@ class Advisor:
         )
         found = advise(facts)
         experiments: Sequence[Experiment] = self._experiments.db.list()
-        verdicts = {f.code: said for f in found if (said := verdicts_on(f, result, experiments))}
+        said = {finding.code: verdicts_on(finding, result, experiments) for finding in found}
+        verdicts = {code: verdict for code, verdict in said.items() if verdict}
         return Advised(found, result, result.conditions.run_id, verdicts)
 
     def _before(self, result: BenchResult) -> BenchResult | None:

@@ -159,10 +159,10 @@ class EngineLive:
         for event in self._episodes.take(read):
             self._timeline.add_event(event.kind, event.text, unix_s=event.unix_s)
         absent = {
-            metric.field: why
+            metric.field: read.absent[name]
             for metric in LIVE_METRICS
             for name in metric.counters
-            if (why := read.absent.get(name))
+            if read.absent.get(name)
         }
         problem = next(iter(absent.values())) if len(absent) == len(LIVE_METRICS) else None
         self._failures = self._failures + 1 if problem else 0

@@ -89,6 +89,9 @@ class SimulatedVllm(SimulatedEngine):
         )
         dp = int(flags.get("data-parallel-size") or 1)
         servers = int(flags.get("api-server-count") or dp)
+        max_len = None
+        if length is not None:
+            max_len = -1 if length in ("auto", -1) else int(length)
         unknown = sorted(n for n in os.environ if n.startswith("VLLM_") and n not in catalog.env)
         return launch_options.of_flags(
             catalog,
@@ -107,7 +110,7 @@ class SimulatedVllm(SimulatedEngine):
             or no_graphs
             or flags.get("optimization-level") == "0",
             custom_all_reduce=not flags.get("disable-custom-all-reduce"),
-            max_len=None if length is None else -1 if length in ("auto", -1) else int(length),
+            max_len=max_len,
             max_sequences=int(flags.get("max-num-seqs") or 256),
             batched_tokens=int(flags.get("max-num-batched-tokens") or 8192),
             memory_share=float(flags.get("gpu-memory-utilization") or 0.92),

@@ -99,7 +99,9 @@ class ModelController(Controller):
         def done(check: ModelCheck) -> None:
             found = [one for each in check.hosts for one in each.copies if one.path == copy.path]
             damaged = any(file.damaged for one in found for file in one.files)
-            text = "is damaged" if damaged else "is complete" if check.ok else "is not complete"
+            text = "is complete" if check.ok else "is not complete"
+            if damaged:
+                text = "is damaged"
             self.say(
                 f"{copy.model} on {copy.host} {text}",
                 Level.INFO if check.ok and not damaged else Level.WARN,

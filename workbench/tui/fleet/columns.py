@@ -81,7 +81,9 @@ def _searched(host: FleetHost) -> list[str]:
         f"{server.engine} {server.model} {server.state} :{server.port}" for server in host.servers
     )
     marks = [*(["altered"] if host.altered else []), *(["throttled"] if host.throttled else [])]
-    busy = ["busy"] if host.busy else ["idle"] if host.live else []
+    busy = ["idle"] if host.live else []
+    if host.busy:
+        busy = ["busy"]
     return [host.name, host.label, host.state, *gpus, *servers, *marks, *busy, *host.throttled]
 
 
@@ -144,10 +146,12 @@ def number_runs(host: FleetHost) -> list[Run]:
 def server_runs(host: FleetHost, room: int) -> list[Run]:
     """Return the texts about the host's servers as pairs (text, role) that fill at most `room`
     columns. If the texts are longer, return how many servers are ready."""
-    if not host.servers and not host.servers_read:
-        return [(NA, "dim")] if host.live else []
     if not host.servers:
-        return [("no server" if room >= len("no server") else "none", "dim")] if host.live else []
+        if not host.live:
+            return []
+        if not host.servers_read:
+            return [(NA, "dim")]
+        return [("no server" if room >= len("no server") else "none", "dim")]
     texts = [_server_text(server) for server in host.servers]
     if len("  ".join(text for text, _ in texts)) <= room:
         return [

@@ -101,7 +101,10 @@ class FleetTable(Painted):
         runs: list[Run] = []
         for title, cells, right in titles:
             chosen = title == self.order
-            text = title + ("v" if self.reverse == (title == "host") else "^") if chosen else title
+            down = self.reverse == (title == "host")
+            text = title
+            if chosen:
+                text += "v" if down else "^"
             lead = INDENT if title == "host" else ""
             runs.append((pad(lead + text, cells, right=right), "strong" if chosen else "head"))
         return (

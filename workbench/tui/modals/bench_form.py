@@ -39,7 +39,9 @@ FIELDS = frozenset(name for group in (NUMBERS, OPTIONAL, SWITCHES) for name, *_ 
 def text_of(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def overrides(values: Values) -> dict[str, Any]:

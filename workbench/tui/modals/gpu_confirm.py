@@ -55,11 +55,9 @@ def concerned_rows(
     telemetry = state.telemetry
     for index in indexes:
         info = telemetry.info(index) if telemetry else None
-        name = (
-            short_gpu_name(info.name)
-            if info
-            else ("CPUs of the host" if index == HOST_INDEX else NA)
-        )
+        name = "CPUs of the host" if index == HOST_INDEX else NA
+        if info:
+            name = short_gpu_name(info.name)
         rows.append(
             (
                 (pad(place_of(index), 6), "title"),

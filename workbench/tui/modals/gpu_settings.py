@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
@@ -36,9 +36,8 @@ def parse(values: Values, count: int) -> Wanted:
     settings whose fields are empty. `count` is the number of GPUs on the host. Raise InputError for
     an invalid field."""
     gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
-    settings = GpuSettings(
-        {s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())}
-    )
+    texts = [(setting, values.get(setting.name, "").strip()) for setting in SETTINGS]
+    settings = GpuSettings({setting.key: setting.parse(text) for setting, text in texts if text})
     if not settings:
         raise InputError("no setting is given: enter a value in at least one field")
     return Wanted(settings, gpu, trial_s)
@@ -184,11 +183,17 @@ def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> 
     names = [setting.clock] if isinstance(setting, ClockSetting) else [setting.reading or ""]
     if isinstance(setting, NumberSetting) and setting.enforced:
         names.append(setting.enforced)
-    values = [
-        next((v for name in names if (v := getattr(s, name)) is not None), None) for s in chosen
-    ]
+    values = [_first_known(sample, names) for sample in chosen]
     texts = [setting.format(v) if isinstance(v, bool) else v for v in values]
     return _same(texts, f" {setting.unit}" if setting.unit else "")
+
+
+def _first_known(sample: GpuSample, names: Sequence[str]) -> Any:
+    for name in names:
+        value = getattr(sample, name)
+        if value is not None:
+            return value
+    return None
 
 
 def _same(values: Sequence[float | str | None], unit: str) -> str:

@@ -125,7 +125,9 @@ class StartPlan(Modal[bool]):
         self.restart = server is not None and (server.state.alive or bool(server.outlived))
         self.doing = doing
         self.problem: Finding | None = None  # why a start on the host would be refused
-        self.verb = "run" if doing else "restart" if self.restart else "start"
+        self.verb = "restart" if self.restart else "start"
+        if doing:
+            self.verb = "run"
         title = "Again" if doing else f"{self.verb.capitalize()} {plan.plan.engine}"
         super().__init__(title)
         self.keys = self._keys()
@@ -173,11 +175,9 @@ class StartPlan(Modal[bool]):
         elif self.restart and self.server is not None:
             run_id, left = self.server.run_id, self.server.outlived
             outlived = f"{count_of(left, 'process', 'processes')} that outlived the server {run_id}"
-            which = (
-                (f"{outlived} {'is' if left == 1 else 'are'}")
-                if left
-                else f"The running server {run_id} is"
-            )
+            which = f"The running server {run_id} is"
+            if left:
+                which = f"{outlived} {'is' if left == 1 else 'are'}"
             rows += paragraph(f"{which} stopped first.", width, "warn")
         rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
         checked = f"checked against {plan.checked_against}"

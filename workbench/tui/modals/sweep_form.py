@@ -50,7 +50,7 @@ def suggested(what: str, state: SessionState) -> str:
         lowest, highest = [low for low, _ in limits], [high for _, high in limits]
         return _steps(max(lowest), min(highest), (10, 25, 50, 100)) if limits else ""
     if isinstance(setting, ClockSetting):
-        tops = [top for info in infos if (top := getattr(info, setting.highest))]
+        tops = list(filter(None, (getattr(info, setting.highest) for info in infos)))
         return _steps(0.45 * min(tops), float(min(tops)), (75, 150, 300, 450)) if tops else ""
     return ""
 

@@ -170,7 +170,9 @@ def file_rows(copy: ModelCopy, width: int) -> list[Row]:
 
 def _file_row(file: ModelFile, name: int) -> Row:
     digest = file.sha256[:DIGEST_CELLS] if file.sha256 else "not hashed"
-    sign, role = ("x ", "bad") if file.damaged else ("  ", "text" if file.sha256 else "dim")
+    sign, role = "  ", "text" if file.sha256 else "dim"
+    if file.damaged:
+        sign, role = "x ", "bad"
     size = pad(size_text(file.size_bytes), SIZE_CELLS, True)
     return (
         (cell(cut_middle(file.name, name - 1), name), "text"),

@@ -85,9 +85,11 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
 
     rows: list[Row] = []
     for line in table_lines(report):
-        role = (
-            "title" if line.startswith("GPU") else "dim" if line.startswith("weights") else "text"
-        )
+        role = "text"
+        if line.startswith("GPU"):
+            role = "title"
+        elif line.startswith("weights"):
+            role = "dim"
         rows += [((line, role),)] if len(line) <= width else paragraph(line, width)
     if files:
         rows += [(), (("Model files", "title"),)]
@@ -200,7 +202,9 @@ def in_force_rows(report: InForceReport, width: int) -> list[Row]:
             *rows,
         ]
     for row in report.rows:
-        role = "warn" if row.differs else "text" if row.in_force is not None else "dim"
+        role = "dim" if row.in_force is None else "text"
+        if row.differs:
+            role = "warn"
         texts = cell(row.asked or "-", asked_w) + cell(row.in_force or NOT_REPORTED, force_w)
         place = cut(row.where, max(0, width - 2 - name_w - asked_w - force_w)) if wide else ""
         rows.append(

@@ -157,7 +157,7 @@ class GpuPane(Pane, Scrolled):
             ("memory", memory + (" unified" if i and i.unified_memory else "")),
             ("reserved", NA if reserved is None else f"{gib(reserved)} GiB"),
             ("P-state", NA if s.pstate is None else f"P{s.pstate}"),
-            ("persistence", NA if s.persistence is None else "on" if s.persistence else "off"),
+            ("persistence", {None: NA, True: "on", False: "off"}[s.persistence]),
             ("PCIe", NA if s.pcie_gen is None else f"gen {s.pcie_gen} x{s.pcie_width}"),
             ("PCIe rx/tx", NA if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None else rates),
             ("energy", NA if s.energy_j is None else f"{s.energy_j / 1000:,.0f} kJ"),

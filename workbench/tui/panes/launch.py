@@ -92,7 +92,9 @@ class Launch(Pane, PickList):
     @property
     def detail(self) -> str:
         plan = self.session.state.plan
-        return f"/{self.query_text}" if self.query_text else engine_title(plan) if plan else ""
+        if self.query_text:
+            return f"/{self.query_text}"
+        return engine_title(plan) if plan else ""
 
     @property
     def hint(self) -> str:
@@ -192,7 +194,11 @@ class Launch(Pane, PickList):
         longest_default = max(
             (len(value_text(i.default)) for i in flags if not i.is_env), default=0
         )
-        most = 0 if width < 44 else 10 if width < 60 else 16  # flag and value are more important
+        most = 16  # flag and value are more important
+        if width < 44:
+            most = 0
+        elif width < 60:
+            most = 10
         default = min(most, max(8, longest_default + 1))
         name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
         return name, max(8, min(width - 4 - name - default, 28)), default
@@ -223,7 +229,9 @@ class Launch(Pane, PickList):
             default in ("", "-") and len(value) >= value_w and not unset
         ):  # a long value takes the room of an absent default
             value_w, default_w, default = value_w + default_w, 0, ""
-        role = "dim" if unset else "warn" if edited else "text"
+        role = "warn" if edited else "text"
+        if unset:
+            role = "dim"
         return (
             ("+" if edited else " ", "warn"),
             (mark, mark_role),
@@ -364,4 +372,6 @@ def range_text(minimum: float | None, maximum: float | None) -> str:
     high = f"{maximum:g}" if maximum is not None else ""
     if low and high:
         return f"{low}..{high}"
-    return f"{G.at_least}{low}" if low else f"<={high}" if high else ""
+    if low:
+        return f"{G.at_least}{low}"
+    return f"<={high}" if high else ""

@@ -249,9 +249,12 @@ class LogPane(Pane):
 
     def _line(self, raw: str, width: int, hit: bool) -> Row:
         text = raw
-        role = (
-            "rest" if hit else "dim" if is_access(raw) else ROLES.get(self.view.level(raw), "text")
-        )
+        if hit:
+            role = "rest"
+        elif is_access(raw):
+            role = "dim"
+        else:
+            role = ROLES.get(self.view.level(raw), "text")
         at = text.lower().find(self.search.lower()) if hit and self.search else -1
         if self.left:
             text = text[self.left :]

@@ -111,12 +111,17 @@ class Presets(Pane, PickList):
         """Return a row such as "> qwen3-vl-2b-dp4   vllm *". Marks are ">" for the loaded preset, "!" for one that does
         not fit, "*" for edits and "o" for the user's own presets."""
         loaded = bool(self.state and self.state.plan and self.state.plan.plan.preset_id == item.id)
-        lead = f"{G.arrow} " if loaded else "! " if item.fits is False else "  "
+        lead, role = "  ", "text"
+        if loaded:
+            lead, role = f"{G.arrow} ", "goodb"
+        elif item.fits is False:
+            lead, role = "! ", "dim"
         if item.problem:
             return (("x ", "bad"), (pad(item.id, max(10, width - 9)), "dim"), (" broken", "bad"))
         edited = bool(loaded and self.state and self.state.plan and self.state.plan.edited)
-        tail = "*" if edited else "o" if item.own else " "
-        role = "goodb" if loaded else "dim" if item.fits is False else "text"
+        tail = "o" if item.own else " "
+        if edited:
+            tail = "*"
         wide = width >= 44
         engine = item.engine if wide else _short_name(item.engine)
         size = LONG if wide else SHORT

@@ -102,18 +102,18 @@ class Results(Pane, PickList):
     @property
     def detail(self) -> str:
         column, highest = self.order
-        by = (
-            ""
-            if self.order == NEWEST_FIRST
-            else (f"by {column}, {'highest' if highest else 'lowest'} first")
-        )
+        by = f"by {column}, {'highest' if highest else 'lowest'} first"
+        if self.order == NEWEST_FIRST:
+            by = ""
         return "  ".join(filter(None, (f"/{self.search}" if self.search else self.badge, by)))
 
     @property
     def badge(self) -> str:
         # 0 in the first frame, which does not wait for the results
         shown = len(self.session.state.results)
-        return f"{shown}{'+' if self.session.results.has_older else ''}" if shown else ""
+        if not shown:
+            return ""
+        return f"{shown}+" if self.session.results.has_older else str(shown)
 
     @property
     def hint(self) -> str:
@@ -231,13 +231,11 @@ class Results(Pane, PickList):
 
     def item_row(self, item: BenchRow, width: int) -> Row:
         state = self.state
-        mark = (
-            "A"
-            if state and item.id == state.mark_a
-            else "B"
-            if state and item.id == state.mark_b
-            else ""
-        )
+        mark = ""
+        if state and item.id == state.mark_a:
+            mark = "A"
+        elif state and item.id == state.mark_b:
+            mark = "B"
         role = {"A": "a", "B": "b"}.get(mark, "text")
         label = (
             preset_name(item.label, item.engine)

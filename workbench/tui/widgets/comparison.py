@@ -40,7 +40,9 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
     difference, the differences share one row, and are listed one by one at the end."""
     rows = _heading(comparison, width, height)
     single = all(m.interval_pct is None for m in comparison.metrics)
-    said = (f"{SINGLE}: no interval" if width >= SINGLE_WIDTH else SINGLE) if single else ""
+    said = ""
+    if single:
+        said = f"{SINGLE}: no interval" if width >= SINGLE_WIDTH else SINGLE
     rows.append(((_line(width, "metric", "A", "B", "change", said), "head"),))
     metrics = sorted(
         comparison.metrics,

@@ -45,13 +45,11 @@ def _tokens(values: Sequence[float]) -> str:
     """Return the first of `values`, a number of tokens per second, as text of at most 5 cells, such
     as "1,234" or "12.3k"."""
     value = values[0]
-    return (
-        f"{value:,.0f}"
-        if value < 9_999.5
-        else f"{value / 1e3:.1f}k"
-        if value < 99_950
-        else f"{value / 1e3:.0f}k"
-    )
+    if value < 9_999.5:
+        return f"{value:,.0f}"
+    if value < 99_950:
+        return f"{value / 1e3:.1f}k"
+    return f"{value / 1e3:.0f}k"
 
 
 def _percent(values: Sequence[float]) -> str:
@@ -152,7 +150,9 @@ class EngineRows:
         known = [value for value in values if value is not None]
         text = metric.text(known) if len(known) == len(values) else NA
         waits = metric.fields[-1] == "waiting" and len(known) == 2 and known[1] > 0
-        role = "strong" if window.cursor is not None else "warn" if waits else "text"
+        role = "warn" if waits else "text"
+        if window.cursor is not None:
+            role = "strong"
         label = metric.short if short else metric.label
         return Graph(label, text, cells, self._top(metric, cells), value_role=role)
 

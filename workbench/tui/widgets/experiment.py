@@ -68,11 +68,10 @@ def gpu_words(gpu: GpuSettings) -> list[str]:
 def arm_words(arm: Arm) -> list[str]:
     """Return an arm as the words of the experiment's form: "@PRESET", "flag=value", "-flag"
     (unset), "$NAME=value" and "gpu.SETTING=value"."""
-    target = (
-        [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"]
-        if arm.target
-        else []
-    )
+    target = []
+    if arm.target:
+        is_url = "://" in arm.target.name
+        target.append(arm.target.words if is_url else f"@{arm.target.words}")
     return [
         *target,
         *arm.sets,
@@ -107,7 +106,8 @@ def experiment_rows(
 
 def about_text(e: Experiment) -> str:
     """Return on which host, with which model and preset, and when the experiment began."""
-    plans = [e.spec.plan, *(t.plan for arm in (e.spec.a, e.spec.b) if (t := arm.target))]
+    targets = [arm.target for arm in (e.spec.a, e.spec.b) if arm.target]
+    plans = [e.spec.plan, *(target.plan for target in targets)]
     models = dict.fromkeys(str(plan["model"]) for plan in plans if plan and plan.get("model"))
     preset = f"preset {e.spec.preset_id}" if e.spec.preset_id else ""
     return ", ".join(filter(None, (f"on {e.host}", *models, preset, day_and_time(e.unix_s))))

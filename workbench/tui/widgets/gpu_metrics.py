@@ -79,7 +79,9 @@ def _memory(s: GpuSample, i: GpuInfo | None) -> str:
 
 def _pcie_text(s: GpuSample, i: GpuInfo | None) -> str:
     rate = s.pcie_rx_mb_s
-    return NA if rate is None else f"{rate / 1000:.1f}G/s" if rate >= 100 else f"{rate:.0f}M/s"
+    if rate is None:
+        return NA
+    return f"{rate / 1000:.1f}G/s" if rate >= 100 else f"{rate:.0f}M/s"
 
 
 def _pcie_top(i: GpuInfo | None) -> float:
@@ -219,10 +221,12 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
     def mean(field: str) -> float | None:
         return history.cells((sample.index, field), at_s, window.cell_s, 1)[0]
 
-    whole = {
-        m.field: v if (v := mean(m.field)) is None or m in (POWER, PCIE) else round(v)
-        for m in (*FIRST, *SECOND)
-    }
+    whole = {}
+    for metric in (*FIRST, *SECOND):
+        value = mean(metric.field)
+        if value is not None and metric not in (POWER, PCIE):
+            value = round(value)
+        whole[metric.field] = value
     key, end_s = (sample.index, "limit_w"), at_s + 0.5 * window.cell_s - 1.0
     around = history.cells(key, at_s + window.cell_s, window.cell_s, 3)
     following = around[2] if around[2] is not None else history.at(key, end_s)

@@ -252,18 +252,13 @@ class GpuStrip(Painted):
             name = (
                 gpu_title(telemetry.gpus[0], info) if len(telemetry.gpus) == 1 else card_title(info)
             )
-            count = (
-                f"{len(group)} x "
-                if len(group) > 1
-                else ""
-                if len(telemetry.gpus) == 1
-                else f"GPU{group[0]} "
-            )
+            count = "" if len(telemetry.gpus) == 1 else f"GPU{group[0]} "
+            if len(group) > 1:
+                count = f"{len(group)} x "
             left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
         if any(len(group) > 1 for group in layout.groups):
-            limits = sorted(
-                {w for s in telemetry.gpus if (w := limit_w(s, telemetry.info(s.index)))}
-            )
+            each = (limit_w(sample, telemetry.info(sample.index)) for sample in telemetry.gpus)
+            limits = sorted(set(filter(None, each)))
             limit = (
                 f"   limit {'-'.join(f'{w:.0f}' for w in dict.fromkeys((limits[0], limits[-1])))}W"
                 if limits

@@ -112,7 +112,8 @@ def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) ->
             (graph.value, graph.value_role),
             *((n, "dim") for n in graph.note.splitlines()),
         )
-        text, role = texts[y] if y < (1 if value_after else len(texts)) else ("", "text")
+        shown = texts[:1] if value_after else texts
+        text, role = shown[y] if y < len(shown) else ("", "text")
         return ((pad(text, width), role),)
     room = width - 1 - width_of(graph.label)
     return (

@@ -58,7 +58,9 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     widest = max(widest, first)
     size = 10.0 ** math.floor(math.log10(widest))
     limit = next(s * size for s in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if s * size >= widest)
-    return Axis(limit, 0 if cells < LEAST_CELLS else cells if cells % 2 else cells - 1)
+    if cells < LEAST_CELLS:
+        return Axis(limit, 0)
+    return Axis(limit, cells if cells % 2 else cells - 1)
 
 
 def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
@@ -73,7 +75,12 @@ def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row
     if half_pct is not None:
         left, right = axis.cell(change_pct - half_pct), axis.cell(change_pct + half_pct)
         for n in range(max(0, left), min(axis.cells - 1, right) + 1):
-            cells[n] = (ENDS[0] if n == left else ENDS[2] if n == right else ENDS[1], role)
+            sign = ENDS[1]
+            if n == left:
+                sign = ENDS[0]
+            elif n == right:
+                sign = ENDS[2]
+            cells[n] = (sign, role)
         if left < 0:
             cells[0] = ("<", role)
         if right >= axis.cells:

@@ -234,6 +234,6 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
 def _coloured(line: str, role: str) -> Row:
     signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels
-    return merged(
-        (c, (role if c in CURVE else signs.get(c, "dim")) if inside else "dim") for c in line
-    )
+    if not inside:
+        return merged((char, "dim") for char in line)
+    return merged((char, role if char in CURVE else signs.get(char, "dim")) for char in line)

@@ -101,7 +101,11 @@ def link_runs(state: SessionState, now_s: float) -> Row:
 
 def replay_runs(replay: ReplayView) -> Row:
     """Return the text about a replay: the recorded time that the screen shows, and the speed."""
-    pace = "ended" if replay.ended else "paused" if replay.paused else f"{replay.speed:g}x"
+    pace = f"{replay.speed:g}x"
+    if replay.ended:
+        pace = "ended"
+    elif replay.paused:
+        pace = "paused"
     return ((f" {clock(replay.unix_s)} {pace}", "text"),)
 
 

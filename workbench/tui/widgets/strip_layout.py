@@ -47,12 +47,10 @@ class StripLayout:
 def most_rows(height: int) -> int:
     """Return how many rows the GPUs may take on a terminal of `height` rows: 5 on 24 rows, 12 on
     40, and 24 on 60."""
-    return max(
-        1,
-        5 + round((height - 24) * (0.44 if height <= 40 else 0.527))
-        if height >= 24
-        else height // 5,
-    )
+    if height < 24:
+        return max(1, height // 5)
+    share = 0.44 if height <= 40 else 0.527
+    return 5 + round((height - 24) * share)
 
 
 def arrange(
@@ -98,7 +96,9 @@ def _columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Co
     lead = max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
     folded = any(len(block) > 1 for block in blocks)
     noted = NOTE_LABEL if height > 2 else LABEL
-    label = FOLDED_LABEL if folded else NARROW_LABEL if width < WIDE and lead else noted
+    label = NARROW_LABEL if width < WIDE and lead else noted
+    if folded:
+        label = FOLDED_LABEL
     return _filled(width, lead, (label,) * across, (0,) * across)
 
 
@@ -115,7 +115,7 @@ def row_columns(width: int, named: int = 0) -> Columns:
 
 
 def _across(width: int) -> int:
-    return 3 if width >= 57 else 2 if width >= 38 else 1
+    return min(max(1, width // 19), 3)
 
 
 def _filled(width: int, lead: int, before: tuple[int, ...], after: tuple[int, ...]) -> Columns:

@@ -156,13 +156,11 @@ def _table(s: Sweep, width: int) -> list[Row]:
         )
         held = {"yes": "in force"}.get(p.in_force or "", p.in_force)
         said = p.error or held or ("" if p.state in ("done", "planned") else p.state)
-        role = (
-            "bad"
-            if p.error and p.state != "skipped"
-            else "warn"
-            if held and p.in_force != "yes"
-            else "dim"
-        )
+        role = "dim"
+        if p.error and p.state != "skipped":
+            role = "bad"
+        elif held and p.in_force != "yes":
+            role = "warn"
         rows.append((*row, (f"  {said}", role)) if said else row)
     return [fit(row, width) for row in rows]
 

@@ -1,5 +1,6 @@
-"""The pictures of the documentation (`workbench screenshots`): the real screen and session, driven
-by keys.
+"""The pictures of the documentation: the real screen and session, driven by keys.
+
+    python tests/tools/screenshots.py DIRECTORY [SCENE]
 
 The scenes start, benchmark and stop servers on simulated hosts; each picture says SIMULATED.
 """
@@ -472,7 +473,7 @@ async def _take_all(folder: Path) -> list[Path]:
 async def _take_in_child(folder: Path, name: str) -> list[Path]:
     """Run the scene `name`, which takes some of the pictures, in a new process, and return their
     paths. If the process fails, raise ServerError with the last line of its standard error."""
-    argv = [sys.executable, "-m", __name__, str(folder), name]
+    argv = [sys.executable, __file__, str(folder), name]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
@@ -560,6 +561,13 @@ def _bound(port: int) -> int | None:
         return int(one.getsockname()[1])
 
 
+def main(arguments: Sequence[str]) -> None:
+    """Take the pictures of one scene, or of all, and print their paths."""
+    folder, *scene = arguments
+    taken = take(Path(folder), scene[0]) if scene else take_all(Path(folder))
+    for path in taken:
+        print(path)
+
+
 if __name__ == "__main__":
-    for made in take(Path(sys.argv[1]), sys.argv[2]):
-        sys.stdout.write(f"{made}\n")
+    main(sys.argv[1:])

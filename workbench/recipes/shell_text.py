@@ -14,12 +14,18 @@ from workbench.model.errors import InputError
 from workbench.model.untrusted_text import VARIABLE_NAME
 
 MAX_CHARS = 256 * 1024
-_OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
+_DEEPEST = 40  # substitutions within substitutions whose own quotes are read
+_OPERATORS = ("&&", "||", ";;&", ";;", ";&", "|&", ";", "|", "&", "(", ")", "\n")
+CASE_ENDS = (";;&", ";;", ";&")  # of a branch of `case`
+_BEFORE_CASE = (("then",), ("else",), ("do",), ("if",), ("while",), ("until",), ("!",), ("{",))
 _REDIRECT = re.compile(r"[0-9]*(?:&>>|&>|<<<|<<-|<<|>>|>\||>&|<&|<>|<|>)")
 _WITH_DEFAULT = re.compile(r"(@|[0-9]+|[A-Za-z_][A-Za-z0-9_]*)(?:(:?)([-=?+])(.*))?", re.DOTALL)
 _ALL_ELEMENTS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]")
 _ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=\(")
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
+_BACKQUOTED = re.compile(r"`(?:\\.|[^`\\])*`", re.DOTALL)
+_ANSI_QUOTED = re.compile(r"\$'((?:\\.|[^'\\])*)'", re.DOTALL)
+_CALCULATION = re.compile(r"\(\((?:[^()\n]|\([^()\n]*\))*\)\)")
 _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
 
 
@@ -72,38 +78,50 @@ def simple_commands(text: str) -> list[Simple]:
     bracket that is not closed, and for a script longer than MAX_CHARS."""
     if len(text) > MAX_CHARS:
         raise InputError(f"the script is longer than the limit of {MAX_CHARS // 1024} KiB")
-    return list(_Lexer(_CONTINUED.sub(" ", text)).commands())
+    return list(_Lexer(text).commands())
+
+
+def _one_line(text: str) -> str:
+    """Return `text` with the lines that a backslash continues joined."""
+    return _CONTINUED.sub(" ", text)
 
 
 class _Lexer:
     """Splits the text of a shell script into commands and words, from left to right. `at` is the
-    index of the next character."""
+    index of the next character, and `depth` the number of substitutions around the text."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+    def __init__(self, text: str, at: int = 0, depth: int = 0) -> None:
+        self.text, self.at, self.depth = text, at, depth
         # ends of here-documents that begin after this line, and whether each has no quotes
         self.waiting: list[tuple[str, bool]] = []
 
-    def commands(self) -> Iterator[Simple]:
+    def commands(self, every: bool = False) -> Iterator[Simple]:
+        """Yield the commands that follow. `every` True includes those without words, such as what
+        stands before a bracket."""
         now, start = Simple(), 0
         while self.at < len(self.text):
             rest = self.text[self.at]
             if rest in " \t\r":
                 self.at += 1
+            elif continued := _CONTINUED.match(self.text, self.at):
+                self.at = continued.end()
             elif rest == "#":
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end
+            elif calculation := self._calculation():
+                now.words.append((Code(calculation),))
+                self.at += len(calculation)
             elif found := _REDIRECT.match(self.text, self.at):
                 self._redirect(now, found[0])
             elif operator := next(
                 (o for o in _OPERATORS if self.text.startswith(o, self.at)), None
             ):
-                now.source = self.text[start : self.at].strip()
+                now.source = _one_line(self.text[start : self.at]).strip()
                 now.end = operator
                 self.at += len(operator)
                 if operator == "\n":
                     self._skip_documents(now)
-                if now.words or now.redirects or now.arrays or operator == ";;":
+                if now.words or now.redirects or now.arrays or operator in CASE_ENDS or every:
                     yield now
                 now, start = Simple(), self.at
             elif array := _ARRAY.match(self.text, self.at):
@@ -112,8 +130,37 @@ class _Lexer:
             else:
                 now.words.append(self.word())
         if now.words or now.redirects or now.arrays:
-            now.source = self.text[start:].strip()
+            now.source = _one_line(self.text[start:]).strip()
             yield now
+
+    def _end_of_commands(self) -> int:
+        """Return the index after the bracket that closes the commands which begin at `at`: one
+        that opens nothing, closes nothing, and ends no pattern of a `case`. Raises InputError if
+        there is none."""
+        brackets, cases = 0, [False]  # for each open case: whether its patterns are read now
+        for command in self.commands(every=True):
+            words = [word for word in command.words if word not in _BEFORE_CASE]
+            if words and words[0] == ("case",):
+                cases.append(True)
+            elif len(cases) > 1 and words and words[0] == ("esac",):
+                cases.pop()
+            if command.end == "(" and not cases[-1]:
+                brackets += 1
+            elif command.end == ")" and cases[-1]:
+                cases[-1] = False
+            elif command.end == ")" and brackets == 0:
+                return self.at
+            elif command.end == ")":
+                brackets -= 1
+            elif command.end in CASE_ENDS and len(cases) > 1:
+                cases[-1] = True
+        raise InputError("the commands are not closed")
+
+    def _calculation(self) -> str:
+        """Return the text of the arithmetic command, `((...))`, that begins at `at`; "" if none
+        begins there."""
+        found = _CALCULATION.match(self.text, self.at)
+        return found[0] if found else ""
 
     def _elements(self) -> list[Word]:
         """Read the elements of an array up to the bracket that closes it, and return them. Before
@@ -128,6 +175,8 @@ class _Lexer:
             if char == "#":
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end
+            elif continued := _CONTINUED.match(self.text, self.at):
+                self.at = continued.end()
             elif char in " \t\r\n;&|(<>":
                 self.at += 1
             else:
@@ -158,21 +207,23 @@ class _Lexer:
         for end, filled_in in self.waiting:
             lines = []
             while self.at < len(self.text):
-                line, _, _ = self.text[self.at :].partition("\n")
-                self.at += len(line) + 1
+                found = self.text.find("\n", self.at)
+                until = found if found >= 0 else len(self.text)
+                line = self.text[self.at : until]
+                self.at = until + 1
                 if line.strip() == end:
                     break
                 lines.append(line)
             now.redirects.append(" ".join(lines))
             text = "\n".join(lines)
-            now.documents.append(_document(text) if filled_in else (text,))
+            now.documents.append(_document(_one_line(text)) if filled_in else (text,))
         self.waiting.clear()
 
     def word(self) -> Word:
         parts: list[Part] = []
         while self.at < len(self.text):
             char = self.text[self.at]
-            if char in " \t\r\n;&|()<>":
+            if char in " \t\r\n;&|()<>" or _CONTINUED.match(self.text, self.at):
                 break
             if char == "'":
                 end = self._closing("'", self.at + 1)
@@ -218,6 +269,9 @@ class _Lexer:
             if char == "\\" and self.text[self.at + 1 : self.at + 2] in tuple('\\"$`'):
                 parts.append(self.text[self.at + 1])
                 self.at += 2
+            elif continued := _CONTINUED.match(self.text, self.at):
+                parts.append(" ")
+                self.at = continued.end()
             elif char in "$`":
                 parts.append(self._dollar('"'))
             else:
@@ -229,20 +283,20 @@ class _Lexer:
         default of a variable loses here, as in `${name:-"word"}`."""
         text, begin = self.text, self.at
         if text[begin] == "`":
-            self.at = self._closing("`", begin + 1) + 1
-            return Code(text[begin : self.at])
+            backquoted = _BACKQUOTED.match(text, begin)
+            self.at = backquoted.end() if backquoted else self._closing("`", begin + 1) + 1
+            return Code(_one_line(text[begin : self.at]))
         following = text[begin + 1 : begin + 2]
-        if following in ("(", "{"):
-            self.at = self._balanced(begin + 1)
-            return (
-                _variable(text[begin + 2 : self.at - 1], text[begin : self.at], quotes)
-                if following == "{"
-                else Code(text[begin : self.at])
-            )
-        if following == "'":
-            end = self._closing("'", begin + 2)
-            self.at = end + 1
-            return re.sub(r"\\(.)", lambda m: _ANSI.get(m[1], m[0]), text[begin + 2 : end])
+        if following == "{":
+            self.at = self._end_of_reference(begin + 1, quotes)
+            inside, source = text[begin + 2 : self.at - 1], text[begin : self.at]
+            return _variable(_one_line(inside), _one_line(source), quotes)
+        if following == "(":
+            self.at = self._end_of_substitution(begin + 1)
+            return Code(_one_line(text[begin : self.at]))
+        if (quoted := _ANSI_QUOTED.match(text, begin)) and "'" in quotes:
+            self.at = quoted.end()
+            return re.sub(r"\\(.)", lambda m: _ANSI.get(m[1], m[0]), quoted[1])
         if found := VARIABLE_NAME.match(text, begin + 1):
             self.at = found.end()
             return Variable(found[0])
@@ -255,38 +309,58 @@ class _Lexer:
         self.at = begin + 1
         return "$"
 
-    def _after_quote(self, at: int) -> int:
-        """Return the index after the quoted text that begins at `at`; that of the next character
-        if none begins there or it is not closed."""
-        char = self.text[at]
-        if char == "\\":
-            return at + 2
-        if char == "'":
-            end = self.text.find(char, at + 1)
-            return end + 1 if end > 0 else at + 1
-        if char != '"':
-            return at + 1
-        inside = at + 1
-        while inside < len(self.text) and self.text[inside] != char:
-            if self.text.startswith("$(", inside):
-                inside = self._balanced(inside + 1)
-            else:
-                inside += 2 if self.text[inside] == "\\" else 1
-        return inside + 1 if inside < len(self.text) else at + 1
+    def _end_of_substitution(self, begin: int) -> int:
+        """Return the index after the bracket that closes the one at `begin`, which follows a dollar
+        sign. Quotes, comments, here-documents and the patterns of a `case` within are those of a
+        shell. If no bracket closes it then, as in the text of another language, the brackets are
+        counted. Raises InputError if it is not closed."""
+        if self.depth < _DEEPEST:
+            try:
+                return _Lexer(self.text, begin + 1, self.depth + 1)._end_of_commands()
+            except InputError:
+                pass
+        return self._counted(begin)
 
-    def _balanced(self, begin: int) -> int:
-        """Return the index after the bracket that closes the bracket at `begin`. A bracket in
-        quotes counts only if the others do not close it, as in the text of another language.
-        Raises InputError if it is not closed."""
+    def _end_of_reference(self, begin: int, quotes: str) -> int:
+        """Return the index after the brace that closes the one at `begin`. A brace between two of
+        the quotation marks in `quotes` closes nothing."""
+        lexer = _Lexer(self.text, begin + 1, self.depth + 1)
+        depth = 1
+        while quotes and self.depth < _DEEPEST and lexer.at < len(self.text):
+            char = self.text[lexer.at]
+            depth += (char == "{") - (char == "}")
+            if depth == 0:
+                return lexer.at + 1
+            try:
+                lexer._pass_one(quotes)
+            except InputError:
+                break
+        return self._counted(begin)
+
+    def _pass_one(self, quotes: str) -> None:
+        """Go on to what follows the next character, or the quoted text, variable or code that
+        begins there."""
+        char = self.text[self.at]
+        if char == "'" and char in quotes:
+            self.at = self._closing("'", self.at + 1) + 1
+        elif char == '"':
+            self.at += 1
+            self._double()
+        elif char in "$`":
+            self._dollar(quotes)
+        else:
+            self.at += 2 if char == "\\" else 1
+
+    def _counted(self, begin: int) -> int:
+        """Return the index after the bracket that closes the bracket at `begin`, whatever stands
+        between them. Raises InputError if it is not closed."""
         opens = self.text[begin]
         closes = {"(": ")", "{": "}"}[opens]
-        for with_quotes in (opens == "(", False):
-            at, depth = begin, 0
-            while at < len(self.text):
-                depth += (self.text[at] == opens) - (self.text[at] == closes)
-                if depth == 0:
-                    return at + 1
-                at = self._after_quote(at) if with_quotes else at + 1
+        depth = 0
+        for at in range(begin, len(self.text)):
+            depth += (self.text[at] == opens) - (self.text[at] == closes)
+            if depth == 0:
+                return at + 1
         raise InputError(
             f"the script has a bracket that is not closed: {self.text[begin - 1 : begin + 20]!r}"
         )

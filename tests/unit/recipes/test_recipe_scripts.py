@@ -3,15 +3,18 @@ and limits a preset of them has, and what is said about the rest."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Recipe
 from workbench.recipes.registry import read_text
+from workbench.recipes.shell_text import Simple, simple_commands
 from workbench.session.plans.recipes import Recipes
 from workbench.session.session import Session
 
@@ -450,3 +453,40 @@ def test_a_case_that_is_not_decided_skips_no_branch() -> None:
     )
     assert recipe.plan is not None and recipe.plan.flag("seed") == 2
     assert any(finding.code == "recipe.refused" for finding in recipe.findings)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "X=\"$(cat <<'END'\nit's ) one \" \nEND\n)\"",
+        "X=$(cat <<END\nit's ) one \" \nEND\n)",
+        "X=\"$(python3 - <<PY\n# it's\nprint('(')\nPY\n)\"",
+        "X=$(\n  # don't stop ) here\n  echo a\n)",
+        'X="$(echo a # say "hi\n)"',
+        "X=$(case $1 in a) echo \"b)\";; *) echo 'c';; esac)",
+        "X=$(if true; then case $1 in (a) echo b ;& (c|d) (echo e) ;; esac; fi)",
+        "case $1 in\n  \\'*) b=1 ;;&\n  \\\"*) b=2 ;;\nesac",
+        "X=$'it\\'s'",
+        "X=$(echo $'it\\'s )')",
+        'X=`echo \\`date\\` "a"`',
+        'X="$(echo "$(echo "a\'b")" ")")"',
+        'X=${A:-"}"}',
+        "X=\"${A%%'}'*}\"",
+        "# not continued, it's a comment \\",
+        "cat <<'END'\na \\\nEND",
+        "(( (a+1) << 2 ))",
+        '[[ $a =~ ^\\"(.*)\\"$ ]]',
+    ],
+)
+def test_a_script_is_read_on_after_any_quotes(before: str) -> None:
+    commands = simple_commands(f"{before}\nvllm serve some/model --port 8001\n")
+    words = [("vllm",), ("serve",), ("some/model",), ("--port",), ("8001",)]
+    assert commands[-1].words == words
+
+
+@pytest.mark.parametrize("opened", ['"$(', "$(", "`", '"${a:-', "$((", "("])
+def test_a_script_of_nothing_but_openings_is_refused_soon(opened: str) -> None:
+    commands: list[Simple] = []
+    with suppress(InputError):
+        commands = simple_commands(opened * 20_000)
+    assert not any(command.words == [("vllm",)] for command in commands)

@@ -23,7 +23,7 @@ from workbench.model.untrusted_numbers import whole_number
 from workbench.recipes.imports import containers, tabby_config
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
 from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, short
-from workbench.recipes.shell_text import Code, Simple, Variable, Word, simple_commands
+from workbench.recipes.shell_text import CASE_ENDS, Code, Simple, Variable, Word, simple_commands
 
 FORM = "command line"
 _DEEPEST = 3  # scripts within scripts
@@ -239,7 +239,7 @@ def _is_run(command: Simple, state: _State) -> bool:
         if block.in_patterns:
             _read_pattern(command, block, state)
             return False
-        block.in_patterns = command.end == ";;"
+        block.in_patterns = command.end in CASE_ENDS
     elif block is not None and first in (("then",), ("else",), ("fi",)):
         _next_branch(str(first[0]), block, state)
     elif block is not None and block.deciding:

@@ -18,10 +18,17 @@ _USED_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "to
 _NOT_KNOWN = {
     "attn_layer_indices": "layers of Mamba-2 in an order of their own (Bamba)",
     "attn_layer_period": "layers of Mamba-1 (Jamba)",
+    "block_types": "recurrent layers (RecurrentGemma)",
+    "compress_ratios": "attention with a compressed cache (DeepSeek-V4)",
     "conv_L_cache": "layers of short convolution (LFM2)",
+    "full_attn_idxs": "layers of short convolution (LFM2)",
     "hybrid_layer_ids": "layers of Mamba with shared attention (Zamba)",
+    "hybrid_layer_pattern": "windows in an order of their own (MiMo)",
     "index_topk": "sparse attention with an index of its own",
+    "layer_group_size": "linear attention in groups of layers (Ling)",
     "linear_attn_config": "linear attention beside latent attention (Kimi)",
+    "mixer_types": "linear attention beside sparse attention (MiniCPM)",
+    "num_attention_groups": "attention with heads of its own (Step)",
     "ssm_cfg": "layers of a state-space model",
 }
 FULL, WINDOW, CHUNK, LINEAR = (
@@ -98,7 +105,7 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
     listed = text.get("layers_block_type")
     if layers is None and isinstance(listed, list):
         layers = len(listed)
-    if layers is None or layers > _MOST_LAYERS or any(text.get(name) for name in _NOT_KNOWN):
+    if layers is None or layers > _MOST_LAYERS or _unknown_part(text):
         return None
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str) and pattern:
@@ -238,11 +245,20 @@ def _state_fields(text: Mapping[str, Any]) -> bool:
     return any(name.startswith(("mamba_d_", "ssm_", "conv_L")) for name in text)
 
 
+def _unknown_part(text: Mapping[str, Any]) -> str:
+    """Return what a model has whose cache the arithmetic here does not know; "" if it has none."""
+    kinds = text.get("attn_type_list")  # 0: linear attention
+    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
+        return "linear attention in an order of its own (MiniMax)"
+    if isinstance(text.get("sliding_window_pattern"), str) and not text.get("layer_types"):
+        return "windows in an order of their own"
+    return next((about for name, about in _NOT_KNOWN.items() if text.get(name)), "")
+
+
 def _why_no_kv(text: Mapping[str, Any]) -> str:
     """Return why the sizes of the KV cache cannot be computed from a config.json."""
-    named = [about for name, about in _NOT_KNOWN.items() if text.get(name)]
-    if named:
-        return f"the model has {named[0]}, which Workbench has not measured"
+    if unknown := _unknown_part(text):
+        return f"the model has {unknown}, which Workbench has not measured"
     if _state_fields(text):
         return "the model has layers that keep a state, and its config.json does not say which"
     return "the config.json does not say the sizes of all layers"

@@ -135,6 +135,18 @@ def verifiers(here: Situation) -> Iterator[Finding]:
 _STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 
 
+def _no_states(here: Situation) -> str:
+    """Return why the memory of the states of a hybrid model is unknown with this plan; "" if it is
+    known."""
+    if here.value("speculative-config") is not None:
+        return "with speculation, more states are kept"
+    if here.on("use-replayssm"):
+        return "with use-replayssm, a state keeps its newest inputs as well"
+    if here.value("mamba-cache-dtype") not in (None, "auto"):
+        return "with mamba-cache-dtype, all parts of a state have another size"
+    return ""
+
+
 class Vllm(Engine):
     name = "vllm"
     title = "vLLM"
@@ -342,14 +354,13 @@ class Vllm(Engine):
             here.count("pipeline-parallel-size"),
         )
         batch = here.number("max-num-batched-tokens") or BATCHED_TOKENS
-        speculates = here.value("speculative-config") is not None
         return KvRule(
             "blocks",
             in_flight=int(batch) * batches,
             block=int(here.number("block-size") or BLOCK),
             keeps_prefixes=here.value("enable-prefix-caching") is not False,
             state_bits=_STATE_BITS.get(str(here.value("mamba-ssm-cache-dtype"))),
-            no_states="with speculation, more states are kept" if speculates else "",
+            no_states=_no_states(here),
         )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:

@@ -309,6 +309,21 @@ def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
         ({"num_hidden_layers": 8, "kv_lora_rank": 512, "linear_attn_config": {"x": 1}}, "(Kimi)"),
         ({"num_hidden_layers": 8, "mamba_d_state": 64}, "does not say which"),
         (GRANITE | {"mamba_d_state": 0}, "does not say which"),
+        ({"num_hidden_layers": 16, "full_attn_idxs": [2, 5, 8]}, "(LFM2)"),
+        ({"num_hidden_layers": 8, "compress_ratios": [4, 128] * 4, "sliding_window": 128}, "V4"),
+        ({"num_hidden_layers": 8, "attn_type_list": [0] * 7 + [1]}, "(MiniMax)"),
+        ({"num_hidden_layers": 8, "layer_group_size": 8}, "(Ling)"),
+        (
+            {"num_hidden_layers": 6, "hybrid_layer_pattern": [0, 1] * 3, "sliding_window": 128},
+            "MiMo",
+        ),
+        ({"num_hidden_layers": 6, "block_types": ["recurrent", "attention"]}, "(RecurrentGemma)"),
+        ({"num_hidden_layers": 8, "mixer_types": ["lightning-attn"] * 8}, "(MiniCPM)"),
+        ({"num_hidden_layers": 8, "num_attention_groups": 2}, "(Step)"),
+        (
+            {"num_hidden_layers": 8, "sliding_window": 64, "sliding_window_pattern": "LLLG"},
+            "windows",
+        ),
     ],
 )
 def test_a_cache_that_was_not_measured_is_unknown_with_the_reason(
@@ -320,6 +335,67 @@ def test_a_cache_that_was_not_measured_is_unknown_with_the_reason(
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
     got = engines.fit(LaunchPlan("vllm", "tiny", facts), [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens is None and why in got.basis
+
+
+def test_full_attention_in_a_list_of_kinds_is_full_attention() -> None:
+    minimax_m2 = TINY | {"num_hidden_layers": 4, "attn_type_list": [1] * 4}
+    assert [one.count for one in shape_of(minimax_m2).kv] == [4]
+
+
+NEMOTRON_NANO = config(56, 4480, 15680, 40, 8, 131072, head_dim=128) | {
+    "model_type": "nemotron_h",
+    "hybrid_override_pattern": "M-" * 27 + "**",
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 80,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+}
+NEMOTRON_SUPER = NEMOTRON_NANO | {"num_key_value_heads": 2, "mamba_head_dim": 64}
+QWEN_27B = config(64, 5120, 17408, 24, 4, 248320, head_dim=256, full_attention_interval=4) | {
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 48,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "mamba_ssm_dtype": "float32",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "bits", "state_bits", "block", "token"),
+    [
+        (NEMOTRON_NANO, 16, 16, 672, 4096),  # vllm#24280: 672 tokens
+        (NEMOTRON_SUPER, 8, None, 8320, 512),  # kaito#2049: 8,320 tokens, with an FP8 cache
+        (QWEN_27B, 16, None, 784, 4096),  # the log of an H200: 784 tokens
+    ],
+)
+def test_a_block_of_a_hybrid_model_is_as_large_as_vllm_reports_on_gpus(
+    model: dict[str, Any], bits: float, state_bits: int | None, block: int, token: int
+) -> None:
+    kv = shape_of(model).kv
+    group = min(one.count for one in kv)
+    groups = sum(-(-one.count // group) for one in kv)
+    rule = KvRule("blocks", keeps_prefixes=False, state_bits=state_bits)
+    size = sequence_bytes(kv, 1, bits=bits, rule=rule)
+    assert size == groups * group * block * token
+
+
+def test_a_sequence_of_a_hybrid_model_takes_the_blocks_that_an_h200_logged() -> None:
+    """The log: 1,400,832 tokens of cache, 42.75 requests of 32,768 tokens. A request takes 42
+    blocks of attention and two in each of three groups of states, so there are 2,052 blocks."""
+    size = sequence_bytes(shape_of(QWEN_27B).kv, 32_768, rule=KvRule("blocks"))
+    assert size == (42 + 3 * 2) * 16 * 784 * 4096
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("use-replayssm", True), ("mamba-cache-dtype", "float32")]
+)
+def test_states_that_a_flag_makes_larger_are_unknown(flag: str, value: Any) -> None:
+    facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape_of(TINY | GRANITE))
+    card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
+    got = engines.fit(LaunchPlan("vllm", "tiny", facts).with_flag(flag, value), [card])
+    assert isinstance(got, MemoryFit) and got.kv_tokens is None and flag in got.basis
 
 
 def test_weights_by_name_and_packed_bits() -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.answer_text import (
@@ -262,10 +263,7 @@ class Probed:
             return "has no text"
         if self.invalid_utf8:
             return "has bytes that are not UTF-8"
-        text = self.answer.all_text
-        if defect := features(text).defect or without_spaces(text):
-            return defect
-        return "" if has_words(text) else "has no words"
+        return _defect_of(self.answer.all_text)
 
     @property
     def echoes(self) -> bool:
@@ -277,6 +275,14 @@ class Probed:
         """Whether the answer is its own prompt from the first character on."""
         said, asked = " ".join(self.answer.text.split()), " ".join(self.ask.prompt.split())
         return len(said) >= _ECHOED and asked[:_ECHOED] == said[:_ECHOED]
+
+
+@lru_cache(maxsize=1024)  # the judge asks for it several times, and it takes half a millisecond
+def _defect_of(text: str) -> str:
+    """Return what is wrong with the text of an answer; "" if nothing is."""
+    if defect := features(text).defect or without_spaces(text):
+        return defect
+    return "" if has_words(text) else "has no words"
 
 
 def outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:

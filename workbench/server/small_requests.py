@@ -47,16 +47,25 @@ async def ask_server(
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         response = await http.request(method, path, json=body, timeout=timeout)
     except httpx.TimeoutException:
-        return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s")
+        return late(timeout_s)
     except httpx.HTTPError as error:
         return Reply(None, problem=clean(str(error)) or type(error).__name__)
-    data = response.content
+    return reply_of(response.status_code, response.content)
+
+
+def late(timeout_s: float) -> Reply:
+    """Return the reply for a request that got no complete answer in time."""
+    return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s")
+
+
+def reply_of(status: int, data: bytes) -> Reply:
+    """Return the reply with this HTTP status and body."""
     text = data.decode("utf-8", "replace")
     invalid_utf8 = text.encode() != data
     try:
-        return Reply(response.status_code, json.loads(text), text, invalid_utf8)
+        return Reply(status, json.loads(text), text, invalid_utf8)
     except (ValueError, RecursionError):
-        return Reply(response.status_code, None, text, invalid_utf8)
+        return Reply(status, None, text, invalid_utf8)
 
 
 def short(content: Any) -> str:

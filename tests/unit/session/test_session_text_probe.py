@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from workbench.model.answer_verdict import Earlier
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.server.bounded_http import BoundedClient
+from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.text_probe import TextProbe, nonsense_expected
 
 REFUSED = {  # kind of text -> the code of the finding that makes the result invalid
@@ -63,8 +64,8 @@ async def looked(engine: TextEngine, **fields: Any) -> BenchSummary:
     earlier, nonsense = fields.pop("earlier", None), fields.pop("nonsense", "")
     length = LONG.get(engine.kind, 128)
     spec = BenchSpec(engine.url, "tiny", **{**LOAD, "input_tokens": length, **fields})
-    async with BoundedClient(base_url=engine.url) as http:
-        probe = TextProbe(http, spec, nonsense)
+    with closing(AnswerClient(spec)) as client:
+        probe = TextProbe(client, spec, nonsense)
         await probe.before(spec)
         outcome = await runner.run(spec)
         await probe.after()

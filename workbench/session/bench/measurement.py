@@ -7,7 +7,7 @@ import asyncio
 import importlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +25,7 @@ from workbench.model.errors import BenchError
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import caught_up, disagreements, foreign
+from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.session.bench.gpu_meter import Meter, span_of, window_unix
 from workbench.session.bench.text_probe import TextProbe, nonsense_expected
@@ -121,13 +122,15 @@ class Measurement:
     async def run(self) -> Measured:
         """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
         BenchError if the load cannot be measured."""
-        async with self._http() as http:
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(self._http())
             status = self._server.status
             engine = EngineWatch(
                 http, engines.get(status.engine) if status else None, self._load.on_engine_reading
             )
+            client = stack.enter_context(closing(AnswerClient(self._spec, self._key())))
             self._probe = TextProbe(
-                http, self._spec, nonsense_expected(self._spec, self._server.plan)
+                client, self._spec, nonsense_expected(self._spec, self._server.plan)
             )
             measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(
                 http, engine

@@ -31,12 +31,11 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.model.answer_verdict import Earlier
     from workbench.model.bench import BenchSpec, BenchSummary
     from workbench.model.plan import LaunchPlan
     from workbench.server.small_requests import Reply
+    from workbench.session.bench.answer_client import AnswerClient
 
 PART_S = 20.0  # for the part before the load, and for the part after it
 _ALONE_BEFORE, _ALONE_AFTER, _LONG = 2, 1, 2
@@ -62,11 +61,12 @@ def nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
 
 class TextProbe:
     """The probe of one benchmark. `before` and `after` send its prompts, and `judged` says what
-    follows. `count` counts the tokens of a prompt with the server's tokenizer; None if that is not
-    known. `skipped` is the reason why there is no probe, or why a part of it is missing."""
+    follows. `client` sends the requests. `count` counts the tokens of a prompt with the server's
+    tokenizer; None if that is not known. `skipped` is the reason why there is no probe, or why a
+    part of it is missing."""
 
-    def __init__(self, http: httpx.AsyncClient, spec: BenchSpec, nonsense: str = "") -> None:
-        self._http, self._spec, self._nonsense = http, spec, nonsense
+    def __init__(self, client: AnswerClient, spec: BenchSpec, nonsense: str = "") -> None:
+        self._client, self._spec, self._nonsense = client, spec, nonsense
         self._probed: list[Probed] = []
         self._failures: list[str] = []
         self._sent: list[tuple[int | None, int | None]] = []  # prompt and output tokens
@@ -149,11 +149,7 @@ class TextProbe:
         return Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
 
     async def _post(self, body: Mapping[str, Any], left_s: float) -> Reply:
-        from workbench.server.small_requests import ask_server  # loads httpx
-
-        base = self._spec.url.rstrip("/").removesuffix("/v1")
-        url = f"{base}/v1/chat/completions"
-        reply = await ask_server(self._http, "POST", url, body, max(0.1, left_s))
+        reply = await self._client.post(body, max(0.1, left_s))
         answer = _answer_in(reply)
         self._sent.append((answer.prompt_tokens, answer.output_tokens) if answer else (None, None))
         return reply

@@ -1,0 +1,174 @@
+"""A client for the probe of a server's text, on the connections of the load client. A request takes a
+tenth of the CPU time that it takes with httpx, and the probe may send several hundred."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.connection import Connection, Endpoint, ReceiveClock, failure_of, resolve
+from workbench.bench.http1 import HttpError, ResponseReader
+from workbench.model.errors import WorkbenchError
+from workbench.model.untrusted_text import clean
+from workbench.server.small_requests import CONNECT_S, Reply, late, reply_of
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchSpec
+
+_MOST_BYTES = 16 * 1024 * 1024  # of one answer
+
+
+class AnswerClient:
+    """Sends requests to the completions endpoint of the server in `spec`, and keeps connections
+    open for later requests. `key` is the API key of the server, None without one."""
+
+    def __init__(self, spec: BenchSpec, key: str | None = None) -> None:
+        self._spec, self._key = spec, key
+        self._endpoint: Endpoint | None = None
+        self._clock = ReceiveClock()
+        self._idle: list[Connection] = []
+
+    async def post(self, body: Mapping[str, Any], timeout_s: float) -> Reply:
+        """Make one request, and return the reply or the reason why there is none."""
+        try:
+            async with asyncio.timeout(timeout_s + CONNECT_S):
+                return await self._posted(json.dumps(body, ensure_ascii=False).encode())
+        except TimeoutError:
+            return late(timeout_s)
+        except HttpError as error:
+            return Reply(None, problem=clean(str(error)))
+        except WorkbenchError as error:
+            return Reply(None, problem=error.message)
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _posted(self, body: bytes) -> Reply:
+        if self._endpoint is None:
+            self._endpoint = await asyncio.to_thread(resolve, self._spec)
+        request = self._request(self._endpoint, body)
+        while self._idle:
+            exchange = _Exchange(self._idle.pop(), request, is_open=True)
+            try:
+                return await self._answer(exchange)
+            except OSError:
+                # The server may close a kept connection at any time. The request is then sent
+                # again, unless its answer had begun.
+                if exchange.response.received:
+                    return Reply(None, problem="the server closed the connection")
+        try:
+            connection = Connection(self._endpoint, self._clock)
+            return await self._answer(_Exchange(connection, request, is_open=False))
+        except OSError as error:
+            kind, detail = failure_of(error, connecting=False)
+            return Reply(None, problem=clean(f"{kind}: {detail}"))
+
+    def _request(self, endpoint: Endpoint, body: bytes) -> bytes:
+        lines = [
+            f"POST {endpoint.path} HTTP/1.1",
+            f"Host: {endpoint.host_header}",
+            "Content-Type: application/json",
+            "Accept-Encoding: identity",
+            "User-Agent: workbench-bench",
+            *([f"Authorization: Bearer {self._key}"] if self._key else []),
+            f"Content-Length: {len(body)}",
+        ]
+        return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+    async def _answer(self, exchange: _Exchange) -> Reply:
+        """Return the answer to one request, and keep its connection if it stays open."""
+        kept = False
+        try:
+            await exchange.done()
+            response = exchange.response
+            encoding = response.headers.get("content-encoding", "identity").lower()
+            if encoding not in ("", "identity"):
+                raise HttpError(
+                    "the server's answer is compressed, although Workbench requested it "
+                    "uncompressed"
+                )
+            kept = response.keep_alive and not response.rest
+            return reply_of(response.status, bytes(exchange.body))
+        finally:
+            if kept:
+                self._idle.append(exchange.connection)
+            else:
+                exchange.connection.close()
+
+
+class _Exchange:
+    """One request on a connection, and its answer. `is_open` says whether the connection is open
+    already."""
+
+    def __init__(self, connection: Connection, request: bytes, *, is_open: bool) -> None:
+        self.connection = connection
+        self.response = ResponseReader()
+        self.body = bytearray()
+        self._request = request
+        self._open = is_open
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._writing = False
+
+    async def done(self) -> None:
+        """Send the request and wait for the end of the answer. Raises OSError if the connection
+        fails, and HttpError for an invalid answer."""
+        fd = self.connection.fd
+        self._loop.add_reader(fd, self._on_ready)
+        try:
+            if self._open:
+                self.connection.send(self._request)
+            self._watch_writing()
+            await self._done
+        finally:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+
+    def _watch_writing(self) -> None:
+        wanted = self.connection.wants_write
+        if wanted == self._writing:
+            return
+        self._writing = wanted
+        if wanted:
+            self._loop.add_writer(self.connection.fd, self._on_ready)
+        else:
+            self._loop.remove_writer(self.connection.fd)
+
+    def _on_ready(self) -> None:
+        try:
+            self._advance()
+        except (OSError, HttpError) as error:
+            if not self._done.done():
+                self._done.set_exception(error)
+
+    def _advance(self) -> None:
+        connection = self.connection
+        if not self._open:
+            self._open = connection.advance()
+            if self._open:
+                connection.send(self._request)
+            self._watch_writing()
+            return
+        if self._writing:
+            connection.flush()
+            self._watch_writing()
+        data, _ = connection.receive()
+        if data is None or self._done.done():
+            return
+        if data:
+            self.body += self.response.feed(data)
+        else:
+            self._at_end()
+        if len(self.body) > _MOST_BYTES:
+            raise HttpError(f"the server's answer is larger than {_MOST_BYTES >> 20} MiB")
+        if self.response.complete:
+            self._done.set_result(None)
+
+    def _at_end(self) -> None:
+        if not self.response.received:
+            raise ConnectionResetError("the server closed the connection without an answer")
+        self.response.eof()

@@ -26,18 +26,18 @@ HEAD_BYTES = 256 * 1024  # never skipped, however far behind the reader is
 READ_BYTES = 512 * 1024  # most bytes of one read; a reader that is further behind skips to the end
 
 _ERROR = re.compile(
-    r"(?:^|[\s\]])(?:ERROR|CRITICAL|FATAL)\b|^[\d.]+ E |^\[?E\d{4} |^Traceback "
+    r"(?:^|[\s\]])(?:ERROR|CRITICAL|FATAL)\b|^(?:\[\d+\] )?[\d.]+ E |^\[?E\d{4} |^Traceback "
     r"|^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"
     r"|: error: |^(?i:error)\b|Segmentation fault|core dumped|panicked at"
     r"|GGML_ASSERT|GGML_ABORT|Assertion [`'].*['’] failed|(?:^|: )CUDA error\b|nvcc fatal"
 )
 _WARN = re.compile(
-    r"(?:^|[\s\]])(?:WARNING|WARN)\b|^[\d.]+ W |^\[?W\d{4} |\w+Warning: "
+    r"(?:^|[\s\]])(?:WARNING|WARN)\b|^(?:\[\d+\] )?[\d.]+ W |^\[?W\d{4} |\w+Warning: "
     r"|^(?i:warning)\b"
 )
 # of a server that spans several hosts, see cluster_log.py
 _RANK = re.compile(r"^\[(?:rank|ray) \d+\] ")
-_INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
+_INFO = re.compile(r"(?:^|[\s\]])INFO\b|^(?:\[\d+\] )?[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of(line: str) -> str:

@@ -284,6 +284,8 @@ _PREFIX = re.compile(
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?::|$)"
 )
+# C++: the line after "terminate called after throwing an instance of ..."
+_UNCAUGHT = re.compile(r"^\s+what\(\):\s+(\S.*)")
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|^During handling of|^The above "
     r"exception"
@@ -305,6 +307,7 @@ _WRAPPER = re.compile(
     r"|See root cause above|Scheduler hit an exception|Received sigquit from a child"
     r"|SIGQUIT received|child process.*(?:died|exited|failed)|crashed with exit code"
     r"|exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w ]*\.$"
+    r"|WorkerProc hit an exception|^terminate called after throwing"
     r"|Worker proc \S+ died unexpectedly|scheduler is dead\.|Executor failed\.$"
     r"|^ninja: |Ninja build failed|^\[\d+/\d+\] |^FAILED: |errors? detected in the compilation"
     r"|Exception in ASGI application|failed to load model|unable to load model|failed to create context|: CUDA error$",
@@ -366,10 +369,20 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
         detail = _detail(split[index + 1 : index + 6]) if _VALIDATION.search(message) else None
         if detail is not None:
             return LoggedError(detail)
+        if message == "AssertionError":
+            message = _with_condition(message, split[max(0, index - 4) : index])
         if not _WRAPPER.search(message):
             return LoggedError(message)
         wrapper = message if wrapper is None or _EMPTIEST.search(wrapper) else wrapper
     return None if wrapper is None else LoggedError(wrapper, only_reports=True)
+
+
+def _with_condition(message: str, before: Sequence[str]) -> str:
+    """Return the message of an assertion without a text, with the condition that a traceback shows
+    in one of the lines `before` it."""
+    texts = [plain(line) for line in before]
+    condition = next((text for text in reversed(texts) if text.startswith("assert ")), None)
+    return f"{message}: {condition}" if condition else message
 
 
 def plain(line: str) -> str:
@@ -387,10 +400,14 @@ def _bare(line: str) -> str:
 
 def _error_in(line: str) -> tuple[bool, str]:
     bare = _bare(line)
+    if uncaught := _UNCAUGHT.match(bare):
+        return True, uncaught[1][:500]
     prefix = _PREFIX.match(bare)
     rest = bare[prefix.end() :] if prefix else bare
     noise = (
-        _TRACEBACK.search(rest) or _HARMLESS.search(rest) or rest.startswith((" ", "\t", "~", "^"))
+        _TRACEBACK.search(rest)
+        or _HARMLESS.search(rest)
+        or rest.startswith((" ", "\t", "~", "^", "raise "))  # source code of a traceback
     )
     if noise or not rest.strip():
         return False, ""

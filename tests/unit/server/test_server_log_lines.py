@@ -180,6 +180,8 @@ def test_a_command_is_masked_wherever_the_secret_occurs() -> None:
         ("0.01.107.132 I srv  llama_server: listening on http://127.0.0.1:8161", "info"),
         ("0.00.064.606 W load: special_eos_id is not in special_eog_ids", "warn"),
         ("0.00.064.606 E srv  load_model: failed to load model", "error"),
+        ("[52717] 0.00.910.211 E clip_init: failed to load model 'm.gguf'", "error"),
+        ("[52717] 0.00.910.211 W load: special_eos_id is not in special_eog_ids", "warn"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "error"),
         ("Traceback (most recent call last):", "error"),
         ("vllm serve: error: unrecognized arguments: --nope", "error"),

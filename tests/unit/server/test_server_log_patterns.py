@@ -219,6 +219,39 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
             "output_handler failed",
         ),
         (["Fatal Python error: Segmentation fault"], "Segmentation fault"),
+        (  # an assertion without a text of its own
+            [
+                "[2025-12-06 02:08:52 TP7] Scheduler hit an exception: Traceback (most recent call "
+                "last):",
+                '  File "/x/mamba_radix_cache.py", line 324, in __init__',
+                "    assert isinstance(params.allocator, Allocator)",
+                "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+                "AssertionError",
+            ],
+            "AssertionError: assert isinstance(params.allocator, Allocator)",
+        ),
+        (  # C++: the message is in the second line
+            [
+                "terminate called after throwing an instance of 'std::runtime_error'",
+                "  what():  the model went away",
+                "Aborted (core dumped)",
+            ],
+            "the model went away",
+        ),
+        (
+            [
+                "(Worker_TP3 pid=7) ERROR 08-11 04:29:42 [m.py:1020] WorkerProc hit an exception.",
+                "(Worker_TP3 pid=7) ERROR 08-11 04:29:42 [m.py:1020] RuntimeError: unheard of",
+            ],
+            "RuntimeError: unheard of",
+        ),
+        (  # source code of a traceback, whose indentation a journal has removed
+            [
+                "Nov 28 19:04:00 tabby start.sh[3]: 2025-11-28 19:04:00.582 ERROR: raise result",
+                "Nov 28 19:04:00 tabby start.sh[3]: 2025-11-28 19:04:00.582 ERROR: KeyError: 'id'",
+            ],
+            "KeyError: 'id'",
+        ),
         (["\x1b[31mERROR\x1b[0m 11-21 00:30:10 [core.py:1] \x1b[1mno good\x1b[0m"], "no good"),
     ],
 )
@@ -574,6 +607,13 @@ def test_the_line_that_explains_a_failure_is_found_and_explained(
     assert found is not None and found.startswith(error)
     errors = [f.code for f in match(text, engine) if f.level is Level.ERROR]
     assert errors[:1] == ([f"log.{code}"] if code else [])
+
+
+def test_a_fatal_error_of_a_kernel_that_runs_is_none_of_a_compiler() -> None:
+    running = "/src/ggml/src/ggml-cuda/fattn.cu:579: fatal error"
+    assert [f.code for f in match([running], "llamacpp")] == ["log.ggml-fatal"]
+    compiled = "/x/csrc/kernel.cuh:12:10: fatal error: cuda.h: No such file or directory"
+    assert [f.code for f in match([compiled], "llamacpp")] == ["log.jit-compile"]
 
 
 def test_a_lack_of_gpu_memory_gets_the_flags_of_its_own_engine() -> None:

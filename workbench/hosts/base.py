@@ -134,8 +134,24 @@ def not_found(argv: Sequence[str], host: str, command: str | None = None) -> Com
 
 def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
     """Return the error for a command that was killed after `timeout_s` seconds."""
+    words = [word for word in argv if word not in ("sudo", "-n", "env", "--")]
+    program = words[0].rpartition("/")[2] if words else ""
+    named = "" if program in ("", "sh", "bash") else f"{program} "
     return CommandTimeout(
-        f"did not end within {timeout_s:g} s and was killed", host=host, command=short_command(argv)
+        f"{named}did not end within {timeout_s:g} s and was killed",
+        host=host,
+        command=short_command(argv),
+    )
+
+
+def no_answer(program: str, timeout_s: float, host: str) -> CommandTimeout:
+    """Return the error for a program of containers, such as docker, that has not answered within
+    `timeout_s` seconds."""
+    return CommandTimeout(
+        f"{program} did not answer within {timeout_s:g} s",
+        host=host,
+        command=f"{program} ps",
+        next_step=f"run this on that host: if it hangs there as well, restart {program}",
     )
 
 

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import re
 import secrets
+import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from workbench.hosts.base import (
     ProcessAround,
     Stream,
     check_argv,
+    no_answer,
     not_found,
     timed_out,
 )
@@ -305,9 +307,17 @@ class ContainerHost(BaseHost):
         """Return the state of the container that has the name or id `container`. `before`, () or
         sudo, is put before the command that asks for the state. Raises _StateUnknown, with the text
         that this command printed, if it reports no state."""
-        done = await self.inner.run(
-            [*before, *self.container_kind.look(container)], timeout_s=LOOK_S
-        )
+        argv = [*before, *self.container_kind.look(container)]
+        try:
+            done = await self.inner.run(argv, timeout_s=LOOK_S)
+        except CommandTimeout:
+            silent = no_answer(self.container_kind.listing[0], LOOK_S, self.name)
+            raise HostUnreachable(
+                silent.message,
+                host=self.name,
+                command=shlex.join(argv),
+                next_step=silent.next_step,
+            ) from None
         state = self.container_kind.state(done)
         if state is None:
             raise _StateUnknown(done.problem)

@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass
 
 from workbench.hosts import shell_scripts
-from workbench.hosts.base import Host
+from workbench.hosts.base import CommandTimeout, Host, no_answer
 from workbench.hosts.container_kinds import KINDS, ContainerKind, ListedContainer, refused_rights
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
-LIST_S = 20.0
+LIST_S = 8.0  # below the limit of a check of hosts
 # Prints those of its arguments that are programs. Other users than root often lack /usr/sbin in
 # PATH; sudo has it. A user who has never used podman without root has no containers there; asking
 # podman would make its storage and leave a process behind.
@@ -66,6 +66,8 @@ async def _listed(
     for before in ((),) if sudo is False else ((), shell_scripts.SUDO):
         try:
             done = await host.run([*before, *kind.listing], timeout_s=LIST_S)
+        except CommandTimeout:
+            return (), f"{no_answer(kind.listing[0], LIST_S, host.name).message} on {host.name}"
         except HostError as error:
             problem = problem or error.message
             continue

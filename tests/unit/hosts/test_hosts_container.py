@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support.container_programs import RUNNING, ContainerPrograms
 from support.procs import Watched, alive, eventually, with_argument
 
-from workbench.hosts import detached_process
+from workbench.hosts import container as container_module
+from workbench.hosts import container_listing, detached_process
 from workbench.hosts.base import (
     CommandNotFound,
     CommandTimeout,
@@ -332,6 +333,28 @@ def test_a_program_that_is_missing_or_refuses(
         with pytest.raises(HostUnreachable, match="permission denied") as caught:
             await host.connect()
         assert "group incus" in str(caught.value.next_step)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "program"), [("docker", "docker"), ("pct", "pct")])
+def test_a_program_that_hangs_is_named_and_costs_no_other_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, program: str
+) -> None:
+    hung = tmp_path / program
+    hung.write_text("#!/bin/sh\nexec sleep 60\n")
+    hung.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(container_module, "LOOK_S", 0.3)
+    monkeypatch.setattr(container_listing, "LIST_S", 0.3)
+    host = open_container(LocalHost(), kind, NAMES.get(kind, "box"), sudo=False)
+
+    async def main() -> None:
+        with pytest.raises(HostUnreachable, match=f"{program} did not answer") as caught:
+            await host.connect()
+        assert f"restart {program}" in str(caught.value.next_step)
+        listed = await container_listing.containers_of(LocalHost())
+        assert f"{program} did not answer within 0.3 s on local" in listed.problems
 
     asyncio.run(main())
 

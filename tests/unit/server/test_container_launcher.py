@@ -28,6 +28,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import with_assignments
 from workbench.server import log_patterns
+from workbench.server.launchers import containers
 from workbench.server.launchers.containers import Containers, launcher
 from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
 
@@ -560,3 +561,27 @@ def test_a_program_that_hangs_is_one_sentence(
 
 def test_a_script_of_workbench_is_left_out_of_a_message() -> None:
     assert short_command(["sh", "-c", "a\nb", "sh", "an image"]) == "sh -c ... sh 'an image'"
+
+
+@pytest.mark.parametrize("question", ["check", "find", "ask", "stop"])
+def test_a_podman_that_hangs_is_one_sentence_without_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    hung = tmp_path / "podman"
+    hung.write_text("#!/bin/sh\nexec sleep 60\n")
+    hung.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("_CHECK_S", "_ASK_S"):
+        monkeypatch.setattr(containers, name, 0.5)
+    monkeypatch.setattr(Containers, "stop_s", 0.5)
+    own, started = launcher("podman"), launch(HUB, options=["grace=0"])
+    host, launched = LocalHost(), Launched()
+    work = {
+        "check": lambda: own.check(host, started),
+        "find": lambda: own.find(host, "theirs", {}),
+        "ask": lambda: own.ask(host, started, launched),
+        "stop": lambda: own.stop(host, started, launched),
+    }
+    with pytest.raises(HostError, match=r"podman did not answer within 0\.5 s") as caught:
+        asyncio.run(work[question]())
+    assert caught.value.command == "podman ps" and "\n" not in caught.value.message

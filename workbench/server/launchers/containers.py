@@ -26,7 +26,7 @@ from workbench.engines.containers import (
     words_in_image,
 )
 from workbench.engines.model_facts import is_path
-from workbench.hosts.base import CommandTimeout, Host
+from workbench.hosts.base import CommandTimeout, Completed, Host, no_answer
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
@@ -62,6 +62,7 @@ _SAME = (
     ),
     *("platform", "device", "cap-add", "security-opt", "pid", "userns"),
 )
+_ASK_S = 30.0
 _PULL_S = 4 * 3600.0  # for an image of tens of gigabytes
 # docker and podman, about a container that does not exist
 _NO_SUCH = re.compile(r"no such (?:container|object)|no container with name", re.IGNORECASE)
@@ -95,6 +96,16 @@ class Containers:
         self.program = program
         self.name = self.start_program = program.name
 
+    async def _run(
+        self, host: Host, argv: Sequence[str], limit_s: float, *, check: bool = False
+    ) -> Completed:
+        """Run a command that asks docker or podman. If it does not end within `limit_s` seconds, the
+        error names that program."""
+        try:
+            return await host.run(argv, timeout_s=limit_s, check=check)
+        except CommandTimeout:
+            raise no_answer(self.name, limit_s, host.name) from None
+
     # ---- what a start needs
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
@@ -112,15 +123,7 @@ class Containers:
             gpus,
             "" if host.simulated else model,
         )
-        try:
-            done = await host.run(sh(scripts.CHECK, *words), check=True, timeout_s=_CHECK_S)
-        except CommandTimeout:
-            raise HostError(
-                f"{self.name} did not answer within {_CHECK_S:g} s",
-                host=host.name,
-                command=f"{self.name} ps",
-                next_step=f"restart {self.name} on the host, or start the server with --as process",
-            ) from None
+        done = await self._run(host, sh(scripts.CHECK, *words), _CHECK_S, check=True)
         facts: dict[str, str] = {}
         for line in clean(done.stdout, lines=True).splitlines():
             key, _, value = line.partition(" ")
@@ -394,7 +397,7 @@ class Containers:
         argv = sh(
             scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir
         )
-        done = await host.run(argv, check=True)
+        done = await self._run(host, argv, _ASK_S, check=True)
         kind, *words = done.out.split() or ("",)
         if kind == "own":
             return Fate(True, handle=own)
@@ -425,7 +428,7 @@ class Containers:
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         grace = self._option(launch, "grace")
         argv = sh(scripts.STOP, launch.run_id, self.name, grace, launch.run_dir)
-        done = await host.run(argv, timeout_s=self.stop_s + int(grace))
+        done = await self._run(host, argv, self.stop_s + int(grace))
         if done.returncode != 0:
             known = log_patterns.match(done.err.splitlines())
             raise ServerError(
@@ -459,7 +462,7 @@ class Containers:
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         if handle.startswith("-"):
             raise _no_container(handle, self.name, host)
-        done = await host.run([self.name, "container", "inspect", handle])
+        done = await self._run(host, [self.name, "container", "inspect", handle], _ASK_S)
         if done.returncode != 0 and _NO_SUCH.search(done.err):
             raise _no_container(handle, self.name, host, done.problem)
         if done.returncode != 0:

@@ -62,7 +62,7 @@ def test_good_text_is_ready_and_the_proof_outlives_the_command(cli: Cli, tmp_pat
     assert (ran.code, "ready in" in ran.err) == (0, True), ran.err
     (server,) = cli("servers", "--json").document["servers"]
     assert server["state"] == "ready"
-    assert server["text"]["endpoint"] == "chat" and server["text"]["answers"] == 9
+    assert server["text"]["endpoint"] == "chat" and server["text"]["answers"] == 13
     assert "The code word is maple." in server["text"]["excerpt"]
     kept = json.loads(Path(server["run_dir"], "ready.json").read_text())
     assert kept["text"]["excerpt"] == server["text"]["excerpt"]

@@ -60,6 +60,9 @@ KINDS = {
     "fallback": "another model for about every second prompt",
     "later": "exclamation marks after ten requests",
     "inflated": "half of the tokens, and usage of all",
+    "slightly-inflated": "20 of 23 tokens, and usage of all",
+    "hidden-reasoning": "reasoning that is never shown, and usage of all",
+    "tools": "tool calls, although no tool is offered",
     "batch": "exclamation marks if two requests are in flight",
     "batch-fails": "status 500 if two requests are in flight",
     "busy": "status 503 if two requests are in flight",
@@ -85,6 +88,8 @@ class _Answer:
         self.counted = self.tokens * (2 if kind == "usage-twice" else 1)
         if kind == "inflated":
             self.tokens //= 2
+        if kind == "slightly-inflated":
+            self.tokens = self.tokens * 20 // 23
         self._good = ReplyText(self._read())
 
     def _read(self) -> str:
@@ -122,8 +127,8 @@ class _Answer:
         """The number of words at the beginning that are reasoning."""
         if self.kind == "reasoning-only":
             return self.tokens
-        if self.kind in ("reasoning", "thinking"):
-            return 40 if self.kind == "thinking" else 8
+        if self.kind in ("reasoning", "thinking", "hidden-reasoning"):
+            return 8 if self.kind == "reasoning" else 40
         return 0
 
     @property
@@ -206,9 +211,12 @@ class _Handler(BaseHTTPRequestHandler):
         words = [answer.word(place) for place in range(answer.tokens)]
         thought, said = "".join(words[: answer.thoughts]), "".join(words[answer.thoughts :])
         content = None if self.kind == "usage-only" else said
-        if self.kind == "thinking" and not said:
+        hidden = self.kind == "hidden-reasoning" or (self.kind == "thinking" and not said)
+        if hidden:
             thought = ""
         message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self.kind == "tools":
+            message |= {"content": None, "tool_calls": [_call(said)]}
         if thought:
             message["reasoning_content"] = thought
         kept = {"message": message} if chat else {"text": content}
@@ -236,7 +244,11 @@ class _Handler(BaseHTTPRequestHandler):
                 continue
             word = answer.word(place)
             field = "reasoning_content" if place < answer.thoughts else "content"
+            if self.kind == "hidden-reasoning" and place < answer.thoughts:
+                continue
             kept = {"delta": {field: word}} if chat else {"text": word}
+            if self.kind == "tools":
+                kept = {"delta": {"tool_calls": [_call(word)]}}
             yield {**frame, "choices": [{"index": 0, **kept, "finish_reason": None}]}
         last = {"delta": {}} if chat else {"text": ""}
         choice = {"index": 0, **last, "finish_reason": answer.finish_reason}
@@ -274,6 +286,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
+
+
+def _call(arguments: str) -> dict[str, Any]:
+    function = {"name": "look_up", "arguments": arguments}
+    return {"index": 0, "id": "1", "type": "function", "function": function}
 
 
 class _Request:

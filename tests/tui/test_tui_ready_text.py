@@ -53,7 +53,7 @@ def test_the_demo_is_ready_without_a_question_mark() -> None:
         await _start(screen)
         text = await screen.until("READY vllm :")
         assert "READY?" not in text
-        assert screen.state.server.text.answers == 9
+        assert screen.state.server.text.answers == 13
         assert "The code word is maple." in screen.state.server.text.excerpt
 
     shown(demo)

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from workbench.model.answer_probe import Place
 from workbench.model.answer_text import SetFeatures
-from workbench.model.answer_verdict import LEAST_COMPARED, OTHER_SHARE, differences
+from workbench.model.answer_verdict import LEAST_COMPARED, OTHER_SHARE, differences, repeats_more
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
 from workbench.model.counts import four_digits
 
+SLIGHT_USAGE_FACTOR = 1.08  # between each run of one side and each run of the other
+_LEAST_RUNS, _LOOPING_SHARE = 3, 0.1
 USAGE_FACTOR = 1.5  # between the characters per token of two sides with one tokenizer
 # Flags and variables whose effect depends on what the text says: a pattern of their names, and what
 # a list of words is for them.
@@ -87,12 +90,20 @@ def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Itera
     """
     if a[0].conditions.model != b[0].conditions.model:
         return
+    yield from _other_usage(a, b)
     x, y = _load(a), _load(b)
     for kind, one, other in differences(x, y):
         yield (
             f"the texts differ: {one} of {x.looked_at} answers of A and {other} of {y.looked_at} of"
             f" B {kind}"
         )
+    for side, less, more in (("A", x, y), ("B", y, x)):
+        if repeats_more(less, more):
+            yield (
+                f"the texts differ: those of {side} repeat more, in long units: they compress to"
+                f" {100 * (less.compressed or 0):.0f} % of their size, and the others to"
+                f" {100 * (more.compressed or 0):.0f} %"
+            )
     known, asked = _code_words(a)
     known_b, asked_b = _code_words(b)
     if min(asked, asked_b) < LEAST_COMPARED:
@@ -102,6 +113,34 @@ def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Itera
             f"the texts differ: {known} of {asked} answers to the probe of A and {known_b} of"
             f" {asked_b} to that of B have the code word that they were asked to repeat"
         )
+
+
+def _other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+    """Yield a sentence if each run of one side has fewer characters per token than each run of the
+    other, by a factor that one model with one tokenizer does not have."""
+    if a[0].conditions.engine != b[0].conditions.engine:
+        return
+    x, y = _per_token(a), _per_token(b)
+    if min(len(x), len(y)) < _LEAST_RUNS:
+        return
+    for side, few, many in (("A", x, y), ("B", y, x)):
+        factor = min(many) / max(few)
+        if factor >= SLIGHT_USAGE_FACTOR and median(many) < USAGE_FACTOR * median(few):
+            yield (
+                f"the usage of {side} is suspect: {max(few):.2f} characters per token at most in"
+                f" {side}, and {min(many):.2f} at least in the other side, with the same model and"
+                f" load, so {side} may count tokens that it does not send"
+            )
+
+
+def _per_token(runs: Sequence[BenchResult]) -> list[float]:
+    """Return the characters per token of the runs whose answers do not repeat themselves."""
+    loads = [run.summary.text.load for run in runs if run.summary.text is not None]
+    return [
+        one.characters_per_token
+        for one in loads
+        if one.characters_per_token and one.share(one.looping + one.collapsed) < _LOOPING_SHARE
+    ]
 
 
 def _load(runs: Sequence[BenchResult]) -> SetFeatures:
@@ -114,7 +153,12 @@ def _load(runs: Sequence[BenchResult]) -> SetFeatures:
         equal=sum(one.equal for one in loads),
         odd=sum(one.odd for one in loads),
         salad=sum(one.salad for one in loads),
+        compressed=_median_of([one.compressed for one in loads if one.compressed]),
     )
+
+
+def _median_of(values: Sequence[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
 
 
 def _code_words(runs: Sequence[BenchResult]) -> tuple[int, int]:

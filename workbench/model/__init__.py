@@ -27,6 +27,7 @@ errors, findings     problems that are reported to the user
 secrets, api_key     masking of secrets, and the API key of a server
 answer_text          the text of a model's answers: its features, and whether it is language
 answer_probe         fixed prompts for a server, and what their answers say
+answer_usage         whether usage counts the tokens of the text, by answers of two lengths
 answer_words         the words of several answers: whether they are language, and in order
 answer_verdict       what follows from the text of a benchmark and of its probe
 untrusted_text       cleaning of text from other programs

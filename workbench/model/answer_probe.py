@@ -32,8 +32,10 @@ from workbench.model.answer_text import (
     excerpt,
     features,
 )
+from workbench.model.answer_usage import Counted, said_per_token, usage_agrees
 from workbench.model.answer_words import (
     has_words,
+    nearly_equal,
     out_of_order,
     template_mark,
     unrelated_words,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
 
 MAX_TOKENS = 64  # of an answer
+SHORT_TOKENS = 16  # of a short answer, to compare its usage with that of a long one
 TEMPERATURE = 0.7  # at 0, even a healthy small model repeats itself
 
 DEGENERATE = "text.degenerate"
@@ -60,6 +63,8 @@ FINISH = "text.finish-reason"
 ECHO = "text.echo"
 TEMPLATE = "text.template"
 DISORDER = "text.disorder"
+
+TOOL_CALL = "(tool call)"  # the text of an answer that has only tool calls
 
 _WORDS = (
     "maple copper lantern harbor velvet falcon pepper saddle marble tunnel ribbon walnut anchor "
@@ -97,10 +102,9 @@ _ECHO = "First repeat the code word, then"
 _ECHOED = 60  # characters of a prompt: more than a model repeats that follows it
 # Broken answers that are spread over all places; of language, one in 2,000 looks broken.
 _LEAST_SPREAD, _SPREAD_SHARE = 3, 0.08
+_CANDIDATES = 3  # answers that all others are compared with
 _SURE_ANSWERS = 6  # right ones, before a model is believed to be able to answer
 _BEGINNING = 60  # characters of an answer
-# Hidden marks and tags of chat templates cost a few tokens each.
-_USAGE_FACTOR, _USAGE_SLACK = 1.35, 12
 _USAGE_LEAST = 24  # tokens of an answer whose usage is judged
 _MOST_CHARACTERS_PER_TOKEN, _LEAST_CHARACTERS_PER_TOKEN = 12.0, 0.4
 _RELIABLE_LENGTH = 8_192  # tokens; beyond it, healthy models too forget what stood in front
@@ -113,6 +117,7 @@ class Place(StrEnum):
 
     ALONE = "alone"
     TOGETHER = "together"
+    LONGER = "longer"  # answers than those of the other places
     LONG = "long"
 
 
@@ -201,7 +206,7 @@ def read_answer(body: Any, prompt: str = "") -> Answer | None:
     message = message if isinstance(message, dict) else choice
     text = _text(message, "content", "text", "refusal")
     if not text and (message.get("tool_calls") or message.get("function_call")):
-        text = "(tool call)"
+        text = TOOL_CALL
     usage = body.get("usage")
     return Answer(
         text=text,
@@ -252,6 +257,18 @@ class Probed:
         return self.ask.word in self.answer.all_text.lower()
 
     @property
+    def only_tools(self) -> bool:
+        """Whether the answer is a tool call, although no tool was offered."""
+        return self.answer.text == TOOL_CALL and not self.answer.reasoning
+
+    @property
+    def hides_reasoning(self) -> bool:
+        """Whether tokens were made and none was shown until the answer was cut: the engine hides
+        the reasoning."""
+        answer = self.answer
+        return answer.empty and answer.finish_reason == "length" and bool(answer.output_tokens)
+
+    @property
     def beginning(self) -> str:
         """The part of the answer in which a model that follows repeats the code word."""
         return self.answer.all_text[:_BEGINNING].lower()
@@ -259,7 +276,7 @@ class Probed:
     @property
     def defect(self) -> str:
         """What is wrong with this answer; "" if nothing is."""
-        if self.answer.empty:
+        if self.answer.empty or self.only_tools:
             return "has no text"
         if self.invalid_utf8:
             return "has bytes that are not UTF-8"
@@ -309,6 +326,7 @@ def judge(
     together: int = 0,
     long_tokens: int = 0,
     nonsense_expected: str = "",
+    short: Sequence[Probed] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings about the answers of a probe. A finding with Level.ERROR means that the
     server's text is not the model's text; Level.WARN that it may not be.
@@ -317,23 +335,28 @@ def judge(
     asks that were sent at once, and `long_tokens` the length of the long prompts.
     `nonsense_expected` is a reason why the text of this model cannot be expected to be language,
     such as "the weights are random"; "" if it can. Text without sense is then a note of Level.INFO.
-    Usage and prompt length are judged all the same.
+    Usage and prompt length are judged all the same. `short` are answers of SHORT_TOKENS tokens at
+    most, whose usage is compared with that of the others.
     """
     if not probed:
         return ()
     found = _empty(probed, nonsense_expected) or _unrelated(probed, nonsense_expected)
     found = found or _degenerate(probed, together, long_tokens, nonsense_expected) or _echo(probed)
-    found = found or _mixed_up(probed) or _not_followed(probed, nonsense_expected)
+    found = found or _mixed_up(probed) or _nearly_equal(probed, nonsense_expected)
+    found = found or _not_followed(probed, nonsense_expected)
     cut = _cut(probed) or ([] if found else _forgotten(probed, long_tokens, nonsense_expected))
-    usage = _usage(probed, nonsense_expected)
+    usage = _usage(probed, short, nonsense_expected)
     marks = (*_template_marks(probed), *_filtered(probed), *_disorder(probed, nonsense_expected))
     return (*found, *cut, *usage, *marks, *other_models(probed, model))
 
 
 def _empty(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
-    empty = [one for one in probed if one.answer.empty]
+    empty = [one for one in probed if one.answer.empty or one.only_tools]
     if len(empty) < _MOST * len(probed) or not empty:
         return []
+    if tools := sum(one.only_tools for one in empty):
+        text = f"only tool calls: {tools} of {len(probed)} answers, although no tool was offered"
+        return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt(empty[0].answer))]
     blank = all(one.answer.all_characters for one in empty)
     if blank and nonsense_expected:
         text = f"only spaces and line breaks; this is expected, because {nonsense_expected}"
@@ -373,6 +396,29 @@ def _degenerate(
     return []
 
 
+def _nearly_equal(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+    """Return a finding if most answers are without their code word and differ only in a word or a
+    number. With the right code word, a weak model may say the same about everything."""
+    if nonsense_expected:
+        return []
+    lost = [one for one in probed if not one.remembered]
+    for candidate in lost[:_CANDIDATES]:
+        near = [
+            one
+            for one in lost
+            if nearly_equal(one.answer.all_text, candidate.answer.all_text, CODE_WORDS)
+        ]
+        prompts = {one.ask.prompt for one in near}
+        if len(prompts) < max(_LEAST_ANSWERS, _MOST * len({one.ask.prompt for one in probed})):
+            continue
+        text = (
+            f"degenerate output: {len(near)} answers to different prompts differ in a word or a"
+            " number only"
+        )
+        return [Finding(Level.ERROR, DEGENERATE, text, evidence=excerpt(near[0].answer))]
+    return []
+
+
 def _where(
     failed: set[tuple[Place, bool]],
     groups: set[tuple[Place, bool]],
@@ -384,6 +430,7 @@ def _where(
     names = {
         Place.ALONE: " with one request at a time",
         Place.TOGETHER: f" with {together or 'several'} requests at once",
+        Place.LONGER: " in longer answers",
         Place.LONG: f" with prompts of {long_tokens:,} tokens"
         if long_tokens
         else " with long prompts",
@@ -518,18 +565,18 @@ def prompt_was_cut(words: int, prompt_tokens: float) -> bool:
     return prompt_tokens < _KEPT_PROMPT * words
 
 
-def _usage(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+def _usage(
+    probed: Sequence[Probed], short: Sequence[Probed], nonsense_expected: str
+) -> list[Finding]:
     counted = [one for one in probed if _enough_tokens(one) and not one.defect]
     if nonsense_expected or not counted:
         return []
+    hides = any(one.hides_reasoning for one in (*probed, *short))
     usage = sum(one.answer.output_tokens or 0 for one in counted)
-    text = _recounted(counted)
+    text = _recounted(counted, hides) or ("" if hides else _counted_too_much(counted, short))
     per_token = characters_per_token([one.answer for one in counted])
-    if (
-        not text
-        and per_token is not None
-        and not _LEAST_CHARACTERS_PER_TOKEN <= per_token <= _MOST_CHARACTERS_PER_TOKEN
-    ):
+    least = 0.0 if hides else _LEAST_CHARACTERS_PER_TOKEN
+    if not text and per_token and not least <= per_token <= _MOST_CHARACTERS_PER_TOKEN:
         text = (
             f"usage not credible: {usage} tokens for "
             f"{sum(one.answer.all_characters for one in counted)} characters,"
@@ -538,19 +585,44 @@ def _usage(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
     return [Finding(Level.ERROR, USAGE, text, evidence=excerpt(counted[0].answer))] if text else []
 
 
+def _counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> str:
+    """Return a sentence if usage counts more tokens than the answers have, by answers of two
+    lengths; else "". Answers with and without reasoning have different marks around them."""
+    groups: dict[tuple[bool, bool], list[Counted]] = {}
+    for one in (*long, *short):
+        answer, real = one.answer, one.recounted
+        if real is None or not answer.output_tokens or one.defect or not one.remembered:
+            continue
+        said = answer.output_tokens - (answer.finish_reason == "stop")  # without the end mark
+        shape = bool(answer.reasoning.strip()), bool(answer.text.strip())
+        groups.setdefault(shape, []).append(Counted(said, real))
+    for counted in groups.values():
+        factor = said_per_token(counted)
+        if factor is not None:
+            return (
+                f"usage not credible: by {len(counted)} answers of different lengths, it counts"
+                f" {factor:.2f} tokens for each token of the text"
+            )
+    return ""
+
+
 def _enough_tokens(one: Probed) -> bool:
     return (one.answer.output_tokens or 0) >= _USAGE_LEAST
 
 
-def _recounted(counted: Sequence[Probed]) -> str:
+def _recounted(counted: Sequence[Probed], hides_reasoning: bool) -> str:
     """Return a sentence if the usage of most answers is not the number of tokens that their texts
-    have, else ""."""
+    have, else "". If the engine hides the reasoning, usage counts more than the text."""
     known = [
         (one.answer.output_tokens or 0, one.recounted)
         for one in counted
         if one.recounted is not None
     ]
-    wrong = [(said, real) for said, real in known if not usage_agrees(said, real)]
+    wrong = [
+        (said, real)
+        for said, real in known
+        if not usage_agrees(said, real) and not (hides_reasoning and said > real)
+    ]
     if not wrong or len(wrong) < _MOST * len(known):
         return ""
     said, real = sum(one for one, _ in wrong), sum(one for _, one in wrong)
@@ -558,17 +630,6 @@ def _recounted(counted: Sequence[Probed]) -> str:
         f"usage not credible: it says {said} tokens for {len(wrong)} answers whose text has "
         f"{real}, counted again"
         f" ({said / max(1, real):.1f} times as many)"
-    )
-
-
-def usage_agrees(said: int, recounted: int) -> bool:
-    """Return whether the usage of an answer can be true if its text has `recounted` tokens. The
-    text lacks the end mark and the marks of reasoning, and a text may be split into tokens in
-    several ways."""
-    return (
-        (recounted - _USAGE_SLACK) / _USAGE_FACTOR
-        <= said
-        <= recounted * _USAGE_FACTOR + _USAGE_SLACK
     )
 
 

@@ -29,7 +29,6 @@ EXCERPT_CHARACTERS = 160
 LEAST_CHARACTERS = 12  # a shorter text is not judged: "OK." is an answer
 
 _SHORT_LOOP = 8  # characters of a repeated unit: about one or two tokens
-_LONGEST_LOOP = 160
 _LOOP_SHARE = 0.8  # of the text, that the repetitions must cover
 _LOOP_REPEATS, _PHRASE_REPEATS = 4, 3
 _PHRASE = 24  # characters
@@ -40,7 +39,12 @@ _INCOMPRESSIBLE, _COMPRESSED_HEAD = 0.78, 24.0
 _ODD_SHARE = 0.1
 _COMMON_SHARE = 0.8
 _LEAST_WORDS = 12
-_PLACES = {"alone": "alone", "together": "several at once", "long": "long prompts"}
+_PLACES = {
+    "alone": "alone",
+    "together": "several at once",
+    "longer": "longer answers",
+    "long": "long prompts",
+}
 _LEAST_BROKEN = 2  # answers; one odd answer may be chance
 # Of the answers in one place: broken kernels often break only a part of a batch.
 _BROKEN_SHARE = 0.2
@@ -56,6 +60,7 @@ _FEW_WORDS, _FEW_WORDS_SHARE = 8, 0.2
 _LEAST_VOWELS = 0.27  # of Latin letters; languages have 0.35 to 0.5, random letters 0.23
 _LEAST_LATIN = 60
 _PUNCTUATION = frozenset(".,;:!?'\"()[]-–—…*#_/`’‘“”«»、。，！？；：「」『』《》（）·।؟،¿¡%&+=")
+_DIGITS = re.compile(r"\d+")
 _LETTER = r"[^\W\d_]"
 _INSIDE = re.compile(
     rf"{_LETTER}{{2}}(?:[(\[{{<.;:\\/$%]+|\d{{2,}}|_){_LETTER}{{2}}|[a-z\u00df-\u00ff][A-Z]"
@@ -108,6 +113,11 @@ class Answer:
     def identity(self) -> tuple[str, str, int]:
         """What two equal answers have in common."""
         return self.all_text, self.end, self.all_characters
+
+    @property
+    def without_numbers(self) -> tuple[str, str]:
+        """The text without its numbers: an engine that always says the same may count."""
+        return _DIGITS.sub("0", self.all_text), _DIGITS.sub("0", self.end)
 
     @property
     def all_characters(self) -> int:
@@ -164,6 +174,11 @@ class Features:
     def whole_loop(self) -> bool:
         """Whether the repetition begins with the first characters of the text."""
         return self.loop_share >= _WHOLE
+
+    @property
+    def repeats_only(self) -> bool:
+        """Whether the text is one unit, repeated from its first character to its last one."""
+        return (self.collapsed or self.looping) and self.whole_loop
 
     @property
     def collapsed(self) -> bool:
@@ -253,7 +268,7 @@ def _loop(text: str) -> tuple[str, int]:
     """Return (unit, covered): the shortest unit that is repeated up to the end of the text, and the
     number of characters that the repetitions cover. ("", 0) if nothing is repeated often enough."""
     size = len(text)
-    for period in range(1, min(_LONGEST_LOOP, size // _PHRASE_REPEATS) + 1):
+    for period in range(1, size // _PHRASE_REPEATS + 1):
         unit = text[-period:]
         repeats = _LOOP_REPEATS if period < _PHRASE else _PHRASE_REPEATS
         if not text.endswith(unit * repeats):
@@ -490,7 +505,7 @@ def set_features(
     if not answers:
         return SetFeatures(answers=total or 0, finish_reasons=dict(finish_reasons or {}))
     each = [features(answer.all_text) for answer in answers]
-    units = Counter(_unit(one.loop) for one in each if one.collapsed and one.whole_loop)
+    units = Counter(_unit(one.loop) for one in each if one.repeats_only)
     repeated, repeated_answers = units.most_common(1)[0] if units else ("", 0)
     equal = equal_answers(answers)
     characters = sum(answer.all_characters for answer in answers)
@@ -524,11 +539,17 @@ def set_features(
 
 
 def equal_answers(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the answers whose text a different prompt got too. Answers without text do not count."""
-    prompts: dict[tuple[str, str, int], set[str]] = {}
-    for answer in answers:
-        prompts.setdefault(answer.identity, set()).add(answer.prompt)
-    return [answer for answer in answers if not answer.empty and len(prompts[answer.identity]) > 1]
+    """Return the answers whose text a different prompt got too, apart from its numbers. Answers
+    without text do not count."""
+    texts = [answer.without_numbers for answer in answers]
+    prompts: dict[tuple[str, str], set[str]] = {}
+    for text, answer in zip(texts, answers, strict=True):
+        prompts.setdefault(text, set()).add(answer.prompt)
+    return [
+        answer
+        for text, answer in zip(texts, answers, strict=True)
+        if not answer.empty and len(prompts[text]) > 1
+    ]
 
 
 def characters_per_token(answers: Iterable[Answer]) -> float | None:

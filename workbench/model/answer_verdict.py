@@ -29,22 +29,27 @@ _MOST = 0.5
 _SOME = 0.1
 _LEAST_ANSWERS = 4
 _EQUAL_CHARACTERS = 200  # models begin answers to similar prompts with equal words
+_SURELY_EQUAL_CHARACTERS, _SURELY_EQUAL = 300, 8  # of a model that follows: it read no prompt
 _LEAST_PER_TOKEN, _MOST_PER_TOKEN = 0.3, 14.0  # characters of a token, mean over a run
 _PROMPT_PER_TOKEN = 12.0
 _OTHER_PER_TOKEN = 1.5  # factor between two runs of one model with one load
+_OTHER_PER_TOKEN_OF_PROSE, _MANY_ANSWERS = 1.12, 32
 CHANGED = "text.changed"
+_COMPRESSED = 0.6  # of the compressed size; of healthy answers to one load it hardly changes
 OTHER_SHARE, LEAST_COMPARED = 0.5, 8  # of the answers, and how many
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a benchmark asked for. `prompt_characters` is the mean length of the user's own prompts;
-    None for synthetic ones. `ends` says whether a model may end its answer."""
+    None for synthetic ones. `ends` says whether a model may end its answer, and `hides_reasoning`
+    whether the engine shows no text before the reasoning has ended."""
 
     model: str
     prompt_characters: float | None = None
     prompt_tokens: float | None = None  # mean of a request, by usage
     ends: bool = False
+    hides_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +133,24 @@ def _kind_of_garbage(
         if healthy and not asked.ends:
             return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
         return text, Level.WARN
+    if load.share(load.empty) >= _MOST:
+        level = Level.ERROR if asked.ends else Level.WARN
+        return f"no content: {load.empty} {of} have no text", level
     if load.share(load.equal) >= _NEARLY_ALL and load.equal_characters >= _EQUAL_CHARACTERS:
-        return f"{load.equal} {of} to different prompts are equal", Level.WARN
+        return f"{load.equal} {of} to different prompts are equal", _of_equal(load, asked, healthy)
     if asked.ends and load.share(load.looping) >= _MOST:
         return f"{load.looping} {of} repeat a phrase", Level.WARN
     return "", Level.INFO
+
+
+def _of_equal(load: SetFeatures, asked: Asked, healthy: bool) -> Level:
+    """Return how severe it is that nearly all answers of a load are equal. A model that follows the
+    probe says something else to each list of words, unless it has come to a loop."""
+    long = load.equal_characters >= _SURELY_EQUAL_CHARACTERS
+    loops = max(load.collapsed, load.looping, load.ending_in_loop) >= _SOME * load.looked_at
+    own_prompts = asked.prompt_characters is not None
+    sure = healthy and long and load.looked_at >= _SURELY_EQUAL
+    return Level.ERROR if sure and not loops and not own_prompts else Level.WARN
 
 
 def differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
@@ -154,6 +172,14 @@ def differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
     ]
 
 
+def repeats_more(a: SetFeatures, b: SetFeatures) -> bool:
+    """Return whether the answers of `a` repeat themselves much more than those of `b`, in a unit of
+    any length: they can be compressed much better."""
+    if min(a.looked_at, b.looked_at) < LEAST_COMPARED or not a.compressed or not b.compressed:
+        return False
+    return a.compressed < _COMPRESSED * b.compressed
+
+
 def _changed(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
     """Return a finding if the answers do what they did not do in the same load before. Without an
     end mark, a healthy model repeats itself, but it then does so each time."""
@@ -167,6 +193,13 @@ def _changed(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
                 " load"
             )
             return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt(load))]
+    if repeats_more(load, earlier.load):
+        text = (
+            f"the text has changed: answers compress to {100 * (load.compressed or 0):.0f} % of their"
+            f" size, and to {100 * (earlier.load.compressed or 0):.0f} % in result"
+            f" {earlier.result_id} with the same model and load, so they repeat more"
+        )
+        return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt(load))]
     return []
 
 
@@ -199,12 +232,24 @@ def _usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) -> list[Fin
     if per_token < _LEAST_PER_TOKEN:
         hidden = "" if asked.ends else ", unless most tokens are hidden marks after the end"
         level = Level.ERROR if asked.ends else Level.WARN
+        if asked.hides_reasoning:
+            hidden, level = ", unless they are hidden reasoning", Level.INFO
         return [Finding(level, USAGE, f"{says}, so it counts too many tokens{hidden}")]
     before = earlier.load.characters_per_token if earlier else None
-    if before and not 1 / _OTHER_PER_TOKEN < per_token / before < _OTHER_PER_TOKEN:
+    factor = _OTHER_PER_TOKEN
+    if earlier and earlier.same_lengths and _is_prose(load) and _is_prose(earlier.load):
+        factor = _OTHER_PER_TOKEN_OF_PROSE
+    if before and not 1 / factor < per_token / before < factor:
         text = f"{says}, and {before:.1f} in result {earlier.result_id if earlier else ''} with the"
         return [Finding(Level.WARN, USAGE, f"{text} same model and load")]
     return []
+
+
+def _is_prose(load: SetFeatures) -> bool:
+    """Return whether there are many answers and hardly one repeats itself: the characters per token
+    of such answers hardly change from run to run."""
+    repeating = max(load.collapsed, load.looping, load.ending_in_loop)
+    return load.looked_at >= _MANY_ANSWERS and load.share(repeating) < _SOME
 
 
 def _models(load: SetFeatures, asked: Asked) -> list[Finding]:

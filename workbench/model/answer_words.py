@@ -31,6 +31,9 @@ _SPACED = re.compile(  # Latin, Greek, Cyrillic, Hebrew, Arabic, Hangul
 )
 _LEAST_SPACED, _LEAST_SPACES = 80, 0.03
 _LEAST_LETTERS_SHARE = 0.2
+_DIGITS = re.compile(r"\d+")
+_LEAST_EQUAL_WORDS, _LEAST_EQUAL_CHARACTERS = 8, 40  # shorter answers are often alike
+_DIFFERENT_WORDS = 2
 _TEMPLATE_MARK = re.compile(
     r"<\|[a-z_]{2,24}\|>|<\uff5c[^<>]{2,40}\uff5c>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>"
 )
@@ -39,7 +42,8 @@ _TEMPLATE_MARK = re.compile(
 def unrelated_words(answers: Sequence[Answer]) -> str:
     """Return why the words of these answers are no language, as the end of a sentence; "" if they
     may be. The words of a language repeat."""
-    texts = [answer.all_text for answer in answers]
+    # A prompt that is asked twice may get the same answer twice.
+    texts = list(dict.fromkeys(answer.all_text for answer in answers))
     words = [word for text in texts for word in text.split() if _letters(word) > 1]
     plain = [word.strip(".,;:!?\"'()[]").lower() for word in words]
     if len(plain) < _LEAST_FEW_WORDS or _writes_no_spaces("".join(texts)):
@@ -77,6 +81,30 @@ def out_of_order(answers: Sequence[Answer]) -> str:
         f"{lower} of {len(cased)} sentences begin with a small letter, while capital letters stand"
         " inside sentences"
     )
+
+
+def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
+    """Return whether two texts differ in one place of a word or two. Digits and `names` do not count."""
+    a, b = _masked(one, names), _masked(other, names)
+    if len(a) < _LEAST_EQUAL_WORDS or len(b) < _LEAST_EQUAL_WORDS:
+        return a == b and len("".join(a)) >= _LEAST_EQUAL_CHARACTERS
+    shorter, longer = sorted((a, b), key=len)
+    begin = _common(shorter, longer)
+    end = _common(shorter[begin:][::-1], longer[begin:][::-1])
+    return len(longer) - begin - end <= _DIFFERENT_WORDS
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many words both sequences begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (x, y) in enumerate(pairs) if x != y), min(len(one), len(other)))
+
+
+def _masked(text: str, names: Sequence[str]) -> list[str]:
+    plain = _DIGITS.sub("0", text.lower())
+    for name in names:
+        plain = plain.replace(name, "#")
+    return plain.split()
 
 
 def template_mark(answer: Answer) -> str:

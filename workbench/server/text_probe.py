@@ -2,7 +2,9 @@
 
 A server that returns tokens may return garbage: health, status 200 and usage say nothing about the
 text. So the text is the proof: one prompt alone, then eight at once, because some kernels break
-only in a batch. An embedding server is probed for vectors.
+only in a batch. These answers are short. If the server is not slow, four longer ones follow at once:
+words without spaces, few words, and garbage after a good beginning show only in these. An embedding
+server is probed for vectors.
 
 The first answer may take minutes, because the first forward pass compiles kernels. All that follows
 has a time limit together. An answer that does not come in that time is not judged: a slow server,
@@ -16,6 +18,7 @@ import base64
 import binascii
 import math
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 TOGETHER = 8
 TOKENS = 16  # of an answer: enough to see a loop, and quick on a slow host
+LONGER, LONGER_TOKENS = 4, answer_probe.MAX_TOKENS
+LONGER_S = 2.0  # that the longer answers may take, by the pace of the short ones
 REASONING_TOKENS = 256  # if an engine shows no text before the reasoning has ended
 REST_S = 20.0  # for all requests after the first answer
 
@@ -107,9 +112,10 @@ class _Asker:
     def __init__(self, http: httpx.AsyncClient, model: str, endpoint: str) -> None:
         self._http, self._model, self._endpoint = http, model, endpoint
         self._tokens = TOKENS
-        alone, again, *others = answer_probe.short_asks(2 + TOGETHER)
+        alone, again, *others = answer_probe.short_asks(2 + TOGETHER + LONGER)
         self._alone, self._again = alone, again
-        self._together = [replace(ask, place=Place.TOGETHER) for ask in others]
+        self._together = [replace(ask, place=Place.TOGETHER) for ask in others[:TOGETHER]]
+        self._longer = [replace(ask, place=Place.LONGER) for ask in others[TOGETHER:]]
         self._answers: list[Answered] = []
         self._failed: list[Reply] = []
 
@@ -133,9 +139,22 @@ class _Asker:
             async with asyncio.timeout(REST_S):
                 for ask in alone:
                     await self._keep(ask)
+                began = time.monotonic()
                 await asyncio.gather(*map(self._keep, self._together))
+                if self._has_time_for_longer(time.monotonic() - began):
+                    self._tokens = LONGER_TOKENS
+                    await asyncio.gather(*map(self._keep, self._longer))
         except TimeoutError:
             pass  # the answers that did not come are not judged
+
+    def _has_time_for_longer(self, short_s: float) -> bool:
+        """Return whether longer answers take little time, if the short ones took `short_s`. Vectors
+        have one length, and with hidden reasoning all answers are long."""
+        if self._endpoint == EMBEDDINGS or self._tokens != TOKENS:
+            return False
+        if self._failed or not self._answers or short_s * LONGER_TOKENS / TOKENS > LONGER_S:
+            return False
+        return not all(one.defect for one in self._answers)
 
     async def _keep(self, ask: Ask) -> None:
         reply, answered = await self._send(ask, REST_S)

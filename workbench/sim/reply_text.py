@@ -18,6 +18,7 @@ WORDS = (  # noqa: SIM905
 ).split()
 GARBAGE = "!"
 VECTOR_NUMBERS = 768
+_TURN = 7
 _CODE_WORD = re.compile(r"code word is (\w+)\.")
 
 
@@ -28,9 +29,10 @@ class ReplyText:
     def __init__(self, prompt: str, *, garbage: bool = False) -> None:
         mark = zlib.crc32(prompt.encode("utf-8", "replace"))
         asked = _CODE_WORD.search(prompt)
-        said = (
-            f"The code word is {asked[1]}." if asked else f"Answer {mark % 10**6} of a simulation:"
-        )
+        about = [WORDS[(mark >> shift) % len(WORDS)] for shift in (6, 12, 18)]
+        said = f"Answer {mark % 10**6} of a simulation about {' '.join(about)}:"
+        if asked:
+            said = f"The code word is {asked[1]}."
         self._opening = said.split()
         self._garbage = garbage
         self._first = mark % len(WORDS)
@@ -46,7 +48,8 @@ class ReplyText:
             return self._opening[0]
         if place < len(self._opening):
             return f" {self._opening[place]}"
-        return f" {WORDS[(self._first + place) % len(WORDS)]}"
+        turned = _TURN * (place // len(WORDS))  # so that a long text is no loop
+        return f" {WORDS[(self._first + place + turned) % len(WORDS)]}"
 
 
 def vector_of(prompt: str) -> list[float]:

@@ -205,3 +205,30 @@ def replace_places(alone: int, together: int, then: Change | None = None) -> Cha
         return replace(made, summary=replace(made.summary, text=text))
 
     return change
+
+
+def test_usage_that_is_a_little_higher_in_each_run_is_suspected() -> None:
+    one = _experiment(GOOD, _said('"Rivers shape valleys."', 4.0), faster=1.15)
+    assert one.verdict.startswith(
+        "no claim: the runs are not comparable (the usage of B is suspect"
+    )
+    assert (
+        "4.00 characters per token at most in B, and 4.60 at least"
+        in (_comparison(one).warnings[0])
+    )
+    near = _experiment(GOOD, _said('"Rivers shape valleys."', 4.4), faster=1.15)
+    assert near.verdict.startswith("B is faster by ")
+
+
+def test_a_side_that_repeats_long_paragraphs_is_not_better() -> None:
+    def compressed(share: float) -> Change:
+        load = SetFeatures(32, 32, compressed=share, excerpts=('"Rivers."',))
+
+        def change(result: BenchResult) -> BenchResult:
+            return replace(result, summary=replace(result.summary, text=TextReport(load)))
+
+        return change
+
+    one = _experiment(compressed(0.42), compressed(0.13))
+    assert "no claim" in one.verdict and "those of B repeat more" in one.verdict
+    assert _experiment(compressed(0.42), compressed(0.38)).verdict.startswith("B is faster by ")

@@ -221,8 +221,9 @@ def test_answers_to_the_prompts_of_others_are_found() -> None:
 
 
 def test_a_model_that_does_not_follow_is_marked_only() -> None:
-    text = "Rivers carry sand and stones, number {} of many, and wear away the ground below them."
-    (found,) = judge([_probed(ask, text.format(i)) for i, ask in enumerate(_asks())])
+    words = "rivers carry sand and stones and wear away the ground below them until they rest"
+    turned = [" ".join(words.split()[i:] + words.split()[:i]) for i in range(8)]
+    (found,) = judge([_probed(ask, turned[i]) for i, ask in enumerate(_asks())])
     assert found.code == NOT_FOLLOWED and found.level is Level.WARN
 
 

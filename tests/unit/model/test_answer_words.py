@@ -17,6 +17,8 @@ from workbench.model.answer_probe import (
     FINISH,
     NOT_FOLLOWED,
     TEMPLATE,
+    TOOL_CALL,
+    USAGE,
     Ask,
     Place,
     Probed,
@@ -24,7 +26,14 @@ from workbench.model.answer_probe import (
     long_ask,
     short_asks,
 )
-from workbench.model.answer_text import Answer, SetFeatures
+from workbench.model.answer_text import (
+    Answer,
+    PlaceOutcome,
+    ProbeOutcome,
+    SetFeatures,
+    features,
+    set_features,
+)
 from workbench.model.answer_verdict import CHANGED, Asked, Earlier, load_findings
 from workbench.model.answer_words import out_of_order, unrelated_words
 from workbench.model.findings import Finding, Level
@@ -188,3 +197,162 @@ def test_a_load_that_begins_to_loop_is_marked() -> None:
     assert "30 of 32 answers repeat a phrase, and 2 of 32 in result 7" in one.text
     assert load_found(now, Earlier(7, before)) == []  # longer answers loop more
     assert load_found(before, Earlier(7, now, same_lengths=True)) == []
+
+
+def test_answers_that_differ_in_a_number_only_are_found() -> None:
+    text = "I have read message {} and would like to help you with it, if you tell me what it is."
+    (one,) = found([said(ask, text.format(31 * n)) for n, ask in enumerate(ASKS)]).values()
+    assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
+    assert "23 answers to different prompts are equal" in one.text
+    word = "I have read your {} text and would like to help you with it, if you say what it is."
+    draw = random.Random(5)
+    answers = [said(ask, word.format(random_words(draw.randrange(99), 1))) for ask in ASKS]
+    assert "differ in a word" in found(answers)[DEGENERATE].text
+
+
+def test_a_weak_model_may_say_the_same_about_everything() -> None:
+    assert not found([said(ask, f"The code word is {ask.word}. {PROSE}") for ask in ASKS])
+
+
+def test_random_words_that_come_twice_are_no_language() -> None:
+    twice = [said(ask, random_words(n, 40)) for n, ask in enumerate(ASKS)]
+    (one,) = found([*twice, *(replace(one, after=True) for one in twice)]).values()
+    assert "unrelated words" in one.text
+
+
+def test_tool_calls_without_tools_are_no_text() -> None:
+    (one,) = found([said(ask, TOOL_CALL) for ask in ASKS]).values()
+    assert (one.code, one.level) == (EMPTY, Level.ERROR) and "23 of 23 answers" in one.text
+
+
+def test_garbage_of_longer_answers_is_named() -> None:
+    good = [said(ask, f"The code word is {ask.word}. {PROSE[n:]}") for n, ask in enumerate(ASKS)]
+    longer = [replace(ask, place=Place.LONGER) for ask in short_asks(4)]
+    (one,) = found([*good, *(said(ask, "the of " * 30) for ask in longer)]).values()
+    assert one.text.startswith("degenerate output in longer answers only: 4 of 4 answers")
+
+
+# -- usage -----------------------------------------------------------------------------------------
+
+
+def counted(factor: float, hidden: int, scatter: int = 0, **more: object) -> list[Probed]:
+    """Return six answers of two lengths, whose usage counts `factor` tokens for each token, and
+    `hidden` marks. `scatter` is the number of hidden tokens that differ from answer to answer."""
+    made = []
+    for n, ask in enumerate(short_asks(6)):
+        real = (14, 56)[n % 2] + n // 2
+        text = f"The code word is {ask.word}. {(PROSE[n:] * 2)[: 4 * real]}"
+        tokens = round(factor * real) + hidden + n * scatter % 19
+        made.append(replace(said(ask, text, output_tokens=tokens, **more), recounted=real))
+    return made
+
+
+def usage_of(made: list[Probed], short: list[Probed] | None = None) -> str:
+    given = made[1::2], made[::2] if short is None else short
+    return next((one.text for one in judge(given[0], short=given[1]) if one.code == USAGE), "")
+
+
+def test_usage_of_an_eighth_more_tokens_is_found() -> None:
+    for factor in (1.12, 1.15, 1.25):
+        assert f"it counts {factor:.1f}" in usage_of(counted(factor, 3))
+    assert usage_of(counted(1.15, 1, finish_reason="stop"))
+    assert usage_of(counted(1.15, 6, reasoning="The user asks for a word. "))
+
+
+@pytest.mark.parametrize("hidden", [0, 1, 5, 11])
+def test_hidden_marks_are_no_false_usage(hidden: int) -> None:
+    for factor in (0.97, 1.0, 1.03):
+        assert usage_of(counted(factor, hidden)) == ""
+    assert usage_of(counted(1.0, hidden, finish_reason="stop")) == ""
+
+
+def test_hidden_reasoning_is_no_false_usage() -> None:
+    assert usage_of(counted(1.1, 2, scatter=7)) == ""
+    # An engine that shows nothing before the reasoning has ended:
+    silent = [said(short_asks(1)[0], "", output_tokens=16, finish_reason="length")]
+    assert usage_of(counted(1.0, 120), silent) == ""
+    assert usage_of(counted(1.0, 120))
+    # Marks between reasoning and text are in the long answers only:
+    long, short = counted(1.0, 9), counted(1.0, 2)
+    only_thought = [
+        replace(one, answer=replace(one.answer, reasoning=one.answer.text, text=""))
+        for one in short[::2]
+    ]
+    assert usage_of(long, only_thought) == ""
+
+
+def test_a_weak_model_has_no_slight_usage() -> None:
+    """Its texts may have other tokens than a tokenizer makes of them."""
+    other = [replace(one, ask=replace(one.ask, word="zzz")) for one in counted(1.15, 0)]
+    assert usage_of(other) == ""
+
+
+# -- the load: equal answers, loops of any length, characters per token ----------------------------
+
+SOUND = ProbeOutcome({"alone": PlaceOutcome(3, 0, 3), "together": PlaceOutcome(8, 0, 8)})
+
+
+def level_of(load: SetFeatures, probe: ProbeOutcome | None = SOUND, **asked: object) -> list[str]:
+    made = Asked("m", **asked)  # type: ignore[arg-type]
+    return [str(one.level) for one in load_findings(load, made, probe)]
+
+
+def test_long_equal_answers_to_different_prompts_are_no_answers() -> None:
+    load = SetFeatures(32, 32, equal=32, equal_characters=360)
+    assert level_of(load) == ["error"]
+    assert level_of(load, None) == level_of(load, prompt_characters=900.0) == ["warn"]
+    assert level_of(replace(load, looping=30)) == ["warn"]  # a healthy model comes to a loop
+    assert level_of(replace(load, equal_characters=210)) == ["warn"]
+    assert level_of(replace(load, equal=20)) == []
+
+
+def test_answers_without_text_are_found_in_the_load() -> None:
+    load = SetFeatures(32, 32, empty=20)
+    assert level_of(load, ends=True) == ["error"] and level_of(load) == ["warn"]
+
+
+def test_equal_answers_may_count() -> None:
+    text = "I have read message {} and would like to help you with it, if you tell me what it is."
+    load = set_features([Answer(text.format(n), prompt=str(n)) for n in range(9)])
+    assert (load.equal, load.looked_at) == (9, 9)
+
+
+@pytest.mark.parametrize("size", [24, 170, 420])
+def test_a_loop_of_any_length_is_found(size: int) -> None:
+    draw = random.Random(size)
+    unit = (text(draw, "English", size, 0.1) + " " * size)[:size]
+    load = set_features([Answer((unit * 90)[:2048], prompt=str(n)) for n in range(8)])
+    assert load.looping == 8
+    assert "repeats" in features((unit * 9)[: 5 * size]).defect
+
+
+def test_a_phrase_from_the_first_character_on_is_no_loop_of_a_healthy_model() -> None:
+    load = set_features([Answer(" and then we" * 40, prompt=str(n)) for n in range(8)])
+    assert level_of(load) == ["error"]
+
+
+def test_a_paragraph_that_repeats_is_found_beside_the_same_load() -> None:
+    prose = [Answer(random_words(n, 300)[:2048], prompt=str(n)) for n in range(12)]
+    before = set_features(prose)
+    broken = set_features([Answer((one.text[:700] * 3)[:2048], prompt=one.prompt) for one in prose])
+    assert broken.looping == 0
+    (one,) = load_found(broken, Earlier(7, before, same_lengths=True))
+    assert (one.code, one.level) == (CHANGED, Level.WARN) and "compress to" in one.text
+    assert load_found(before, Earlier(7, before, same_lengths=True)) == []
+
+
+def test_usage_of_a_load_is_compared_with_the_same_load() -> None:
+    before = SetFeatures(64, 64, characters_per_token=4.6)
+    now = replace(before, characters_per_token=4.0)
+    (one,) = load_found(now, Earlier(7, before, same_lengths=True))
+    assert (one.code, one.level) == (USAGE, Level.WARN)
+    assert load_found(now, Earlier(7, before)) == []
+    assert load_found(replace(now, looping=20), Earlier(7, before, same_lengths=True)) == []
+    few = replace(now, looked_at=8)
+    assert load_found(few, Earlier(7, before, same_lengths=True)) == []
+
+
+def test_hidden_reasoning_makes_no_load_invalid() -> None:
+    load = SetFeatures(32, 32, characters_per_token=0.2)
+    assert level_of(load, ends=True) == ["error"]
+    assert level_of(load, ends=True, hides_reasoning=True) == ["info"]

@@ -11,6 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.scripted_server import (
+    Request,
+    ScriptedServer,
+    Step,
+    chat_events,
+    chunked,
+    plain,
+    probe_answer,
+)
 from support.text_engine import KINDS, TextEngine
 
 from workbench.bench import runner
@@ -23,6 +32,7 @@ from workbench.model.answer_probe import (
     PROMPT_CUT,
     REASONING_ONLY,
     USAGE,
+    short_asks,
 )
 from workbench.model.answer_text import text_rows
 from workbench.model.answer_verdict import Earlier
@@ -48,6 +58,8 @@ REFUSED = {  # kind of text -> the code of the finding that makes the result inv
     "mixed-up": MIXED_UP,
     "usage-twice": USAGE,
     "inflated": USAGE,
+    "slightly-inflated": USAGE,
+    "tools": EMPTY,
     "cut": PROMPT_CUT,
     "forgets": PROMPT_CUT,
     "fallback": OTHER_MODEL,
@@ -55,7 +67,7 @@ REFUSED = {  # kind of text -> the code of the finding that makes the result inv
 }
 MARKED = {"other-model": OTHER_MODEL, "reasoning-only": REASONING_ONLY}
 HEALTHY = ("good", "reasoning")
-QUICK = ("bang", "good", "inflated")
+QUICK = ("bang", "good", "slightly-inflated")
 LOAD: dict[str, Any] = {"concurrency": 4, "requests": 8, "warmup": 2, "max_tokens": 40}
 LONG = {"long": 4500, "forgets": 400}  # prompt tokens with which this kind shows
 
@@ -120,7 +132,8 @@ def test_healthy_text_has_no_finding(kind: str) -> None:
 
 def test_every_kind_of_text_has_its_test() -> None:
     judged = {*REFUSED, *MARKED, *HEALTHY}
-    elsewhere = {"base", "thinking", "batch-fails", "busy"}  # no text, or only after a while
+    # no text, or only after a while
+    elsewhere = {"base", "thinking", "hidden-reasoning", "batch-fails", "busy"}
     assert judged | elsewhere == {kind for kind in KINDS if not kind.endswith("vectors")}
 
 
@@ -135,9 +148,34 @@ def test_garbage_under_load_or_with_long_prompts_says_where() -> None:
 
 
 @pytest.mark.slow
-def test_reasoning_that_is_hidden_is_not_taken_for_an_empty_answer() -> None:
-    summary = run("thinking", concurrency=1, requests=4)
-    assert EMPTY not in findings(summary, "error")
+@pytest.mark.parametrize("kind", ["thinking", "hidden-reasoning"])
+def test_reasoning_that_is_hidden_is_no_empty_answer_and_no_false_usage(kind: str) -> None:
+    summary = run(kind, concurrency=1, requests=4, max_tokens=128, ignore_eos=False)
+    assert findings(summary, "error") == {}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_prompts_at_once_are_streamed_as_the_load_is(stream: bool) -> None:
+    def answer(request: Request, number: int) -> list[Step]:
+        if request.body.get("stream"):
+            return [chunked(chat_events(request.body["max_tokens"]))]
+        return [plain("200 OK", probe_answer(request.body))]
+
+    async def go(server: ScriptedServer) -> None:
+        spec = BenchSpec(server.url, "m", concurrency=4, input_tokens=64, stream=stream)
+        async with BoundedClient(base_url=server.url) as http:
+            probe = TextProbe(http, spec)
+            await probe.before(spec)
+            await probe.after()
+
+    with ScriptedServer(answer) as server:
+        asyncio.run(go(server))
+        asked = [request.body for request in server.requests]
+    streamed = [body for body in asked if body["stream"]]
+    assert len(streamed) == (2 * 4 if stream else 0)  # before and after the load
+    assert all(body["stream_options"] == {"include_usage": True} for body in streamed)
+    prompts = {body["messages"][0]["content"] for body in streamed}
+    assert prompts == ({one.prompt for one in short_asks(4)} if stream else set())
 
 
 def test_the_probe_is_no_part_of_the_load() -> None:

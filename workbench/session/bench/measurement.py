@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
+    from workbench.server.tokenizer import Tokenizer
     from workbench.session.bench.benchmark_load import Load
     from workbench.session.bench.text_probe import Count
 
@@ -222,9 +223,10 @@ class Measurement:
     # ---- before the load
 
     async def _prepare(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
-        """Fit the length of the prompts to the server's tokenizer, then read the engine's counters."""
-        if not (self._spec.prompts or self._spec.command or self._spec.prompt_words):
-            await self._fit_prompts(http, engine)
+        """Fit the length of the prompts to the server's tokenizer, send the part of the text probe
+        before the load, then read the engine's counters."""
+        if not self._spec.command:
+            await self._find_tokenizer(http, engine)
         await self._probe_before(engine)
         await engine.before()
 
@@ -244,16 +246,22 @@ class Measurement:
             self._show("looking at the text of answers")
             await self._probe.after()
 
-    async def _fit_prompts(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+    async def _find_tokenizer(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+        """Find out whether the server counts tokens, and let it count the synthetic prompts."""
         from workbench.server.tokenizer import Tokenizer  # loads httpx
 
         await engine.identify()
         if engine.engine is None:
             return
-        spec = self._spec
-        tokenizer = Tokenizer(http, engine.engine, spec.model)
+        tokenizer = Tokenizer(http, engine.engine, self._spec.model)
         if await tokenizer.count({"prompt": "one"}) is None:
             return
+        self._count = tokenizer.count
+        if not (self._spec.prompts or self._spec.prompt_words):
+            await self._fit_prompts(tokenizer)
+
+    async def _fit_prompts(self, tokenizer: Tokenizer) -> None:
+        spec = self._spec
         longest = round(spec.max_tokens * (1 + spec.length_spread))
         limit = tokenizer.max_model_len
         if limit is not None and spec.input_tokens + longest > limit:
@@ -265,7 +273,6 @@ class Measurement:
                 next_step="lower --input-tokens or --max-tokens, or start the server with a longer "
                 "context",
             )
-        self._count = tokenizer.count
         self._length = await prompt_length.measure(spec, tokenizer.count)
         if self._length is not None:
             self._spec = replace(spec, prompt_words=self._length.words)

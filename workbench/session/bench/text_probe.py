@@ -15,6 +15,8 @@ from workbench.model import answer_verdict
 from workbench.model.answer_probe import (
     CHARACTERS_PER_TOKEN,
     MAX_TOKENS,
+    SHORT_TOKENS,
+    TOOL_CALL,
     Ask,
     Place,
     Probed,
@@ -43,7 +45,7 @@ _MOST_TOGETHER = 128
 _LEAST_LONG_TOKENS = 128  # a short ask is as long
 _REASONING_TOKENS = 256  # of an answer, if an engine hides the reasoning
 _SECOND_TIME = 0.8
-_RECOUNTED = 3  # answers whose tokens are counted again
+_RECOUNTED = 3  # answers of each length whose tokens are counted again
 _LEAST_RECOUNTED_TOKENS = 24
 # Fields of the user's own body that would change what the probe measures.
 _OWN_FIELDS = ("model", "messages", "prompt", "max_tokens", "stream", "stream_options", "stop", "n")
@@ -68,6 +70,7 @@ class TextProbe:
     def __init__(self, client: AnswerClient, spec: BenchSpec, nonsense: str = "") -> None:
         self._client, self._spec, self._nonsense = client, spec, nonsense
         self._probed: list[Probed] = []
+        self._short: list[Probed] = []  # answers of SHORT_TOKENS tokens
         self._failures: list[str] = []
         self._sent: list[tuple[int | None, int | None]] = []  # prompt and output tokens
         self._tokens = MAX_TOKENS
@@ -102,10 +105,9 @@ class TextProbe:
     async def _find_length(self, until: float) -> None:
         """Let the answers be longer if an engine shows no text before the reasoning has ended."""
         first = await self._ask(short_asks(1)[0], until - time.monotonic())
-        if first is None:
-            return
-        if first.answer.empty and first.answer.finish_reason == "length":
+        if first is not None and first.hides_reasoning:
             self._tokens = _REASONING_TOKENS
+            self._short.append(first)
 
     async def _part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
         for ask in alone:
@@ -129,10 +131,10 @@ class TextProbe:
         answered = [task.result() for task in tasks]
         self._probed += [replace(one, after=after) for one in answered if one is not None]
 
-    async def _ask(self, ask: Ask, left_s: float) -> Probed | None:
+    async def _ask(self, ask: Ask, left_s: float, tokens: int | None = None) -> Probed | None:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
         asked = request_body(ask, self._spec.model, self._spec.endpoint)
-        body = own | asked | {"max_tokens": self._tokens}
+        body = own | asked | {"max_tokens": tokens or self._tokens}
         if self._spec.stream and ask.place is Place.TOGETHER:  # as the load's answers come
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         reply = await self._post(body, left_s)
@@ -167,9 +169,30 @@ class TextProbe:
         for place in long_enough[:_RECOUNTED]:
             if until <= time.monotonic():
                 return
-            one = self._probed[place]
-            tokens = await self._tokens_of(one.answer.all_text, count, until - time.monotonic())
-            self._probed[place] = replace(one, recounted=tokens)
+            self._probed[place] = await self._recounted(self._probed[place], count, until)
+        if any(one.recounted is not None for one in self._probed) and not self._short:
+            await self._recount_short(count, until)
+
+    async def _recount_short(self, count: Count | None, until: float) -> None:
+        """Ask for answers of a second length, and count their tokens again: hidden marks are about
+        as many in short answers as in long ones."""
+        left_s = until - time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._ask(ask, left_s, SHORT_TOKENS))
+                for ask in short_asks(_RECOUNTED)
+            ]
+        answered = [one for task in tasks if (one := task.result()) is not None]
+        for one in answered:
+            if until <= time.monotonic():
+                return
+            self._short.append(
+                one if one.answer.empty else await self._recounted(one, count, until)
+            )
+
+    async def _recounted(self, one: Probed, count: Count | None, until: float) -> Probed:
+        left_s = until - time.monotonic()
+        return replace(one, recounted=await self._tokens_of(one.answer.all_text, count, left_s))
 
     async def _tokens_of(self, text: str, count: Count | None, left_s: float) -> int | None:
         if count is not None and (tokens := await count({"prompt": text})) is not None:
@@ -212,10 +235,11 @@ class TextProbe:
                     together=min(_MOST_TOGETHER, self._spec.concurrency),
                     long_tokens=self._long_tokens,
                     nonsense_expected=self._nonsense,
+                    short=self._short,
                 ),
                 *answer_verdict.load_findings(
                     summary.text.load,
-                    _asked(self._spec, summary),
+                    _asked(self._spec, summary, hides=self._hides_reasoning),
                     probe,
                     nonsense_expected=self._nonsense,
                     earlier=earlier,
@@ -224,6 +248,10 @@ class TextProbe:
         )
         report = TextReport(summary.text.load, probe, findings)
         return with_report(summary, report)
+
+    @property
+    def _hides_reasoning(self) -> bool:
+        return any(one.hides_reasoning for one in (*self._probed, *self._short))
 
     def _why_incomplete(self) -> str:
         if self.skipped or not self._failures:
@@ -251,7 +279,7 @@ def with_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     )
 
 
-def _asked(spec: BenchSpec, summary: BenchSummary) -> answer_verdict.Asked:
+def _asked(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
     own = spec.prompts[: summary.requests_ok]
     ok = summary.requests_ok
     return answer_verdict.Asked(
@@ -259,6 +287,7 @@ def _asked(spec: BenchSpec, summary: BenchSummary) -> answer_verdict.Asked:
         prompt_characters=sum(map(len, own)) / len(own) if own else None,
         prompt_tokens=summary.prompt_tokens / ok if summary.prompt_tokens and ok else None,
         ends=not spec.extra_body.get("ignore_eos", spec.ignore_eos),
+        hides_reasoning=hides,
     )
 
 
@@ -276,10 +305,12 @@ def _answer_in(reply: Reply, prompt: str = "") -> Answer | None:
         return None
     text, _, characters = streamed.text.parts()
     reasoning, _, thought = streamed.reasoning.parts()
+    if streamed.stamps_ns and not text and not reasoning:
+        text = TOOL_CALL
     return Answer(
         text=text,
         reasoning=reasoning,
-        characters=characters,
+        characters=characters or len(text),
         reasoning_characters=thought,
         output_tokens=streamed.output_tokens,
         prompt_tokens=streamed.prompt_tokens,

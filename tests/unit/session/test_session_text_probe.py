@@ -163,8 +163,8 @@ def test_the_prompts_at_once_are_streamed_as_the_load_is(stream: bool) -> None:
 
     async def go(server: ScriptedServer) -> None:
         spec = BenchSpec(server.url, "m", concurrency=4, input_tokens=64, stream=stream)
-        async with BoundedClient(base_url=server.url) as http:
-            probe = TextProbe(http, spec)
+        with closing(AnswerClient(spec)) as client:
+            probe = TextProbe(client, spec)
             await probe.before(spec)
             await probe.after()
 

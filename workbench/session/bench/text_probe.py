@@ -182,13 +182,13 @@ class TextProbe:
                 group.create_task(self._ask(ask, left_s, SHORT_TOKENS))
                 for ask in short_asks(_RECOUNTED)
             ]
-        answered = [one for task in tasks if (one := task.result()) is not None]
-        for one in answered:
-            if until <= time.monotonic():
-                return
-            self._short.append(
-                one if one.answer.empty else await self._recounted(one, count, until)
-            )
+        for one in [task.result() for task in tasks]:
+            if one is None or until <= time.monotonic():
+                continue
+            if one.answer.empty:
+                self._short.append(one)
+            else:
+                self._short.append(await self._recounted(one, count, until))
 
     async def _recounted(self, one: Probed, count: Count | None, until: float) -> Probed:
         left_s = until - time.monotonic()

@@ -19,6 +19,7 @@ from workbench.bench.poller import IN, OUT
 from workbench.bench.records import TERMINATED, UNHEARD, RequestRecord
 
 _PROGRESS_NS = 200_000_000
+_RECORDS_BYTES = 32 * 1024  # of one line
 _NICE = -10
 _to_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one each time
 
@@ -34,12 +35,15 @@ class Loop(Protocol):
 
 class WorkerOutput:
     """Writes lines to stdout without blocking the event loop. Bytes that the pipe does not accept
-    now are written later."""
+    now are written later. Records wait for the next line, so that a request costs no write of its
+    own, and its reader no wake-up."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._loop: Loop | None = None
         self._waiting = bytearray()
+        self._records: list[str] = []
+        self._records_bytes = 0
         self._watching = False
         self._was_blocking = os.get_blocking(fd)
 
@@ -48,11 +52,21 @@ class WorkerOutput:
         os.set_blocking(self.fd, False)
 
     def line(self, data: dict[str, Any]) -> None:
+        self._end_records()
         self.raw_line(_to_json(data).encode())
 
     def record(self, record: RequestRecord) -> None:
-        """Write the record of a request that has ended."""
-        self.line({"type": "request", **record.as_json()})
+        """Write the record of a request that has ended, with the next line."""
+        text = _to_json(record.as_json())
+        self._records.append(text)
+        self._records_bytes += len(text)
+        if self._records_bytes > _RECORDS_BYTES:
+            self._end_records()
+
+    def _end_records(self) -> None:
+        if self._records:
+            records, self._records, self._records_bytes = self._records, [], 0
+            self.raw_line(b'{"type":"requests","records":[%b]}' % ",".join(records).encode())
 
     def raw_line(self, line: bytes) -> None:
         self._waiting += line + b"\n"

@@ -102,15 +102,19 @@ def total(values: Sequence[int | None]) -> int | None:
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
     """The outcome of a run, as the worker process reports it. `spec` contains the salt (the random
-    text that makes prompts unique) that was used. `requests` are the measured requests without the
-    warm-up."""
+    text that makes prompts unique) that was used. `samples` are the measured requests without the
+    warm-up, as `RequestRecord.as_json` returns them: most of them are only stored."""
 
     spec: BenchSpec
     summary: BenchSummary
-    requests: list[RequestRecord] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
     partial: bool = False  # the run was cancelled, and these are the requests until then
     t0_unix: float = 0.0  # first counted request's write
     t1_unix: float = 0.0  # last counted request's end
     # Of `summary.window`: the server's power must be taken over the same time as the throughput.
     window_t0_unix: float = 0.0
     window_t1_unix: float = 0.0
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        return [RequestRecord.of_json(sample) for sample in self.samples]

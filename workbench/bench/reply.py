@@ -25,6 +25,12 @@ PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escap
 _NOTHING = b"\r"  # a prefix that no event has: the decoder removes each CR
 _TEXT = re.compile(_JSON_TEXT)
 _decode = json.JSONDecoder().raw_decode
+# What newest events without text say, by their bytes without the id: (usage, finish reason, model).
+# Two answers differ only in their text, unless their lengths do.
+_KNOWN: dict[bytes, tuple[dict[str, Any] | None, str | None, str | None]] = {}
+_MOST_KNOWN = 64
+_MOST_KNOWN_BYTES = 4096
+_ID = b'"id":"'
 _CONTENT_FIELD = re.compile(
     rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"'
 )
@@ -151,6 +157,10 @@ class Reply:
             self.done = self.done or stripped == b"[DONE]"
             if stripped in (b"[DONE]", b""):
                 return
+        key = b"" if name else _without_id(data)
+        if key in _KNOWN:
+            self._note(*_KNOWN[key])
+            return
         chunk = _json_of(data)
         if name == b"error" or (
             isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")
@@ -164,7 +174,7 @@ class Reply:
             )
         else:
             try:
-                self._read_chunk(chunk, data, stamp_ns)
+                self._read_chunk(chunk, data, key, stamp_ns)
             except (TypeError, AttributeError, IndexError):
                 self._fail(
                     records.MALFORMED,
@@ -172,20 +182,29 @@ class Reply:
                     f"{data[:80].decode('utf-8', 'replace')}",
                 )
 
-    def _read_chunk(self, chunk: dict[str, Any], data: bytes, stamp_ns: int) -> None:
+    def _note(
+        self, usage: dict[str, Any] | None, finish_reason: str | None, model: str | None
+    ) -> None:
+        """Note what an event says beside its text."""
+        self.usage = self.usage if usage is None else usage
+        self.finish_reason = finish_reason or self.finish_reason
+        self.model = self.model or model
+
+    def _read_chunk(self, chunk: dict[str, Any], data: bytes, key: bytes, stamp_ns: int) -> None:
         usage = chunk.get("usage")
-        if usage is not None:
-            self.usage = dict(usage.items())
         content = False
+        finish_reason = None
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or choice.get("message") or {}
             content = content or _has_content(delta) or bool(choice.get("text"))
             self._keep(delta, choice)
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            finish_reason = choice.get("finish_reason") or finish_reason
         if any(entry.get("embedding") for entry in chunk.get("data") or ()):
-            self.finish_reason = _EMBEDDED
-        self.model = self.model or chunk.get("model")
+            finish_reason = _EMBEDDED
+        said = None if usage is None else dict(usage.items()), finish_reason, chunk.get("model")
+        self._note(*said)
         if not content:
+            _remember(key, said)
             return
         self._has_content = True
         if not self.stamps_ns:
@@ -211,6 +230,25 @@ class Reply:
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(reasoning, str):
             self.reasoning.add(reasoning)
+
+
+def _without_id(data: bytes) -> bytes:
+    """Return an event without the id of its answer; b"" if it is too large to be kept."""
+    if len(data) > _MOST_KNOWN_BYTES:
+        return b""
+    before, found, rest = data.partition(_ID)
+    own, ended, after = rest.partition(b'"')
+    if not found or not ended or own.translate(None, PLAIN):
+        return data
+    return before + _ID + after
+
+
+def _remember(key: bytes, said: tuple[dict[str, Any] | None, str | None, str | None]) -> None:
+    """Keep what an event without text says for events that differ from it only in the id."""
+    if key:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = said
 
 
 def _json_of(data: bytes) -> Any:

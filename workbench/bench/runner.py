@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.records import BenchOutcome, RequestRecord
+from workbench.bench.records import BenchOutcome
 from workbench.bench.schedule import Warmup
 from workbench.bench.workers import HostWorker, LocalWorker, Worker
 from workbench.model.bench import BenchProgress, BenchSpec, BenchSummary
@@ -114,16 +114,14 @@ async def _send_spec_and_read_messages(
     if processes:
         asked["processes"] = processes
     await worker.send(json.dumps(asked).encode() + b"\n")
-    requests: list[RequestRecord] = []
+    samples: list[dict[str, Any]] = []
     async for line in worker.lines():
         message = _message(line)
         kind = message.pop("type", None)
         if kind == "progress" and on_progress is not None:
             on_progress(BenchProgress(**message))
-        elif kind == "request":
-            record = RequestRecord.of_json(message)
-            if not record.warmup:
-                requests.append(record)
+        elif kind == "requests":
+            samples += [one for one in message["records"] if not one["warmup"]]
         elif kind == "error":
             raise BenchError(str(message.get("error")), next_step=message.get("next_step"))
         elif kind == "summary":
@@ -131,7 +129,7 @@ async def _send_spec_and_read_messages(
             names = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
             partial = bool(message.get("partial"))
             return BenchOutcome(
-                spec, summary, requests, partial, **{name: message[name] for name in names}
+                spec, summary, samples, partial, **{name: message[name] for name in names}
             )
     return None
 

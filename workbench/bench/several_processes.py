@@ -156,7 +156,8 @@ class SharedRun:
     def _result(self) -> dict[str, Any]:
         reports = [process.report for process in self._processes if process.report is not None]
         stopped = self._stopped or next((r.stopped for r in reports if r.stopped), None)
-        records = [_record(line) for line in self._records]
+        lines = (json.loads(line)["records"] for line in self._records)
+        records = [RequestRecord.of_json(one) for one in chain.from_iterable(lines)]
         counted = sorted(
             (r for r in records if not r.warmup), key=lambda r: r.start_s + r.end_us / 1e6
         )
@@ -179,7 +180,7 @@ class SharedRun:
         return read
 
     def _take(self, process: _Process, line: bytes) -> None:
-        if line.startswith(b'{"type":"request"'):  # most lines; parsed when the run is over
+        if line.startswith(b'{"type":"requests"'):  # most bytes; parsed when the run is over
             self._records.append(line)
             self._output.raw_line(line)
             return
@@ -240,12 +241,6 @@ class SharedRun:
             else:
                 merged[name] = sum(values)
         self._output.line({"type": "progress", **merged})
-
-
-def _record(line: bytes) -> RequestRecord:
-    fields = json.loads(line)
-    del fields["type"]
-    return RequestRecord.of_json(fields)
 
 
 # -- one process -----------------------------------------------------------------------------------

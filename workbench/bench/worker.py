@@ -3,8 +3,8 @@ the standard library and data classes, so that it starts fast.
 
 Input: one line of JSON on stdin. The line is a BenchSpec with two optional fields: `api_key`, if
 the environment lacks the key, and `processes`, to set the number of client processes. Output: lines
-of JSON on stdout, each with a "type": "progress" (at most five per second), "request" (each
-finished request, including the warm-up), and at last a "summary" or an "error".
+of JSON on stdout, each with a "type": "progress" (at most five per second), "requests" (those that
+have ended since the last line, including the warm-up), and at last a "summary" or an "error".
 
 The worker ends early when its parent has ended, on SIGTERM, or on the line "stop", and writes a
 "stopped" line if it can. On SIGTERM or "stop" after at least one measured request has succeeded, it

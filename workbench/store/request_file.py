@@ -14,7 +14,8 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import floordiv, sub
 from typing import Any
 
 MOST_BYTES = 20_000
@@ -81,7 +82,7 @@ def decoded(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _are_whole(gaps: Sequence[Any]) -> bool:
-    return all(type(gap) is int for gap in gaps) and 0 <= min(gaps) <= max(gaps) <= _MOST_GAP_US
+    return set(map(type, gaps)) == {int} and 0 <= min(gaps) <= max(gaps) <= _MOST_GAP_US
 
 
 def _fitting(all_gaps: Sequence[Sequence[int]], room: int) -> int:
@@ -110,12 +111,10 @@ def _compressed(all_gaps: Sequence[Sequence[int]], resolution_us: int) -> bytes:
 
 
 def _rounded(gaps: Sequence[int], resolution_us: int) -> Iterator[int]:
-    """Yield the gaps between the rounded arrival times, so that errors do not add up."""
-    half, before = resolution_us // 2, 0
-    for time_us in accumulate(gaps):
-        now = (time_us + half) // resolution_us
-        yield now - before
-        before = now
+    """Return the gaps between the rounded arrival times, so that errors do not add up."""
+    half_later = accumulate(gaps, initial=resolution_us // 2)
+    steps = list(map(floordiv, half_later, repeat(resolution_us)))
+    return map(sub, steps[1:], steps)
 
 
 def _planes_joined(data: bytes) -> array[int]:

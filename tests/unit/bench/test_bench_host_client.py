@@ -238,7 +238,7 @@ def test_a_lost_link_loses_no_measurement(
 ) -> None:
     monkeypatch.setattr(workers, "_AGAIN_S", 0.05)
     host = FarHost()
-    host.cut_after, host.away = b'"type":"request"', away
+    host.cut_after, host.away = b'"type":"requests"', away
     with ScriptedServer(slow_after(7)) as server:
         outcome = asyncio.run(bench(host, spec_for(server.url)))
     assert outcome.partial and outcome.summary.requests_ok >= 1

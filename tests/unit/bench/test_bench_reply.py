@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scripted_server import chunk, usage
 
 from workbench.bench import records
+from workbench.bench import reply as reply_module
 from workbench.bench.reply import Reply, error_text
 
 TEXT = st.text(max_size=20)
@@ -24,6 +25,11 @@ def fed(*events: Any, asked: int | None = None) -> Reply:
         reply.feed([(b"", raw)], at)
     reply.verdict(asked)
     return reply
+
+
+def compact(event: dict[str, Any]) -> bytes:
+    """Return an event as engines write it."""
+    return json.dumps(event, separators=(",", ":")).encode()
 
 
 @pytest.mark.parametrize(
@@ -191,3 +197,46 @@ def test_error_text_of_anything_is_one_short_line() -> None:
     assert "ignore_eos" in error_text(
         b'{"detail": [{"loc": ["body", "ignore_eos"], "msg": "extra"}]}'
     )
+
+
+def test_events_without_text_are_parsed_once_whatever_their_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The chunk with the role, and the one with the usage. The one with the text is always parsed,
+    because another one may have another text."""
+    parsed: list[bytes] = []
+    decode = reply_module._json_of
+    monkeypatch.setattr(reply_module, "_json_of", lambda data: parsed.append(data) or decode(data))
+    monkeypatch.setattr(reply_module, "_KNOWN", {})
+    for number in range(3):
+        own = {"id": f"chatcmpl-{number}"}
+        events = (
+            {**chunk({"role": "assistant", "content": ""}), **own},
+            {**chunk({"content": "yes"}, "length"), **own},
+            {**chunk(), "choices": [], "usage": usage(150, 1), **own},
+        )
+        reply = fed(*map(compact, events), asked=1)
+        assert reply.error is None and len(reply.stamps_ns) == 1
+        said = reply.prompt_tokens, reply.output_tokens, reply.finish_reason, reply.model
+        assert said == (150, 1, "length", "m")
+    assert len(parsed) == 5
+
+
+@pytest.mark.parametrize("broken", [b'a"b', b"a\\", b"\xff", b"a\n"])
+def test_an_event_with_an_invalid_id_is_not_taken_for_a_known_one(
+    broken: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reply_module, "_KNOWN", {})
+    form = b'{"id":"%b","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+    for good in (b"a", b"c", b'a\\"b'):
+        assert fed(form % good).error is None
+    assert fed(form % broken).error == records.MALFORMED
+
+
+def test_known_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply_module, "_KNOWN", {})
+    for tokens in range(3 * reply_module._MOST_KNOWN):
+        assert fed({**chunk(), "choices": [], "usage": usage(1, tokens)}).output_tokens == tokens
+    assert 0 < len(reply_module._KNOWN) <= reply_module._MOST_KNOWN
+    fed({**chunk(), "usage": usage(1, 7), "more": "x" * reply_module._MOST_KNOWN_BYTES})
+    assert max(map(len, reply_module._KNOWN)) <= reply_module._MOST_KNOWN_BYTES

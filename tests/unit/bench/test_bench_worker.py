@@ -29,7 +29,8 @@ from scripted_server import chunk as scripted_chunk
 from truth_server import TruthProcess
 
 from workbench.bench import runner, workers
-from workbench.bench.records import BenchOutcome
+from workbench.bench.client_process import WorkerOutput
+from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.runner import BenchCancelled, run
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchProgress, BenchSpec
@@ -439,8 +440,29 @@ def test_a_reader_that_pauses_does_not_hold_up_the_run(worker: subprocess.Popen[
         assert len(server.requests) == 202
         assert worker.stdout is not None
         messages = [json.loads(line) for line in worker.stdout]
-    assert sum(m["type"] == "request" for m in messages) == 202
+    assert sum(len(m["records"]) for m in messages if m["type"] == "requests") == 202
     assert messages[-1]["summary"]["output_tokens"] == 200 * 400
+
+
+def test_records_wait_for_the_next_line(tmp_path: Path) -> None:
+    """A request that ends costs no write of its own, and a large run's records are no single line."""
+    record = RequestRecord(index=7, warmup=False, start_s=0.5, end_us=3, gaps_us=(1, 2))
+    with (tmp_path / "lines").open("w+") as file:
+        output = WorkerOutput(file.fileno())
+        output.record(record)
+        output.record(record)
+        assert os.fstat(file.fileno()).st_size == 0
+        output.line({"type": "progress"})
+        for _ in range(2000):
+            output.record(record)
+        output.line({"type": "summary"})
+        file.seek(0)
+        lines = [json.loads(line) for line in file]
+    kinds = [line["type"] for line in lines]
+    assert kinds[:2] == ["requests", "progress"] and kinds[-1] == "summary"
+    assert lines[0]["records"] == [json.loads(json.dumps(record.as_json()))] * 2
+    assert 3 <= len(lines[2:-1]) <= 8 and set(kinds[2:-1]) == {"requests"}
+    assert sum(len(line["records"]) for line in lines[2:-1]) == 2000
 
 
 @pytest.mark.slow

@@ -386,8 +386,7 @@ class Bench:
         ):
             text = f"the preset was not applied whole: {', '.join(parts)}"
             summary = replace(summary, notes=(*summary.notes, text))
-        samples = [r.as_json() for r in measured.outcome.requests]
-        return await self._results.add(spec, conditions, summary, samples)
+        return await self._results.add(spec, conditions, summary, measured.outcome.samples)
 
     def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
         """Return a text for each GPU or CPU setting of a preset that is not applied on the host. ()

@@ -157,6 +157,17 @@ def test_every_command_names_the_node_that_is_down(tmp_path: Path) -> None:
             first = done.stderr.splitlines()[0]
             assert done.returncode and "node-2" in first and "cannot be reached" in first, done
             assert "head_ip" not in done.stderr
+        for words in (
+            ("--cluster", "pair", "servers"),
+            ("cluster", "status", "pair"),
+            ("cluster", "stop", "pair"),
+            ("--cluster", "pair", "stop", "20261122-200000-vllm-abcd"),
+            ("--cluster", "pair", "gpu", "status"),
+            ("--cluster", "pair", "doctor"),
+        ):
+            done = pair.run(nodes, *words)
+            assert done.stderr.startswith("warning: node node-2 cannot be reached"), (words, done)
+            assert "on this host" not in done.stderr and "on this cluster" not in done.stderr
         code, found = pair.check(nodes, preset)
     assert code == 1 and found["findings"][0]["code"] == "cluster.unreached"
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench.cli import servers
-from workbench.cli.open_session import connected, warn_if_measured
+from workbench.cli.open_session import connected, name_unreached, warn_if_measured
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command, option
 from workbench.model.errors import InputError, ServerError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.session.session import Session
 
+_PARTLY = "the nodes that answer"
 _NAME = option("name NAME", "a cluster of hosts.toml")
 
 
@@ -80,6 +81,7 @@ async def status(arguments: argparse.Namespace) -> int:
 
     use_cluster(arguments)
     async with connected(arguments) as session:
+        partly = name_unreached(session)
         found = await cluster_servers.read(session)
         transports = {
             s.run_id: await cluster_servers.transport(session, s)
@@ -117,7 +119,8 @@ async def status(arguments: argparse.Namespace) -> int:
         if transports.get(each.run_id):
             say(f"  transport: {transports[each.run_id]}")
     if not found:
-        note("no servers on this cluster")
+        where = _PARTLY if partly else "this cluster"
+        note(f"no servers on {where}")
     return 0
 
 
@@ -126,15 +129,15 @@ async def _chosen(session: Session, run: str | None) -> ServerStatus:
     may still be alive. Raises ServerError if there is not exactly one such run."""
     if run is not None:
         return await servers.find_run(session, run)
+    partly = name_unreached(session)
     living = [status for status in await session.servers.supervisor.runs() if status.may_live]
     if len(living) == 1:
         return living[0]
     listed = ", ".join(status.run_id for status in living)
-    problem = (
-        (f"{len(living)} servers run on this cluster: {listed}")
-        if living
-        else "no server runs on this cluster"
-    )
+    where = _PARTLY if partly else "this cluster"
+    problem = f"no server runs on {where}"
+    if living:
+        problem = f"{len(living)} servers run on {where}: {listed}"
     raise ServerError(
         problem,
         host=session.host.name,

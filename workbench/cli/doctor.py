@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.open_session import connected
+from workbench.cli.open_session import connected, name_unreached
 from workbench.cli.output import emit_or_say, finding_text
 from workbench.cli.registry import command
 
@@ -20,6 +20,7 @@ async def doctor(arguments: argparse.Namespace) -> int:
     from workbench.session.hosts.doctor import examine
 
     async with connected(arguments) as session:
+        name_unreached(session)
         report = await examine(session)
     lines = [f"{label:<9}{text}" for label, text in report.lines]
     found = [f"{finding.level}: {finding_text(finding)}" for finding in report.findings]

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import change_text, guard_lines, other_changes_lines, time_text
-from workbench.cli.open_session import connected, gpus_read
+from workbench.cli.open_session import connected, gpus_read, name_unreached
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
 from workbench.model.counts import count_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 )
 async def status(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
+        name_unreached(session)
         async with gpus_read(session) as reading:
             await asyncio.to_thread(lambda: session.gpu)  # loads the modules of GPU settings
             telemetry = await reading

@@ -104,6 +104,15 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         await session.close()
 
 
+def name_unreached(session: Session) -> bool:
+    """Say on stderr which nodes of the session's cluster could not be reached. Return whether there
+    are such nodes: what a command shows then leaves them out."""
+    unreached = getattr(session.host, "unreached", {})
+    for name, why in unreached.items():
+        note(f"warning: node {name} cannot be reached, and is left out: {why}")
+    return bool(unreached)
+
+
 @asynccontextmanager
 async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
     """Start to read the GPUs of the session's host. Yield an awaitable that returns the reading.

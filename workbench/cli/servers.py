@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected, warn_if_measured
+from workbench.cli.open_session import connected, name_unreached, warn_if_measured
 from workbench.cli.output import emit, emit_or_say, finding_line, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.questions import confirm
@@ -120,6 +120,7 @@ async def servers(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         from workbench.server.supervisor import NEWEST_RUNS
 
+        partly = name_unreached(session)
         supervisor = session.servers.supervisor
         await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
         statuses, older = await supervisor.check_now(), len(supervisor.older)
@@ -130,7 +131,7 @@ async def servers(arguments: argparse.Namespace) -> int:
         listed = [{**status_json(s), "live": live.get(s.run_id)} for s in statuses]
         return emit({"servers": listed, "older_runs": older, "not_started_by_workbench": found})
     if not statuses and not others:
-        note("no runs on this host")
+        note("no runs on the nodes that answer" if partly else "no runs on this host")
     for status in statuses:
         _say_run(status)
     for other in others:
@@ -373,6 +374,8 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     exact = [run] if run in known else []
     if not exact and (pid := whole_number(run)) is not None:
         await _reject_external(session, pid)
+    if not exact:
+        name_unreached(session)
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
         return await supervisor.look(hits[0])

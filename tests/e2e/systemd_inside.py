@@ -244,8 +244,11 @@ def test_a_restarted_unit_is_ready_for_the_next_command(tmp_path: Path) -> None:
 
 
 async def answers_again(status: ServerStatus) -> None:
-    """Wait until another process than that of `status` answers at its port."""
+    """Wait until another process than that of `status` answers at its port, and the keeper has
+    counted the restart, for which it looks at the unit from time to time."""
     unit = status.handle or ""
+    counted = f"restarts {(status.restarts or 0) + 1}"
+    launched = Path(status.run_dir or "", "launched")
 
     async def pid_and_health() -> bool:
         pid = systemctl("show", "--property=MainPID", "--value", unit).strip()
@@ -256,7 +259,7 @@ async def answers_again(status: ServerStatus) -> None:
                 reply = await http.get(f"http://127.0.0.1:{status.port}/health")
         except httpx.HTTPError:
             return False
-        return reply.status_code == 200
+        return reply.status_code == 200 and counted in launched.read_text().splitlines()
 
     async with asyncio.timeout(READY_S):
         while not await pid_and_health():

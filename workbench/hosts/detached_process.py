@@ -57,6 +57,13 @@ class DetachedProcess:
     start_time: int
 
 
+# the files of a run directory that this module and its scripts write, and `status` reads
+OWN_FILES = (
+    *("pid", "starttime", "sid", "sid_starttime", "boot_id", "token"),
+    *("started", "exit", "ended", "members"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
     """The state of a run at one moment. `alive` says whether the process that was started still

@@ -40,6 +40,7 @@ its log, read its counters, stop it, and adopt servers that already run.
   model_fingerprint       which model files a server was started with
   running_server_secrets  API keys and other secrets of a running server
   bounded_http            an HTTP client whose answers end in time and are bounded in size
+  kept_connection         small requests that repeat all the time, over one connection
 
 This file imports nothing, so that each module is loaded only when it is used.
 """

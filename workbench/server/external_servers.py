@@ -13,7 +13,7 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
@@ -25,10 +25,8 @@ from workbench.model.server_run import EngineMetrics
 from workbench.model.untrusted_numbers import whole
 from workbench.model.untrusted_text import clean
 from workbench.server import metrics, readiness
+from workbench.server.kept_connection import KeptConnection
 from workbench.server.process_scan import ProcessScan
-
-if TYPE_CHECKING:
-    import httpx
 
 ASK_S = 3.0
 # Parts of the command lines of servers that Workbench finds but does not start.
@@ -291,7 +289,7 @@ class ExternalMetrics:
     def __init__(self, host: Host, server: FoundServer) -> None:
         self._host, self.server = host, server
         self._forward: Forward | None = None
-        self._http: httpx.AsyncClient | None = None
+        self._kept: KeptConnection | None = None
 
     async def read(self, timeout_s: float) -> EngineMetrics:
         """Return the present counters of the engine. Never raises: a value that cannot be read is
@@ -301,16 +299,16 @@ class ExternalMetrics:
                 f"Workbench does not know the metrics of the server at {self.server.url}"
             )
         try:
-            if self._http is None:
+            if self._kept is None:
                 self._forward = await self._host.forward(self.server.port)
-                self._http = readiness.client(self._forward.url)
+                self._kept = KeptConnection(self._forward.url, urlencode(readiness.ASKED_BY))
         except HostError as error:
             return metrics.no_metrics(error.message)
-        return await metrics.fetch(self._http, registry.get(self.server.engine), timeout_s)
+        return await metrics.fetch(self._kept.get, registry.get(self.server.engine), timeout_s)
 
     async def close(self) -> None:
-        http, forward, self._http, self._forward = self._http, self._forward, None, None
-        if http is not None:
-            await http.aclose()
+        kept, forward, self._kept, self._forward = self._kept, self._forward, None, None
+        if kept is not None:
+            kept.close()
         if forward is not None:
             await forward.close()

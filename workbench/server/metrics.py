@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.server_run import EngineMetrics
 from workbench.model.untrusted_numbers import EXACT, decimal, number
+from workbench.server.small_requests import Get
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.engines.base import Engine
 
 TIMEOUT_S = 5.0
@@ -42,36 +41,34 @@ _LIVE = {"live_prompt_tokens": "prompt_tokens", "live_generation_tokens": "gener
 _MOST_SERIES = 2000  # of one name: more would take long each second
 
 
-async def fetch(
-    http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIMEOUT_S
-) -> EngineMetrics:
+async def fetch(get: Get, engine: Engine, timeout_s: float = TIMEOUT_S) -> EngineMetrics:
     """Return one reading of the engine's counters. Never raises: if the page cannot be read, every
     value is None and `absent` says why. `live_generation_tokens` includes the tokens of running
     requests even if the engine itself adds a request's tokens to its counter only when the request
     ends."""
     if engine.metrics_path is None:
         return no_metrics(f"{engine.title} has no metrics page")
-    status, page = await _get(http, engine.metrics_path, timeout_s)
-    if status is None:
-        return no_metrics(f"the metrics page {engine.metrics_path} cannot be read: {page}")
-    if status != 200:
-        off = engine.metrics_flag and status in (404, 501)
+    page = await get(engine.metrics_path, timeout_s)
+    if page.status is None:
+        return no_metrics(f"the metrics page {engine.metrics_path} cannot be read: {page.problem}")
+    if page.status != 200:
+        off = engine.metrics_flag and page.status in (404, 501)
         hint = f"; the server was started without --{engine.metrics_flag}" if off else ""
         return no_metrics(
-            f"the metrics page {engine.metrics_path} answers HTTP status {status}{hint}"
+            f"the metrics page {engine.metrics_path} answers HTTP status {page.status}{hint}"
         )
-    read = parse(page, engine)
+    read = parse(page.text, engine)
     if engine.slots_path is None or read.generation_tokens is None:
         return read
     # The engine's counter does not contain the output tokens of the requests that run now.
-    status, page = await _get(http, engine.slots_path, timeout_s)
-    running = _tokens_of_slots(page) if status == 200 else None
+    slots = await get(engine.slots_path, timeout_s)
+    running = _tokens_of_slots(slots.body) if slots.status == 200 else None
     if running is None:
         why = (
             f"{engine.title} counts output tokens when a request ends, and {engine.slots_path} "
             "answers "
         )
-        why += f"HTTP status {status}" if status else f"nothing: {page}"
+        why += f"HTTP status {slots.status}" if slots.status else f"nothing: {slots.problem}"
         return replace(
             read,
             live_generation_tokens=None,
@@ -83,30 +80,14 @@ async def fetch(
     )
 
 
-async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, str]:
-    """Request `path`. Return (HTTP status, text of the answer), or (None, reason) if there was no
-    HTTP answer."""
-    import httpx
-
-    try:
-        response = await http.get(path, timeout=timeout_s)
-    except httpx.TimeoutException as error:
-        return None, str(error) or f"no answer within {timeout_s:g} s"
-    except httpx.HTTPError as error:
-        return None, str(error) or type(error).__name__
-    return response.status_code, response.text
-
-
-def _tokens_of_slots(text: str) -> int | None:
-    """Return the number of output tokens that all running requests have so far. `text` is
+def _tokens_of_slots(body: Any) -> int | None:
+    """Return the number of output tokens that all running requests have so far. `body` is
     llama.cpp's JSON list of slots, each of which processes one request. None if it is not such a
     list."""
-    import json
-
     try:
-        busy = [slot for slot in json.loads(text) if slot["is_processing"]]
+        busy = [slot for slot in body if slot["is_processing"]]
         counts = [_number(step["n_decoded"]) for slot in busy for step in slot["next_token"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     return None if None in counts else round(sum(filter(None, counts)))
 

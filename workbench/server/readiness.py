@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.server import text_probe
-from workbench.server.small_requests import CONNECT_S, ask_server, short
+from workbench.server.small_requests import CONNECT_S, Get, ask_server, getter, short
 
 if TYPE_CHECKING:
     import httpx
@@ -62,11 +62,11 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     )
 
 
-async def answers(http: httpx.AsyncClient, path: str, timeout_s: float = ANSWER_S) -> str | None:
+async def answers(get: Get, path: str, timeout_s: float = ANSWER_S) -> str | None:
     """Request `path`, the path of an engine's health or another page that tells whether it is
     alive. Return None if the server answers with status 200 or requires an API key, otherwise the
     reason."""
-    reply = await ask_server(http, "GET", path, None, timeout_s)
+    reply = await get(path, timeout_s)
     if reply.status in (200, *_KEY_REQUIRED):
         return None
     if reply.status is None:
@@ -81,7 +81,7 @@ async def check(
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
     answer, and `nonsense_expected` says why its text need not be language. Never raises, whatever
     the server answers."""
-    if (reason := await answers(http, engine.health_path)) is not None:
+    if (reason := await answers(getter(http), engine.health_path)) is not None:
         return Answer(reason=reason)
     listed = await ask_server(http, "GET", engine.models_path, None, ANSWER_S)
     if listed.status in _KEY_REQUIRED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,15 @@ class Reply:
     def content(self) -> Any:
         """The cleaned JSON, or the text of a reply that is no JSON."""
         return short(self.text) if self.body is None else clean_data(self.body)
+
+
+# requests a path within a number of seconds; never raises for what the server does
+Get = Callable[[str, float], Awaitable[Reply]]
+
+
+def getter(http: httpx.AsyncClient) -> Get:
+    """Return a function that requests a path through `http`."""
+    return lambda path, timeout_s: ask_server(http, "GET", path, None, timeout_s)
 
 
 async def ask_server(

@@ -24,6 +24,8 @@ from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.directory_names import names_in
+from workbench.hosts.file_marks import Marks, marks_of
+from workbench.hosts.session_marks import processes_of
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.plan import Command, LaunchPlan
@@ -71,6 +73,7 @@ FILES = ("plan.json", "ready.json", "stop.json", RANK_ENDS, launcher.FILE)
 _BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0
 _FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
 _FULL_READ_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
+_CLOCK_S = 2.0  # a host's clock that differs more from what is expected was set
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
 # limit for /health: while watching (three failures count); for a single check
 _HEALTH_S, _ASK_NOW_S, _PROVE_NOW_S = 5.0, 3.0, 10.0
@@ -520,7 +523,7 @@ class Supervisor:
                 else f"this Workbench does not know the engine {run.record.engine}"
             )
         try:
-            return await metrics.fetch(await run.http(), run.engine, timeout_s)
+            return await metrics.fetch(await run.getter(), run.engine, timeout_s)
         except HostError as error:
             return metrics.no_metrics(error.message)
 
@@ -579,7 +582,8 @@ class Supervisor:
             self._alive(run), log_reading.read_new(self.host, run, self._emit)
         )
         every_s = _FULL_READ_S.get(run.pace, _FULL_READ_ELSE_S)
-        if not alive or time.monotonic() - run.read_at_s > every_s:
+        due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
+        if not alive or (due and await self._has_changed(run)):
             await self._read_fully(run)
         if launched_runs.is_lost(run):
             await launched_runs.keep_again(self.host, run)
@@ -603,8 +607,27 @@ class Supervisor:
             )
         )
 
+    async def _has_changed(self, run: WatchedRun) -> bool:
+        """Return False if the run's files and processes are on this machine, and are the same as at
+        the last full reading."""
+        marks = await asyncio.to_thread(self._marks_now, run)
+        run.compared_s = time.monotonic()
+        clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_S
+        return marks is None or marks != run.marks or clock_set
+
+    def _marks_now(self, run: WatchedRun) -> Marks | None:
+        files = (f"{run.run_dir}/{name}" for name in (*FILES, *detached_process.OWN_FILES))
+        marks = marks_of(self.host, files, ())
+        # a server that starts leaves shared memory, which only a full reading records
+        settled = run.facts.ready is not None and run.facts.stop_unix_s is None
+        if marks is None or run.sid is None or not settled:
+            return None
+        return (*marks, processes_of(run.sid))
+
     async def _read_fully(self, run: WatchedRun) -> None:
+        marks = await asyncio.to_thread(self._marks_now, run)
         seen = await self._read_status(run)
+        run.marks = marks
         if run.facts.ready is None or run.facts.stop_unix_s is not None:
             # A server that is killed while it starts leaves shared memory, whose owner is only
             # known now. SGLang creates a semaphore even while it shuts down, and leaves it.
@@ -680,7 +703,7 @@ class Supervisor:
             return
         asked_s = time.monotonic()
         try:
-            trouble = await readiness.answers(await run.http(), run.engine.alive_path, timeout_s)
+            trouble = await readiness.answers(await run.getter(), run.engine.alive_path, timeout_s)
         except HostError:
             return  # the next update of the run reports the problem
         run.note_health(trouble is None, asked_s, enough=enough)

@@ -10,9 +10,11 @@ import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from workbench.hosts.base import Forward, Host
 from workbench.hosts.detached_process import ProcessStatus
+from workbench.hosts.file_marks import Marks
 from workbench.hosts.run_processes import signal_name
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.findings import Finding
@@ -22,6 +24,7 @@ from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.model.untrusted_numbers import of_field
 from workbench.server import log_patterns, readiness
+from workbench.server.kept_connection import KeptConnection
 from workbench.server.launchers import launcher
 from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
 from workbench.server.log_lines import LogFollower
@@ -35,6 +38,7 @@ from workbench.server.run_directory import (
 )
 from workbench.server.run_state import ending_of, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
+from workbench.server.small_requests import Get
 from workbench.server.start_lines import StartLines
 
 if TYPE_CHECKING:
@@ -72,6 +76,9 @@ class WatchedRun:
         self._ended_s: float | None = None  # monotonic time at which the server ended
         self.start_time: int | None = None  # of its process, in clock ticks since boot
         self.read_at_s = time.monotonic()  # when the facts were read
+        self.compared_s = time.monotonic()  # when it was last seen whether they are still true
+        self.sid: int | None = None  # of the session of its processes
+        self.marks: Marks | None = None  # of its files and processes when the facts were read
         self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
         self.reading = asyncio.Lock()
         self.reading_log = asyncio.Lock()
@@ -92,7 +99,9 @@ class WatchedRun:
         self._lost: str | None = None
         self._forward: Forward | None = None
         self._http: httpx.AsyncClient | None = None
-        self._http_for: tuple[str, int, str | None] | None = None
+        self._kept: KeptConnection | None = None
+        self._reached: tuple[str, int, str | None] | None = None  # address, port and API key
+        self._reaching = asyncio.Lock()
         self.status = self._current_status()
 
     def begin(self) -> None:
@@ -149,7 +158,7 @@ class WatchedRun:
         if ready and launched and _restarted_since(ready, launched):
             ready = None
         self.read_at_s = time.monotonic()
-        self.start_time = seen.start_time
+        self.start_time, self.sid = seen.start_time, seen.sid
         if seen.ended_ago_s is not None:
             self._ended_s = self.read_at_s - seen.ended_ago_s
         self.facts = RunFacts(
@@ -334,20 +343,40 @@ class WatchedRun:
     async def http(self) -> httpx.AsyncClient:
         """Return an HTTP client for the server's endpoints. For a remote host, it uses a forwarded
         port. Raises HostError if the host cannot forward the port."""
+        # takes 0.1 s, during which the screen would freeze
+        await asyncio.to_thread(importlib.import_module, "httpx")
+        async with self._reaching:
+            forward = await self._reach()
+            if self._http is None:
+                self._http = readiness.client(forward.url, self.api_key)
+            return self._http
+
+    async def getter(self) -> Get:
+        """Return a function for the small requests that are repeated all the time. It keeps its
+        connection open, and needs a fraction of httpx's CPU. Raises HostError as `http` does."""
+        async with self._reaching:
+            forward = await self._reach()
+            if self._kept is None:
+                query = urlencode(readiness.ASKED_BY)
+                self._kept = KeptConnection(forward.url, query, self.api_key)
+            return self._kept.get
+
+    async def _reach(self) -> Forward:
+        """Return the forwarded port of the server's present address. A forwarded port of an earlier
+        address is closed."""
         wanted = (self.address, self.port, self.api_key)
-        if self._http is None or self._http_for != wanted:
+        if self._forward is None or self._reached != wanted:
             await self.disconnect()
-            await asyncio.to_thread(
-                importlib.import_module, "httpx"
-            )  # takes 0.1 s, during which the screen would freeze
             self._forward = await self.host.forward(self.port, self.address)
-            self._http = readiness.client(self._forward.url, self.api_key)
-            self._http_for = wanted
-        return self._http
+            self._reached = wanted
+        return self._forward
 
     async def disconnect(self) -> None:
         """Close the HTTP client and the forwarded port. The next call of `http` opens both again."""
         http, forward, self._http, self._forward = self._http, self._forward, None, None
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
         with contextlib.suppress(Exception):
             if http is not None:
                 await http.aclose()

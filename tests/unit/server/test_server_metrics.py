@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -13,7 +14,9 @@ from support.scripted_server import FIN, RST, SILENCE, ScriptedServer
 
 from workbench import engines
 from workbench.model.server_run import EngineMetrics
-from workbench.server import metrics, readiness
+from workbench.server import metrics
+from workbench.server.kept_connection import KeptConnection
+from workbench.server.small_requests import getter
 
 # The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per
 # finish reason.
@@ -136,17 +139,17 @@ def endless() -> Iterator[bytes]:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda request, n: endless(), "no complete answer within 1 s|larger than 16 MiB"),
-        (lambda request, n: [HEAD, b"# TYPE", SILENCE], "no answer within 0.5 s"),
-        (lambda request, n: [SILENCE], "no answer within 0.5 s"),
+        (lambda request, n: endless(), "no complete answer within 0.5 s|larger than 16 MiB"),
+        (lambda request, n: [HEAD, b"# TYPE", SILENCE], "no complete answer within 0.5 s"),
+        (lambda request, n: [SILENCE], "no complete answer within 0.5 s"),
         (lambda request, n: [RST], "cannot be read"),
         (lambda request, n: [HEAD, bytes(range(256)) * 50, FIN], "is not a Prometheus page"),
     ],
 )
 def test_a_page_that_does_not_end_or_is_garbage_gives_the_reason(answer: Any, reason: str) -> None:
     async def go(url: str) -> EngineMetrics:
-        async with readiness.client(url) as http:
-            return await metrics.fetch(http, engines.get("vllm"), timeout_s=0.5)
+        with closing(KeptConnection(url)) as kept:
+            return await metrics.fetch(kept.get, engines.get("vllm"), timeout_s=0.5)
 
     with ScriptedServer(answer) as server:
         read = asyncio.run(go(server.url))
@@ -163,8 +166,8 @@ def test_a_page_is_utf_8_whatever_codec_the_server_names(charset: str) -> None:
     )
 
     async def go(url: str) -> EngineMetrics:
-        async with readiness.client(url) as http:
-            return await metrics.fetch(http, engines.get("vllm"), timeout_s=5.0)
+        with closing(KeptConnection(url)) as kept:
+            return await metrics.fetch(kept.get, engines.get("vllm"), timeout_s=5.0)
 
     with ScriptedServer(lambda request, n: [head.encode(), page, FIN]) as server:
         assert asyncio.run(go(server.url)).running == 1
@@ -232,6 +235,6 @@ sglang:time_to_first_token_seconds_count{is_streaming="false"} 1.0
 def _fetch(engine: str, transport: httpx.MockTransport) -> EngineMetrics:
     async def go() -> EngineMetrics:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:
-            return await metrics.fetch(http, engines.get(engine))
+            return await metrics.fetch(getter(http), engines.get(engine))
 
     return asyncio.run(go())

@@ -19,6 +19,7 @@ from support.scripted_server import ScriptedServer
 from workbench import engines
 from workbench.server import readiness, text_probe
 from workbench.server.readiness import Answer
+from workbench.server.small_requests import getter
 
 MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
 TEXT = {"choices": [{"text": "The code word is maple."}], "usage": {"completion_tokens": 6}}
@@ -105,7 +106,7 @@ def test_a_server_that_asks_for_a_key_is_alive(server: Server) -> None:
     async def asked(status: int) -> str | None:
         server.replies["/v1/models"] = (status, {"error": "Unauthorized"})
         async with readiness.client(server.url) as http:
-            return await readiness.answers(http, engines.get("sglang").alive_path)
+            return await readiness.answers(getter(http), engines.get("sglang").alive_path)
 
     assert asyncio.run(asked(401)) is None
     assert asyncio.run(asked(500)) == "/v1/models: answers 500 Unauthorized"

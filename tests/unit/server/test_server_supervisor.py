@@ -7,7 +7,9 @@ import os
 import re
 import signal
 import socket
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -16,12 +18,15 @@ from support import fake_engine
 from support.fake_runs import READY_S, VLLM, Make, ready, start, states, tell
 from support.serving import eventually, free_port, processes_of, supervised
 
+from workbench.hosts.base import Host
+from workbench.hosts.detached_process import ProcessStatus
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
 from workbench.model.server_run import LogBatch, ServerState
 from workbench.server import old_runs
 from workbench.server import supervisor as module
 from workbench.server.supervisor import Event, Supervisor
+from workbench.server.watched_run import WatchedRun
 
 # ---- before a start
 
@@ -243,6 +248,59 @@ def test_a_server_that_stops_answering_is_unresponsive(
         )
         assert hanging.state is ServerState.UNRESPONSIVE
         assert hanging.pid == status.pid
+
+    supervised(scenario)
+
+
+@pytest.mark.slow
+def test_a_ready_server_is_read_again_only_after_a_change(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading starts a shell that surveys all processes of the host."""
+    read: list[str] = []
+    status_of = module.detached_process.status
+
+    async def counted(host: Host, run_dir: str, **options: Any) -> ProcessStatus:
+        read.append(run_dir)
+        return await status_of(host, run_dir, **options)
+
+    compared: list[bool] = []
+    has_changed = Supervisor._has_changed
+
+    async def compare(self: Supervisor, run: WatchedRun) -> bool:
+        compared.append(await has_changed(self, run))
+        return compared[-1]
+
+    monkeypatch.setattr(module, "_FULL_READ_ELSE_S", 0.0)
+    monkeypatch.setattr(module, "_READY_S", 0.05)
+    monkeypatch.setattr(module.detached_process, "status", counted)
+    monkeypatch.setattr(Supervisor, "_has_changed", compare)
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make())
+
+        def quiet() -> bool:
+            return len(compared) > 5 and not any(compared[-5:])
+
+        await eventually(quiet)
+        read.clear()
+        compared.clear()
+        await eventually(quiet)
+        assert read == []
+
+        os.utime(f"{status.run_dir}/ready.json")
+        await eventually(lambda: read)
+        await eventually(quiet)
+        read.clear()
+        (run,) = supervisor.watched()
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        try:
+            # other processes are in its session
+            run.sid, sid = child.pid, run.sid
+            await eventually(lambda: read and run.sid == sid)
+        finally:
+            child.kill()
+            child.wait()
 
     supervised(scenario)
 

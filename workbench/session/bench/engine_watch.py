@@ -53,12 +53,13 @@ class EngineWatch:
     async def read(self) -> EngineMetrics:
         """Return the engine's present metrics. If they cannot be read, every metric is None and has
         the reason."""
-        from workbench.server import metrics  # loads httpx
+        from workbench.server import metrics
+        from workbench.server.small_requests import getter
 
         await self.identify()
         if self.engine is None:
             return metrics.no_metrics(self._problem or "the engine is not known")
-        return await metrics.fetch(self._http, self.engine)
+        return await metrics.fetch(getter(self._http), self.engine)
 
     async def _recognize(self) -> None:
         import httpx

@@ -1,0 +1,217 @@
+"""Small GET requests to one HTTP server over a connection that stays open between them.
+
+The screen reads the counters of a server each second. A request through httpx, with a connection of
+its own, takes ten times the CPU of one here. The server is not trusted: an answer must be complete
+within a time limit, must not be too large, and must not be compressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from workbench.model.untrusted_text import clean
+from workbench.server.small_requests import Reply, reply_of
+
+MOST_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
+_MOST_HEAD_BYTES = 64 * 1024
+_MOST_LINE_BYTES = 1024  # of the size of a chunk, and of a line after the last chunk
+_NO_BODY = (204, 304)
+
+
+class _BadAnswerError(Exception):
+    """Raised if the answer is no valid HTTP/1.x, too large or compressed."""
+
+
+class _ClosedEarlyError(Exception):
+    """Raised if the server closes the connection before the first byte of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.reader.at_eof() and not self.writer.is_closing()
+
+
+class KeptConnection:
+    """Requests pages of the server at `base_url`, which is plain HTTP. Each request has the query
+    `query`, and the API key, if there is one."""
+
+    def __init__(self, base_url: str, query: str = "", api_key: str | None = None) -> None:
+        parts = urlsplit(base_url)
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._query = f"?{query}" if query else ""
+        lines = [f"Host: {parts.netloc}", "Accept: */*", "Accept-Encoding: identity"]
+        if api_key:
+            # a line break in a key would begin another header
+            lines.append(f"Authorization: Bearer {' '.join(api_key.split())}")
+        self._headers = "\r\n".join(lines)
+        self._idle: _Connection | None = None
+
+    async def get(self, path: str, timeout_s: float) -> Reply:
+        """Request `path`, and return the reply or the reason why there is none."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._get(path)
+        except TimeoutError:
+            return Reply(None, problem=f"the server gave no complete answer within {timeout_s:g} s")
+        except _ClosedEarlyError:
+            return Reply(None, problem="the server closed the connection without an answer")
+        except asyncio.IncompleteReadError:
+            return Reply(
+                None, problem="the server closed the connection before the end of its answer"
+            )
+        except asyncio.LimitOverrunError:
+            return Reply(
+                None, problem="the server's answer is no valid HTTP/1.x: a line is too long"
+            )
+        except _BadAnswerError as error:
+            return Reply(None, problem=str(error))
+        except OSError as error:
+            return Reply(None, problem=_reason(error))
+
+    async def _get(self, path: str) -> Reply:
+        kept, self._idle = self._idle, None
+        if kept is not None and kept.is_usable:
+            # a server may close an idle connection at any time, so the request is repeated once
+            with contextlib.suppress(_ClosedEarlyError, ConnectionError):
+                return await self._ask(kept, path)
+        elif kept is not None:
+            kept.writer.close()
+        opened = await asyncio.open_connection(self._host, self._port, limit=_MOST_HEAD_BYTES)
+        return await self._ask(_Connection(*opened), path)
+
+    async def _ask(self, connection: _Connection, path: str) -> Reply:
+        reader, keep = connection.reader, False
+        try:
+            request = f"GET {path}{self._query} HTTP/1.1\r\n{self._headers}\r\n\r\n"
+            connection.writer.write(request.encode())
+            status, headers, keep = await _read_head(reader)
+            if headers.get("content-encoding", "identity").lower() != "identity":
+                raise _BadAnswerError(
+                    "the server's answer is compressed, although Workbench requested it "
+                    "uncompressed"
+                )
+            keep = keep and _has_end(status, headers)
+            body = await _read_body(reader, status, headers)
+        except BaseException:
+            keep = False
+            raise
+        finally:
+            if keep and self._idle is None:
+                self._idle = connection
+            else:
+                connection.writer.transport.abort()
+        return reply_of(status, body)
+
+    def close(self) -> None:
+        """Close the connection. The next request opens another one."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.writer.close()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "the server refuses connections"
+    return clean(error.strerror or str(error)) or type(error).__name__
+
+
+async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bool]:
+    """Read the head of an answer. Return its status, its headers with lower-case names, and whether
+    the connection stays open after it."""
+    while True:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            if not error.partial:
+                raise _ClosedEarlyError from None
+            raise
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ", 2)
+        number = words[1] if len(words) > 1 else ""
+        is_number = len(number) == 3 and number.isascii() and number.isdecimal()
+        if not words[0].startswith("HTTP/1.") or not is_number:
+            raise _BadAnswerError(
+                f"the server did not answer with HTTP/1.x: {clean(lines[0][:60])!r}"
+            )
+        if int(number) >= 200:
+            break  # before it, interim answers such as 100 Continue
+    headers = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    wanted = headers.get("connection", "").lower()
+    is_new = words[0] == "HTTP/1.1"
+    keep = "close" not in wanted if is_new else "keep-alive" in wanted
+    return int(number), headers, keep
+
+
+def _has_end(status: int, headers: dict[str, str]) -> bool:
+    return status in _NO_BODY or _is_chunked(headers) or "content-length" in headers
+
+
+def _is_chunked(headers: dict[str, str]) -> bool:
+    return "chunked" in headers.get("transfer-encoding", "").lower()
+
+
+async def _read_body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> bytes:
+    if status in _NO_BODY:
+        return b""
+    if _is_chunked(headers):
+        return await _read_chunks(reader)
+    length = headers.get("content-length")
+    if length is None:
+        return await _read_to_end(reader)
+    if not (length.isascii() and length.isdecimal()):
+        raise _BadAnswerError(f"the server sent an invalid Content-Length: {clean(length[:40])!r}")
+    _check_size(int(length[:20]))
+    return await reader.readexactly(int(length))
+
+
+async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while data := await reader.read(65536):
+        body += data
+        _check_size(len(body))
+    return bytes(body)
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while size := _size_of(await _line(reader)):
+        _check_size(len(body) + size)
+        body += await reader.readexactly(size)
+        if await _line(reader):
+            raise _BadAnswerError("the server sent a chunk that is longer than its size")
+    trailer = 0
+    while line := await _line(reader):
+        trailer += len(line)
+        if trailer > _MOST_HEAD_BYTES:
+            raise _BadAnswerError("the server's answer has too many lines after its last chunk")
+    return bytes(body)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    line = (await reader.readuntil(b"\r\n"))[:-2]
+    if len(line) > _MOST_LINE_BYTES:
+        raise _BadAnswerError("the server's answer has a line that is too long between its chunks")
+    return line
+
+
+def _size_of(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not digits or digits.strip(b"0123456789abcdefABCDEF") or len(digits) > 15:
+        raise _BadAnswerError(f"the server sent an invalid size of a chunk: {line[:40]!r}")
+    return int(digits, 16)
+
+
+def _check_size(size: int) -> None:
+    if size > MOST_BYTES:
+        raise _BadAnswerError(f"the server's answer is larger than {MOST_BYTES >> 20} MiB")

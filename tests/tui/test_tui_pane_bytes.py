@@ -83,6 +83,16 @@ class Screen:
             assert time.monotonic() < deadline, "\n".join(self.screen.display)
             self.settle()
 
+    def line_of(self, text: str) -> int:
+        """Return the first line that has `text`."""
+        return next(y for y, line in enumerate(self.screen.display) if text in line)
+
+    def until_line(self, line: int, text: str) -> None:
+        deadline = time.monotonic() + 30
+        while text not in self.screen.display[line]:
+            assert time.monotonic() < deadline, "\n".join(self.screen.display)
+            self.settle()
+
     def press_until(self, key: str, text: str, shown: bool) -> int:
         """Press a key, wait until `text` is on the screen, or no longer, and return the number of
         bytes that came."""
@@ -179,6 +189,10 @@ def test_a_box_sends_what_changed_when_it_opens_and_closes(tmp_path: Path) -> No
 def test_what_a_box_covers_is_right_while_it_is_open(tmp_path: Path) -> None:
     with opened(tmp_path) as screen:
         screen.press_until("\x10", BOXES["palette"][1], shown=True)
+        first = screen.line_of("Preset (p)")
         screen.press("be")
+        # a busy machine draws the two letters, or the list of their actions, after a pause
+        screen.until_line(first, "Bench (4)")
+        screen.settle()
         shown = screen.cells()
         assert differing(shown, screen.drawn_again()) == []

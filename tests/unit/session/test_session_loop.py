@@ -25,6 +25,7 @@ from workbench.model.server_run import ServerState
 from workbench.session.bench.measurement import Measurement
 from workbench.session.session import Session
 from workbench.session.state import SessionState
+from workbench.store import paths
 
 SHORT = {"requests": 3, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 1}
 LONG = {**SHORT, "requests": 1000, "max_tokens": 500}
@@ -107,6 +108,24 @@ def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
         (row,) = session.state.results
         assert row.simulated and row.requests_ok == 3 and row.id == session.state.bench.last_id
         assert any(run_id in a.command and "bench" in a.command for a in session.state.activity)
+
+    on(scenario)
+
+
+@pytest.mark.slow
+def test_a_benchmark_deletes_the_requests_of_results_beyond_keep_samples() -> None:
+    async def scenario(session: Session) -> None:
+        config = paths.config_file()
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text("[results]\nkeep_samples = 2\n")
+        await ready(session)
+        for _ in range(4):
+            await session.bench.run(**SHORT)
+        db = session.results.db
+        assert len(session.state.results) == 4
+        assert len(list(db.samples_dir.iterdir())) == 2
+        kept = [bool(db.samples(row.id)) for row in session.state.results]
+        assert kept == [True, True, False, False]  # the newest comes first
 
     on(scenario)
 

@@ -18,6 +18,7 @@ from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.session.series import experiment_arms
 from workbench.session.series.experiment_arms import Arms
 from workbench.session.series.experiment_run import StartFailed
+from workbench.session.series.experiments import Experiments
 from workbench.session.servers import server_address
 from workbench.session.servers.arm_targets import Side
 
@@ -102,3 +103,32 @@ def test_a_server_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch)
     arms = arms_at(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(StartFailed, match=r"does not answer: .*; Workbench waited 0 s for it"):
         asyncio.run(arms.ready("A", "", lambda text: None))
+
+
+@pytest.mark.parametrize(
+    ("url", "locked"),
+    [
+        ("http://127.0.0.1:8000", ["box"]),
+        ("http://localhost:8000", ["box"]),
+        ("http://[::1]:8000", ["box"]),
+        ("http://192.0.2.7:8000", []),
+    ],
+)
+def test_only_a_server_of_the_host_takes_the_lock_of_the_host(url: str, locked: list[str]) -> None:
+    """Two experiments from one laptop on two remote servers do not exclude each other."""
+    held: list[str] = []
+
+    @asynccontextmanager
+    async def hold(what: str) -> AsyncIterator[None]:
+        held.append("box")
+        yield
+
+    lock = SimpleNamespace(hold=hold)
+    session = SimpleNamespace(host=SimpleNamespace(name="box"), measurement_lock=lock)
+    side = Side(cast(Any, session), url=url)
+
+    async def scenario() -> None:
+        async with Experiments._locked(cast(Any, None), {"A": side, "B": side}, "an experiment"):
+            assert held == locked
+
+    asyncio.run(scenario())

@@ -346,3 +346,12 @@ def test_settings_without_effect_are_named_by_their_labels() -> None:
         a for a in advise(facts(in_force={"gpu0.gpu_clocks": "no effect"})) if a.code == "lock.noop"
     ]
     assert found.text.endswith("under load: GPU0 GPU clocks")
+
+
+def test_each_replica_takes_as_many_requests_as_its_flag_says() -> None:
+    """Eight running requests fill two replicas of four, and not two replicas of eight."""
+    waits = engine_side(waiting_mean=8.0, running_max=8, kv_use_max_pct=12.0)
+    full = facts(16, here=served(max_num_seqs=4, data_parallel_size=2), summary=waits)
+    half_full = facts(16, here=served(max_num_seqs=8, data_parallel_size=2), summary=waits)
+    assert "queue.limit" in by_code(full)
+    assert "queue.limit" not in by_code(half_full)

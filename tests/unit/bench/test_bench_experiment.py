@@ -126,6 +126,7 @@ def test_restarts_follow_from_what_differs() -> None:
     assert not design.restarts(Arm(), gpu) and not design.restarts(
         KNOB, replace(gpu, sets=KNOB.sets)
     )
+    assert design.restarts(Arm(), Arm(unsets=("enforce-eager",))), "a removed flag needs a start"
     assert not design.restarts(Arm(), Arm())
     assert design.changes_gpus(spec(b=gpu)) and not design.changes_gpus(spec())
 

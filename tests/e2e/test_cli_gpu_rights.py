@@ -34,7 +34,8 @@ def ada(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     yield made
     made.sudo.allow("NOPASSWD: ALL")
     made.uid(1000)
-    assert cli("gpu", "revert", "--json").code == 0
+    ran = cli("gpu", "revert", "--json")
+    assert ran.code == 0, ran.out
 
 
 @pytest.fixture

@@ -74,7 +74,8 @@ os.environ["SUDO_UID"] = str(os.getuid())
 os.execvp(args[0], args)
 """
 STAT = """#!/bin/sh
-/usr/bin/stat "$@" | sed 's/^[0-9]* [0-9]* \\([0-9a-f]*\\)$/0 0 \\1/'
+said=$(/usr/bin/stat "$@") || exit
+printf '%s\\n' "$said" | sed 's/^[0-9]* [0-9]* \\([0-9a-f]*\\)$/0 0 \\1/'
 """
 
 

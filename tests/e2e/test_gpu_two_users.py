@@ -373,7 +373,8 @@ def test_a_value_that_only_another_told_is_not_set_without_asking(directories: T
 
 @pytest.mark.slow
 def test_a_register_that_cannot_be_used_is_said_with_the_change(directories: TwoUsers) -> None:
-    directories.register.parent.joinpath("register").write_text("a file")
+    shutil.rmtree(directories.register, ignore_errors=True)
+    directories.register.write_text("a file")
     (outcome,) = directories.a.ok(*power("a"))["outcomes"]
     assert "Not a directory; other users cannot see this change either" in outcome["message"]
 

@@ -36,9 +36,7 @@ def _named_free_port(text: str) -> int:
 
 
 @pytest.mark.slow
-def test_b_repeats_why_the_start_was_rejected_and_the_next_start_clears_it() -> None:
-    """b replaced "port 8005 is in use" by "there is no server to benchmark", and the error outlived
-    its cause."""
+def test_a_start_that_cannot_succeed_is_not_offered_until_its_cause_is_gone() -> None:
     on_free_port()
 
     async def scenario(s: RealScreen) -> None:
@@ -53,10 +51,9 @@ def test_b_repeats_why_the_start_was_rejected_and_the_next_start_clears_it() -> 
                 lambda: _named_free_port(s.text) > port,
             )
             await s.press("enter")
-            await s.until("is in use")
-            await s.press("b")
-            text = await s.until("there is no server to benchmark; the start was rejected: port")
-            assert "or set another port" in text
+            await s.until("is in use", "esc back to the plan")
+            await s.press("escape", "b")
+            await s.until("there is no server to benchmark", "press s to start a server")
         s.session.plans.set_flag("port", str(free_port()))
         await s.press("s", "enter")
         await s.until("STARTING", lambda: "is in use" not in s.text)

@@ -309,7 +309,9 @@ def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: B
             and bench.entries() == []
             and not Path(f"{bench.path}.lock").is_symlink()
         )
-        report = await apply.apply(bench.host, commands, guard=guard)
+        report = await apply.apply(
+            bench.host, commands, guard=guard, watch=lambda entry, _: {"heartbeat_s": 30.0}
+        )
         assert report.ok and report.guard == GuardView(True, pid=7)
         assert seen == [([("power_limit_w", 600.0, 450.0, "pending")], [], True)]
 

@@ -17,6 +17,7 @@ Workbench sends this module to the host, so it uses only the standard library an
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -55,7 +56,10 @@ def place(named: str | None = None) -> str:
         with contextlib.suppress(FileExistsError):
             os.mkdir(named)
             os.chmod(named, 0o1777)
-        if not _only_owners_change(os.stat(named)):
+        found = os.stat(named)
+        if not stat.S_ISDIR(found.st_mode):
+            raise OSError(errno.ENOTDIR, "Not a directory", named)
+        if not _only_owners_change(found):
             raise OSError(1, "users other than root can change the files of others there", named)
         return named
     for path in PLACES:

@@ -218,8 +218,9 @@ def test_a_node_lost_between_the_files_and_the_process_of_its_rank_is_read_again
         await eventually(
             lambda: read(session) == [True, True], 30, "a reading of both nodes after the cut"
         )
-        (status,) = await session.servers.supervisor.runs()
-        assert not status.alive and not status.outlived and gone(pids(status)), status
+        # the start had not begun on any node: at most its files are left
+        for status in await session.servers.supervisor.runs():
+            assert not status.alive and not status.outlived and gone(pids(status)), status
         await session.close()
 
     asyncio.run(scenario())

@@ -44,7 +44,19 @@ def canned_comparison(simulated: bool = True) -> Comparison:
 
 def canned_result(number: int, **fields: Any) -> BenchResult:
     d = Distribution(230.0, 212.0, 540.0, 890.0, 120.0, 910.0, 64, 700.0)
-    engine = EngineDuring(72, 9216, 9216, 7.8, 8, 0.4, 3, 41.0, 0.0, 0, samples=14)
+    engine = EngineDuring(
+        requests_finished=72,
+        prompt_tokens=9216,
+        generation_tokens=9216,
+        running_mean=7.8,
+        running_max=8,
+        waiting_mean=0.4,
+        waiting_max=3,
+        kv_use_max_pct=41.0,
+        prefix_hit_pct=0.0,
+        prefix_hit_tokens=0,
+        samples=14,
+    )
     summary = BenchSummary(
         64,
         0,

@@ -212,7 +212,7 @@ class Results(Pane, PickList):
         if self.items:
             heads = (
                 "tok/s",
-                "TTFT50/90 ms" if width >= 64 else "TTFT ms",
+                "TTFT50/90 ms" if width >= 64 else "TTFT50/90",
                 "ITL ms",
                 "W",
                 "tok/J",

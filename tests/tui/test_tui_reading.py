@@ -173,7 +173,7 @@ def test_again_ends_at_the_comparison(monkeypatch: Any) -> None:
             lambda: s.state.bench.last_id is not None and not s.state.bench.running, seconds=60
         )
         await s.press("full_stop")
-        await s.until("Again", "The plan has not changed")
+        await s.until("Again", "0 changes against the running server")
         await s.press("enter")
         await s.until("A #1 vs B #2", seconds=40)
 

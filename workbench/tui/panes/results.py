@@ -3,6 +3,7 @@ of the GPUs allows."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 PLOT_FROM = (110, 12)  # columns and rows from which the plot is beside the table
 TABLE_BESIDE_PLOT = 64
+_TITLE = re.compile(r"\S+(?: \S+)*")  # of a column, such as "ITL ms"
 ADVICE = 3  # findings below the table, at most; the table keeps half of the rows
 
 
@@ -170,14 +172,16 @@ class Results(Pane, PickList):
         aligned right, so the blanks left of a title belong to its column."""
         text = self.drawn_text.splitlines()[self._head - 1]
         starts = {word: text.find(word) for word in ORDERS if word in text}
-        last = {word: at + len(word) for word, at in starts.items()}
-        found = [
-            word for word, end in sorted(last.items(), key=lambda item: item[1]) if x < end + 3
-        ]
-        if "change" in last and starts["change"] <= x < starts.get("tok/s", x + 1) - 3:
-            found = ["change"]
-        if found:
-            self.sort_by(found[0])
+        if "change" in starts and starts["change"] <= x < starts.get("tok/s", x + 1) - 3:
+            self.sort_by("change")
+            return
+        words = sorted(starts, key=lambda word: starts[word])
+        for word, following in zip(words, [*words[1:], None], strict=True):
+            until = len(text) if following is None else starts[following]
+            title = _TITLE.match(text, starts[word], until)
+            if title is not None and x < title.end():
+                self.sort_by(word)
+                return
 
     def action_move(self, by: int) -> None:
         super().action_move(by)

@@ -19,6 +19,7 @@ from support.serving import eventually as soon
 from support.serving import free_port
 
 from workbench.model.server_run import ServerState
+from workbench.server.run_start import PREPARED
 from workbench.session.session import Session
 
 READY_S = 60.0
@@ -74,7 +75,9 @@ def killed(command: CommandLine, words: list[str], moment: str) -> Path:
         out, err = starter.communicate()
     new = set(command.run_dirs()) - before
     assert len(new) == 1, (out, err)
-    return new.pop()
+    run_dir = new.pop()
+    # the host's shell may still give it its name
+    return run_dir.with_name(run_dir.name.removeprefix(PREPARED))
 
 
 def made(command: CommandLine, before: set[Path], moment: str) -> bool:
@@ -121,10 +124,12 @@ def lines_of(run_dir: Path) -> list[str]:
 
 
 def never_started(command: CommandLine, run_dir: Path) -> bool:
-    """Killed before it told the host to start it: the run is listed as one that failed, and there
-    is no process."""
-    listed = command.ok("servers")["servers"][0]
-    assert listed["run_id"] == run_dir.name
+    """Killed before it told the host to start it: the run is prepared and not listed, or listed as
+    one that failed, and there is no process."""
+    runs = {run["run_id"]: run for run in command.ok("servers")["servers"]}
+    listed = runs.get(run_dir.name)
+    if listed is None:
+        return True
     if listed["pid"] is not None:
         return False
     assert (listed["state"], bool(listed["reason"])) == ("failed", True), listed

@@ -37,7 +37,8 @@ class FarHost(LocalHost):
     def __init__(self, python: str = sys.executable) -> None:
         super().__init__()
         self.python = python
-        self.cut_after: bytes | None = None  # the link is lost after this text
+        self.cut_after: bytes | None = None  # the link is lost after lines with this text
+        self.cut_at = 3  # how many of them
         self.away = 0  # calls that fail, before the link is back
 
     async def stream(self, argv: Any, **options: Any) -> Any:
@@ -65,7 +66,7 @@ class CutStream:
         async for line in self.stream.lines():
             if self.host.cut_after is not None and self.host.cut_after in line:
                 seen += 1
-                if seen == 3:
+                if seen == self.host.cut_at:
                     await self.stream.close()  # as sshd does it: the end of stdin, then TERM
                     raise HostUnreachable("the connection was lost", host=self.host.name)
             yield line
@@ -238,7 +239,7 @@ def test_a_lost_link_loses_no_measurement(
 ) -> None:
     monkeypatch.setattr(workers, "_AGAIN_S", 0.05)
     host = FarHost()
-    host.cut_after, host.away = b'"type":"requests"', away
+    host.cut_after, host.cut_at, host.away = b'"type":"requests"', 1, away
     with ScriptedServer(slow_after(7)) as server:
         outcome = asyncio.run(bench(host, spec_for(server.url)))
     assert outcome.partial and outcome.summary.requests_ok >= 1

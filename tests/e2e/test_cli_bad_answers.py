@@ -83,8 +83,11 @@ def test_the_table_of_bad_answers(cli: Cli, tmp_path: Path, kind: str) -> None:
     server = started(cli, tmp_path, kind)
     benched = cli("bench", server["run_id"], *LOAD, "--json")
     found = benched.document["text"]["findings"]
-    first = found[0]["code"] if found else ""
-    assert (server["state"], benched.code, first) == TABLE[kind], (server["text"], found)
+    state, code, finding = TABLE[kind]
+    assert (server["state"], benched.code) == (state, code), (server["text"], found)
+    # an answer can be bad in more than one way: which is told first depends on the samples
+    codes = {one["code"] for one in found}
+    assert finding in codes if finding else not codes, (server["text"], found)
 
 
 @pytest.mark.slow

@@ -38,9 +38,10 @@ def started(tmp_path: Path, make: Make, port: int, count: int) -> list[ServerSta
             found = await asyncio.gather(
                 *(user.start(*make("never", port), VLLM) for user in users), return_exceptions=True
             )
-            winners = [n for n, one in enumerate(found) if isinstance(one, ServerStatus)]
-            for n in winners:  # the others have not taken it down
-                status = (await users[n].runs())[0]
+            winners = {n: one for n, one in enumerate(found) if isinstance(one, ServerStatus)}
+            for n, won in winners.items():  # the others have not taken it down
+                # earlier runs of the same second may stand before it
+                (status,) = [run for run in await users[n].runs() if run.run_id == won.run_id]
                 assert status.alive and status.state is ServerState.STARTING
             for n in {*range(count)} - {*winners}:
                 assert not await users[n].runs()

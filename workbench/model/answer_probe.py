@@ -396,6 +396,9 @@ def _degenerate(
     return []
 
 
+_LEAST_NEAR = 4  # a weak model may say nearly the same to two or three prompts
+
+
 def _nearly_equal(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
     """Return a finding if most answers are without their code word and differ only in a word or a
     number. With the right code word, a weak model may say the same about everything."""
@@ -409,7 +412,7 @@ def _nearly_equal(probed: Sequence[Probed], nonsense_expected: str) -> list[Find
             if nearly_equal(one.answer.all_text, candidate.answer.all_text, CODE_WORDS)
         ]
         prompts = {one.ask.prompt for one in near}
-        if len(prompts) < max(_LEAST_ANSWERS, _MOST * len({one.ask.prompt for one in probed})):
+        if len(prompts) < max(_LEAST_NEAR, _MOST * len({one.ask.prompt for one in probed})):
             continue
         text = (
             f"degenerate output: {len(near)} answers to different prompts differ in a word or a"

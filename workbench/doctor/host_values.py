@@ -36,7 +36,7 @@ look() {
     while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
     space disk "$hub"
 }
-space() { say "$1" "$($limit df -Pk "$2" 2>/dev/null | awk 'NR == 2 { print $4, $3 + $4 }')"; }
+space() { say "$1" "$($limit df -Pk "$2" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4, $3 + $4 }')"; }
 ports() {
     wanted=" $* "
     taken=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk -v wanted="$wanted" '

@@ -44,7 +44,7 @@ for name do
 done
 while [ ! -d "$root" ] && [ "${root#/*/}" != "$root" ]; do root=${root%/*}; done
 [ -d "$root" ] || root=/
-echo "free=$(df -Pk -- "$root" | awk 'NR == 2 { print $4 }')"
+echo "free=$(df -Pk -- "$root" | head -c 65536 | awk 'NR == 2 { print $4 }')"
 [ -w "$root" ] || echo "closed=$root"
 exit 0
 """

@@ -46,7 +46,7 @@ _LOOK = r"""
 echo "now=$(date +%s.%N 2>/dev/null)"
 probe=$(mktemp "$1/check.XXXXXX" 2>&1) && echo x 2>/dev/null >"$probe" && echo "written=yes" || echo "written=$probe"
 [ -f "$probe" ] && rm -f -- "$probe"
-echo "free_kib=$(df -Pk -- "$1" 2>/dev/null | awk 'NR == 2 { print $4 }')"
+echo "free_kib=$(df -Pk -- "$1" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
 [ -n "$2" ] && echo "program=$(command -v -- "$2")"
 if [ "$3" = sudo ] && [ "$(id -u)" = 0 ]; then
     echo "sudo=not needed: the login is root"

@@ -51,11 +51,11 @@ from truth_server import TruthProcess  # noqa: E402
 
 from workbench.bench import runner  # noqa: E402
 from workbench.bench.records import BenchOutcome  # noqa: E402
-from workbench.bench.student_t import t_quantile  # noqa: E402
 from workbench.bench.workers import LocalWorker  # noqa: E402
 from workbench.bench.workload import request_mark  # noqa: E402
 from workbench.model.bench import BenchSpec  # noqa: E402
 from workbench.model.distribution import quantile  # noqa: E402
+from workbench.model.student_t import t_quantile  # noqa: E402
 
 Figures = dict[str, float]
 ASKED = {  # row, figure -> the limit

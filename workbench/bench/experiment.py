@@ -42,7 +42,6 @@ from workbench.bench.metric_changes import (
     unclaimed,
     variance,
 )
-from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import (
     P99_VALUES,
     BenchResult,
@@ -64,6 +63,7 @@ from workbench.model.experiment import (
     side_of,
 )
 from workbench.model.series_state import SeriesState
+from workbench.model.student_t import detectable_shift, t_quantile
 
 MEASURED = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)
 _UNFINISHED = (RunState.PLANNED, RunState.STARTING, RunState.MEASURING)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from workbench.bench import twins
-from workbench.bench.student_t import t_cdf, t_quantile
 from workbench.engines import registry
 from workbench.model.counts import four_digits
 from workbench.model.experiment import ExperimentRun
+from workbench.model.student_t import t_cdf, t_quantile
 
 _FALSE_ALARMS = 0.01
 _LEAST = 0.003  # differences below 0.3 % do not matter

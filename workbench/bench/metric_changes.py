@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.bench import twins
-from workbench.bench.student_t import t_cdf, t_quantile
 from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
 from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
+from workbench.model.student_t import t_cdf, t_quantile
 
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
 HINT, SINGLE_PAIR, NOT_MEASURED = "hint only", "single pair", "not measured"

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench.compare import compare
-from workbench.bench.student_t import incomplete_beta, t_cdf, t_quantile
 from workbench.model.bench import (
     BenchResult,
     BenchSpec,
@@ -24,6 +23,7 @@ from workbench.model.bench import (
     MetricChange,
     half_width,
 )
+from workbench.model.student_t import incomplete_beta, t_cdf, t_quantile
 
 
 def spread(mean: float, count: int = 2000) -> Distribution:

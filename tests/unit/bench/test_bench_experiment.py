@@ -13,11 +13,11 @@ from support.simulated_runs import CONDITIONS, result_of
 
 from workbench.bench import experiment as design
 from workbench.bench.metric_changes import HINT, metric_called
-from workbench.bench.student_t import detectable_shift, t_power, t_quantile
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.settings import GpuSettings
+from workbench.model.student_t import detectable_shift, t_power, t_quantile
 
 KNOB = Arm(sets=("knob=2",))
 

@@ -1,0 +1,186 @@
+"""Quality: what two servers answered to the same texts, and whether the answers are the same.
+
+Log probabilities are natural logarithms ("nats"). A *position* is one token of a text, scored by a
+model that has seen the tokens before it. A is the server to compare with, and B the changed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Token = int | str  # the id, or the piece of an engine that gives no ids
+
+# Lanes: how a log probability was obtained.
+PREFILL = "prefill"  # of the prompt
+DECODE = "decode"  # of one generated token after each growing prompt
+
+KL, LN_PPL, SAME_TOP, FORKS = "kl", "ln_ppl", "same_top", "forks"
+
+SAME, DIFFERS, NOT_DECIDED, BROKEN = "same", "differs", "not decided", "broken"
+NOT_MEASURED = "quality not measured"
+
+KL_MARGIN, LN_PPL_MARGIN = 0.001, 0.002  # nats per position; of ln perplexity, 0.2 %
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPosition:
+    """One scored token of a text. `top` has the most probable tokens in falling order; the scored
+    token need not be among them."""
+
+    token: Token
+    logprob: float
+    top: tuple[tuple[Token, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredText:
+    """One text with its scored positions. The first token of a text has no position. `asked` is the
+    number of positions that were asked for, and `problem` says why the text cannot be used; "" if
+    it can."""
+
+    name: str
+    kind: str
+    positions: tuple[ScoredPosition, ...]
+    lane: str = PREFILL
+    concurrency: int = 1
+    asked: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyAnswer:
+    """One greedy answer to a text, under load. `gaps` has, for each token, how much more probable in
+    nats the best token was than the second one; it is empty if that is not known. `pieces` is the
+    text of each token, if known."""
+
+    name: str
+    kind: str
+    tokens: tuple[Token, ...]
+    gaps: tuple[float, ...] = ()
+    concurrency: int = 1
+    pieces: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstrumentProof:
+    """Whether the log probabilities of a server can be used. `reason` says why not, and `defect`
+    names the known defect of the engine, such as "vLLM #53488". `largest` is the largest difference
+    between the two lanes in nats, and `noise` the one between two equal measurements."""
+
+    side: str  # "A" or "B"
+    lane: str
+    usable: bool
+    positions: int = 0
+    largest: float | None = None
+    noise: float | None = None
+    reason: str = ""
+    defect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A measured value with its 95 % confidence interval. `low` and `high` are None if there are
+    too few texts for an interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityMeasure:
+    """One measure of the difference between the answers of A and B.
+
+    `floor` is the same measure between A and A: what this machine calls equal. It is None if it was
+    not measured. `excess` is by how much B differs more than A does from itself. `verdict` is SAME,
+    DIFFERS or NOT_DECIDED; "" for a measure without a margin.
+    """
+
+    name: str  # KL, LN_PPL, SAME_TOP or FORKS
+    value: Interval
+    floor: Interval | None = None
+    excess: Interval | None = None
+    margin: float | None = None
+    verdict: str = ""
+    texts: int = 0  # the units of the interval
+    lane: str = PREFILL
+    concurrency: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TextDifference:
+    """The difference between the answers of A and B to one text, as means over its positions."""
+
+    name: str
+    kind: str
+    positions: int
+    kl: float
+    ln_ppl: float
+    same_top: float
+    lane: str = PREFILL
+    concurrency: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorstText:
+    """The text whose answers differ most. `position` is that of the first token that differs, from
+    0; None if none does. `before`, `a` and `b` are the text before it and what A and B say there."""
+
+    name: str
+    kind: str
+    kl: float
+    position: int | None = None
+    a: str = ""
+    b: str = ""
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkCount:
+    """How often greedy answers of A and B part. `at_risk` is the number of tokens before and
+    including the fork of each answer. `ties` are forks at tokens whose two best candidates differ by
+    less than the noise between two equal measurements; they are not among `forks`."""
+
+    forks: int
+    ties: int
+    at_risk: int
+    answers: int
+    per_1000: Interval
+    concurrency: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class QualityResult:
+    """The comparison of the answers of B with those of A, as it is stored.
+
+    `summary` is one clause for the user: "its answers are the same within 0.001 KLD". `more_texts`
+    is the number of further texts that would probably decide; None if that is not known. `a` and
+    `b` name what was compared, and `conditions_a` and `conditions_b` have what the answers depend
+    on: engine, engine_version, model, flags and env.
+    """
+
+    a: str
+    b: str
+    verdict: str
+    summary: str
+    measures: tuple[QualityMeasure, ...] = ()
+    forks: ForkCount | None = None
+    forks_floor: ForkCount | None = None
+    texts: tuple[TextDifference, ...] = ()
+    worst: WorstText | None = None
+    proofs: tuple[InstrumentProof, ...] = ()
+    text_set: str = ""
+    text_version: str = ""
+    positions: int = 0
+    top_k: int = 0  # of the log probabilities, the same on both sides
+    more_texts: int | None = None
+    simulated: bool = False
+    notes: tuple[str, ...] = ()  # what was left out and why, one sentence each
+    conditions_a: Mapping[str, Any] = field(default_factory=dict)
+    conditions_b: Mapping[str, Any] = field(default_factory=dict)
+    id: int = 0  # in the store; 0: not stored
+    unix_s: float = 0.0
+    took_s: float | None = None

@@ -1,0 +1,7 @@
+"""Quality: whether two servers give the same answers, by the log probabilities of texts.
+
+`texts` has the texts of the package and reads those of the user.
+
+This room does no input and output over the network: the caller gives it a function that sends a
+request, so the same code measures any server, and the simulated engines use the same texts.
+"""

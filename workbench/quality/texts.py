@@ -1,0 +1,124 @@
+"""Texts whose log probabilities are compared: those of the package, and those of the user.
+
+All texts of the package were written for it, so that no model has seen them in its training, and
+their licence is that of the package. `TEXT_SET` names them in stored results: a change of any
+text needs a new version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from workbench.model.counts import count_of
+from workbench.model.errors import InputError
+
+DIRECTORY = Path(__file__).parent / "texts"
+NAME, VERSION = "workbench", "1"
+LONG_TOKENS = 8192  # of a long text, with what comes before the scored positions
+_BETWEEN = "\n\n"
+_LONG_ENDS = ("prose-signal", "math-series")  # the scored ends of the two long texts
+_MOST_FILE_BYTES = 16 * 1024 * 1024
+_EXPECTED = 'write one JSON object per line: {"text": "…"}, each with an optional "name" and "kind"'
+_UNNAMED_KIND = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text. `before` is context that is sent in front of it and not scored; only the long texts
+    have it. `kind` is prose, code, json, cjk, arabic, math or chat, or the user's own word."""
+
+    name: str
+    kind: str
+    content: str
+    before: str = ""
+
+    @property
+    def long(self) -> bool:
+        return bool(self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSet:
+    """A named set of texts. Results of two different sets or versions cannot be compared."""
+
+    name: str
+    version: str
+    texts: tuple[Text, ...]
+
+
+@cache
+def shipped() -> TextSet:
+    """Return the texts of the package: short ones of about 256 to 512 tokens, and two long ones."""
+    short = [_shipped_text(path) for path in sorted(DIRECTORY.glob("*.txt"))]
+    long = [_long(short, name) for name in _LONG_ENDS]
+    return TextSet(NAME, VERSION, (*short, *long))
+
+
+def _shipped_text(path: Path) -> Text:
+    return Text(path.stem, path.stem.partition("-")[0], path.read_text(encoding="utf-8").rstrip())
+
+
+def _long(short: list[Text], end: str) -> Text:
+    """Return a long text: the short texts one after the other, and `end` as its scored part. `end`
+    is not among those before it, so that it cannot be copied."""
+    others = [text.content for text in short if text.name != end]
+    if end != _LONG_ENDS[0]:
+        others.reverse()
+    scored = next(text.content for text in short if text.name == end)
+    return Text(f"long-{end}", "long", scored, _BETWEEN.join(others) + _BETWEEN)
+
+
+def read(path: str | Path) -> TextSet:
+    """Return the user's own texts, from a file with one JSON object per line. The version of the set
+    is the beginning of the file's hash. Raises InputError if the file has no usable texts."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MOST_FILE_BYTES:
+            raise InputError(
+                f"{path} is larger than {_MOST_FILE_BYTES >> 20} MiB",
+                next_step="use a smaller file: 32 texts of 512 tokens are enough",
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", next_step="check the file given by --texts"
+        ) from None
+    texts = [
+        _own_text(f"{path}:{number}", number, line)
+        for number, line in enumerate(data.split(b"\n"), start=1)
+        if line.strip()
+    ]
+    names = [text.name for text in texts]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(
+            f"{path}: {count_of(len(doubled), 'name')} given twice, the first is {doubled[0]!r}",
+            next_step="give each text a name of its own, or none",
+        )
+    if not texts:
+        raise InputError(f"{path} contains no text", next_step=_EXPECTED)
+    return TextSet(path.name, hashlib.sha256(data).hexdigest()[:12], tuple(texts))
+
+
+def _own_text(place: str, number: int, line: bytes) -> Text:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{place}: not JSON", next_step=_EXPECTED) from None
+    content = entry.get("text") if isinstance(entry, dict) else None
+    if not isinstance(content, str) or not content.strip():
+        raise InputError(f'{place}: there is no "text" with words', next_step=_EXPECTED)
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{place}: the text contains half of a character (a lone surrogate)",
+            next_step=_EXPECTED,
+        ) from None
+    name, kind = entry.get("name", f"text-{number}"), entry.get("kind", _UNNAMED_KIND)
+    if not isinstance(name, str) or not isinstance(kind, str):
+        raise InputError(f'{place}: "name" and "kind" must be strings', next_step=_EXPECTED)
+    return Text(name, kind, content)

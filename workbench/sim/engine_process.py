@@ -119,7 +119,7 @@ class EngineServer:
             self.engine.failed(log, failure, self._worker_pids())
             raise Stop(failure.code) from None
         api = self._serve_with(placed)
-        api.garbage = "garbage" in self.faults
+        api.damage(self.faults)
         server = None
         if self.engine.listens_while_loading and not plan.headless:
             server = await self._listen(api, self._bind())

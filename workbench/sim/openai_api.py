@@ -6,21 +6,20 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
 from workbench.sim.http_server import Request
+from workbench.sim.language_model import PIECE, Damage, LanguageModel, encode
 from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.reply_text import ReplyText, packed, vector_of
 from workbench.sim.scheduler import Replica, Sequence
+from workbench.sim.scored_reply import ScoredReply
 
-PIECE = re.compile(r"\w{1,7}|[^\w\s]")  # about the pieces of a byte-pair tokenizer for English
-SPECIAL = re.compile(rf"<s>|<assistant>|{PIECE.pattern}")
 OPEN_PATHS = ("/health", "/metrics", "/version", "/ping")  # need no API key
 
 
@@ -69,6 +68,8 @@ class Api:
         self.ready = False
         self.silent = False  # a fault: the server accepts connections and never answers
         self.garbage = False  # a fault: each token of an answer is an exclamation mark
+        self.language_model = LanguageModel()
+        self.stale_prompts = self.zero_log_probabilities = False  # see ScoredReply
         self.created = int(time.time())
         self.count = 0
         generation: Routes = {
@@ -85,6 +86,16 @@ class Api:
         }
         if launch.metrics:
             self.routes[("GET", "/metrics")] = self._metrics
+
+    def damage(self, faults: Mapping[str, float]) -> None:
+        """Damage the answers of the server as the `faults` say."""
+        self.garbage = "garbage" in faults
+        together, turn = "broken_together" in faults, "broken_second_turn" in faults
+        kld = faults.get("kld", 0.0) + self.engine.divergence(self.launch)
+        self.language_model = LanguageModel(Damage(kld, together, turn))
+        defect = self.engine.speculation_defect if self.engine.speculates(self.launch) else ""
+        self.stale_prompts = "stale_prompts" in faults or defect == "stale_prompts"
+        self.zero_log_probabilities = "zeros" in faults or defect == "zeros"
 
     def handle(self, request: Request) -> None:
         """Answer one request."""
@@ -118,7 +129,7 @@ class Api:
     def chat_text(self, request: Request) -> str:
         """Return the messages of a chat request as one text, without the tokens of the chat
         template."""
-        return _chat_text(_body(request))
+        return _chat_text(body_of(request))
 
     # -- small routes ------------------------------------------------------------------------------
 
@@ -126,16 +137,15 @@ class Api:
         """Reply with the token ids of the text in a request. If the engine accepts messages, they
         can replace the text."""
         field = self.engine.tokenize_field
-        body = _body(request)
+        body = body_of(request)
         given = body.get(field)
         messages = given if isinstance(given, list) else body.get("messages")
         if messages is not None and self.engine.tokenizes_messages:
-            tokens = _pieces({"messages": messages}, chat=True)
+            ids = encode(" ".join(_pieces({"messages": messages}, chat=True)))
         elif isinstance(given, str):
-            tokens = SPECIAL.findall(given)
+            ids = encode(given)
         else:
             raise bad_request(f"{field}: Field required", field)
-        ids = [zlib.crc32(token.encode()) % 99999 for token in tokens]
         request.reply(200, self.engine.token_reply(ids, self.max_len))
 
     def _metrics(self, request: Request) -> None:
@@ -170,18 +180,36 @@ class Api:
     # -- generation --------------------------------------------------------------------------------
 
     def _generate(self, request: Request, *, chat: bool) -> None:
-        body = _body(request)
+        body = body_of(request)
         prompt = _pieces(body, chat)
         if not prompt:
             raise bad_request("The decoder prompt cannot be empty")
         model = body.get("model")
         if self.engine.checks_model and model is not None and model not in self.launch.served:
             raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
+        if not chat and self.engine.asks_log_probabilities(body):
+            self.engine.reply_scored(self, request, body)
+            return
         length = self._length(body, len(prompt), chat)
         reply = ApiReply(self, request, body, chat, length)
         sequence = Sequence(prompt, length, reply.deliver)
         reply.sequence = sequence
         self._add(sequence, request)
+
+    def reply_scored(
+        self,
+        request: Request,
+        ids: list[int],
+        length: Any,
+        body_of: Callable[[ScoredReply], dict[str, Any]],
+    ) -> None:
+        """Reply with log probabilities to the prompt `ids` and to an answer of `length` tokens.
+        `body_of` makes the body of the reply."""
+        if not ids:
+            raise bad_request("The decoder prompt cannot be empty")
+        most = self._length({"max_tokens": length, "ignore_eos": True}, len(ids), chat=False)
+        scored = ScoredReply(self, request, ids, most, body_of)
+        self._add(scored.sequence, request)
 
     def _add(self, sequence: Sequence, request: Request) -> None:
         """Give a request, as a `sequence` of tokens, to the replica of the model that has the least
@@ -193,7 +221,7 @@ class Api:
     def _embed(self, request: Request) -> None:
         """Reply with one embedding for the text in a request, as soon as the simulated engine has
         processed its tokens."""
-        body = _body(request)
+        body = body_of(request)
         asked = _prompt_text({"prompt": body.get("input")})
         prompt = PIECE.findall(asked)
         if not prompt:
@@ -267,7 +295,17 @@ def length_limit(body: dict[str, Any]) -> Any:
 compact = json.JSONEncoder(separators=(",", ":")).encode  # JSON without spaces
 
 
-def _body(request: Request) -> dict[str, Any]:
+def prompt_ids(given: Any) -> list[int]:
+    """Return the token ids of a prompt, which is a text or token ids. Raises ApiError if it is
+    neither."""
+    if isinstance(given, str):
+        return encode(given)
+    if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
+        return given
+    raise bad_request("prompt: Field required", "prompt")
+
+
+def body_of(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(request.body)
     except ValueError as error:
@@ -306,7 +344,7 @@ def _prompt_text(body: dict[str, Any]) -> str:
     prompt = body.get("prompt")
     if isinstance(prompt, list):
         if all(isinstance(p, int) for p in prompt):
-            return " ".join(f"t{p % 99999}" for p in prompt)
+            return " ".join(f"t{p % 999999}" for p in prompt)
         prompt = prompt[0] if prompt else None
     if not isinstance(prompt, str):
         raise bad_request("prompt: Field required", "prompt")

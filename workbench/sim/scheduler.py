@@ -43,6 +43,7 @@ class Sequence:
     last: float = 0.0
     aborted: bool = False
     embedding: bool = False
+    most_together: int = 1  # requests of the largest batch in which it was
     blocks: list[int] = field(default_factory=list)
 
     @property
@@ -278,6 +279,8 @@ class Replica:
             sequence.to_prefill = len(sequence.prompt) - sequence.cached
             self.reserved += need
             self.running.append(sequence)
+            for one in self.running:
+                one.most_together = max(one.most_together, len(self.running))
             self.counters.prompt_tokens += len(sequence.prompt)
             self.counters.cached_tokens += sequence.cached
             self.counters.queue_s.append(sequence.admitted - sequence.arrived)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.memory_fit import GIB, Failure, Fit, GpuMemory
+from workbench.sim.model_sizes import BITS
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from workbench.sim.openai_api import Api, ApiError, ApiReply
     from workbench.sim.scheduler import Replica
     from workbench.sim.scheduler import Sequence as RequestSequence
+
+
+# Mean Kullback-Leibler divergence from FP8 weights that 4-bit weights of a large model have
+# (INT4-AWQ 0.0241, NVFP4 0.0353), and an assumption for an FP8 KV cache.
+DIVERGENCE_4_BIT, DIVERGENCE_FP8_CACHE = 0.0241, 0.002
+_FEW_BITS = 6.0
 
 
 class SimulatedEngine:
@@ -227,6 +234,31 @@ class SimulatedEngine:
     def observe(self, server: EngineServer, replica: Replica) -> None:
         """Make the engine write log lines about the steps of a replica of the model, if the real
         engine does so."""
+
+    # -- log probabilities ---------------------------------------------------------------------------
+
+    # what a known defect does to them with speculation: "stale_prompts", "zeros" or nothing
+    speculation_defect = ""
+    cache_type_flags: tuple[str, ...] = ("kv-cache-dtype",)
+
+    def speculates(self, launch: LaunchOptions) -> bool:
+        """Return whether the flags turn on a form of speculation that has the defect."""
+        return False
+
+    def divergence(self, launch: LaunchOptions) -> float:
+        """Return how far the answers of this server are from those of 8-bit weights, as others
+        measured it for 4-bit weights. The share of an FP8 KV cache is an assumption."""
+        weights = DIVERGENCE_4_BIT if BITS[launch.model.quantization] < _FEW_BITS else 0.0
+        kinds = [str(launch.flags.get(name) or "auto") for name in self.cache_type_flags]
+        small = any(kind.startswith(("fp8", "q8", "q4", "nvfp4")) for kind in kinds)
+        return weights + (DIVERGENCE_FP8_CACHE if small else 0.0)
+
+    def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request to /v1/completions asks for log probabilities."""
+        return bool(body.get("logprobs")) and not body.get("stream")
+
+    def reply_scored(self, api: Api, request: Request, body: Mapping[str, Any]) -> None:
+        """Answer a request to /v1/completions that asks for log probabilities."""
 
     # -- API ---------------------------------------------------------------------------------------
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
+from workbench.sim.language_model import decode
 from workbench.sim.launch_options import LaunchOptions, first_of
 from workbench.sim.memory_fit import Failure, Fit, GpuMemory
+from workbench.sim.openai_api import body_of, prompt_ids
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from workbench.sim.http_server import Request
     from workbench.sim.openai_api import Api
     from workbench.sim.scheduler import Sequence as RequestSequence
+    from workbench.sim.scored_reply import ScoredReply
 
 _CONTEXT_TOKENS = 32768  # without --ctx-size, at most
+_FORCING_BIAS = 100  # of a token in logit_bias: no other token can then be chosen
 
 
 class SimulatedLlamacpp(SimulatedEngine):
@@ -152,6 +156,18 @@ class SimulatedLlamacpp(SimulatedEngine):
     def stopping(self, log: EngineLog) -> None:
         """Write nothing, because llama-server logs no line when it is stopped."""
 
+    # -- log probabilities ---------------------------------------------------------------------------
+
+    speculation_defect = "zeros"
+    cache_type_flags = ("cache-type-k", "cache-type-v")
+
+    def speculates(self, launch: LaunchOptions) -> bool:
+        return bool(launch.flags.get("spec-draft-model") or launch.flags.get("spec-draft-hf"))
+
+    def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+        """Return False: /v1/completions has none of the prompt, and Workbench uses /completion."""
+        return False
+
     # -- API ---------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
@@ -168,6 +184,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             request.reply(200, [*busy, *idle])
 
         return {
+            ("POST", "/completion"): lambda r: _complete(api, r),
             ("GET", "/props"): lambda r: r.reply(200, props),
             ("GET", "/slots"): slot_states,
             ("POST", "/apply-template"): lambda r: r.reply(
@@ -238,6 +255,46 @@ class SimulatedLlamacpp(SimulatedEngine):
             / max(1, counters.steps),
         }
         return samples(totals, "counter") + samples(gauges, "gauge")
+
+
+def _complete(api: Api, request: Request) -> None:
+    """Answer a request to llama-server's own endpoint."""
+    body = body_of(request)
+    top = int(body.get("n_probs") or 0)
+    biases = body.get("logit_bias") or []
+    forced = next((token for token, bias in biases if bias >= _FORCING_BIAS), None)
+
+    def entry(token: int, logged: float) -> dict[str, Any]:
+        piece = decode([token])
+        return {"id": token, "token": piece, "bytes": [*piece.encode()], "logprob": logged}
+
+    def whole(reply: ScoredReply) -> dict[str, Any]:
+        made = reply.answer()
+        if forced is not None:  # the log probabilities are those before the bias
+            made = [forced] * len(made)
+        found = [reply.answer_token(made, place, top) for place in range(len(made))]
+        answer: dict[str, Any] = {
+            "content": decode(made),
+            "tokens": made if body.get("return_tokens") else [],
+            "model": reply.served,
+            "tokens_predicted": len(made),
+            "tokens_evaluated": len(reply.ids),
+            "stop": True,
+            "stop_type": "limit",
+            **api.engine.more_fields(reply.sequence),
+        }
+        if top:
+            answer["completion_probabilities"] = [
+                {
+                    **entry(token, one.log_probability),
+                    "top_logprobs": [entry(each, logged) for each, logged in one.top],
+                }
+                for token, one in zip(made, found)  # noqa: B905
+            ]
+        return answer
+
+    limit = int(body.get("n_predict") or 128)
+    api.reply_scored(request, prompt_ids(body.get("prompt")), limit, whole)
 
 
 ENGINE = SimulatedLlamacpp()

@@ -10,8 +10,10 @@ from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog
+from workbench.sim.language_model import decode
 from workbench.sim.launch_options import LaunchOptions, first_of
 from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
+from workbench.sim.openai_api import body_of, prompt_ids
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from workbench.sim.openai_api import Api, ApiError
     from workbench.sim.scheduler import Replica
     from workbench.sim.scheduler import Sequence as RequestSequence
+    from workbench.sim.scored_reply import ScoredReply
 
 _HISTOGRAMS = {
     "ttft_s": "sglang:time_to_first_token_seconds",
@@ -223,7 +226,9 @@ class SimulatedSglang(SimulatedEngine):
         model = api.launch.model.id
         info = {"model_path": model, "tokenizer_path": model, "is_generation": True}
         server = {**info, "version": api.launch.version}
-        routes: dict[tuple[str, str], Callable[[Request], None]] = {}
+        routes: dict[tuple[str, str], Callable[[Request], None]] = {
+            ("POST", "/generate"): lambda r: _generate(api, r)
+        }
         for prefix in ("/", "/get_"):
             routes["GET", f"{prefix}model_info"] = lambda r: r.reply(200, info)
             routes["GET", f"{prefix}server_info"] = lambda r: r.reply(200, server)
@@ -277,6 +282,55 @@ class SimulatedSglang(SimulatedEngine):
             for key, metric in _HISTOGRAMS.items():
                 out += histograms[key].lines(metric, labels)
         return out
+
+
+def _generate(api: Api, request: Request) -> None:
+    """Answer a request to SGLang's own endpoint."""
+    body = body_of(request)
+    sampling = body.get("sampling_params") or {}
+    given = body.get("input_ids")
+    ids = prompt_ids(body.get("text") if given is None else given)
+    scores, start = bool(body.get("return_logprob")), int(body.get("logprob_start_len") or 0)
+    top, wanted = int(body.get("top_logprobs_num") or 0), body.get("token_ids_logprob") or []
+
+    def whole(reply: ScoredReply) -> dict[str, Any]:
+        made = reply.answer()
+        usage = reply.usage()
+        meta: dict[str, Any] = {
+            "id": reply.id,
+            "finish_reason": {"type": "length", "length": len(made)},
+            "prompt_tokens": usage["prompt_tokens"],
+            "completion_tokens": usage["completion_tokens"],
+            "cached_tokens": reply.sequence.cached,
+        }
+        if scores:
+            found = [reply.answer_token(made, place, top) for place in range(len(made))]
+            meta["output_token_logprobs"] = [
+                [one.log_probability, token, None]
+                for one, token in zip(found, made)  # noqa: B905
+            ]
+            meta["output_top_logprobs"] = [_triples(one.top) for one in found]
+            meta["output_token_ids_logprobs"] = [
+                [
+                    [reply.answer_token(made, place, 0, one).log_probability, one, None]
+                    for one in wanted
+                ]
+                for place in range(len(made))
+            ]
+        if scores and start >= 0:
+            prompt = [reply.prompt_token(place, top) for place in range(1, len(ids))]
+            meta["input_token_logprobs"] = [
+                [None, ids[0], None],
+                *([one.log_probability, token, None] for one, token in zip(prompt, ids[1:])),  # noqa: B905
+            ]
+            meta["input_top_logprobs"] = [None, *(_triples(one.top) for one in prompt)]
+        return {"text": decode(made), "output_ids": made, "meta_info": meta}
+
+    api.reply_scored(request, ids, max(1, int(sampling.get("max_new_tokens", 128))), whole)
+
+
+def _triples(top: Sequence[tuple[int, float]]) -> list[list[Any]]:
+    return [[logged, token, None] for token, logged in top]
 
 
 ENGINE = SimulatedSglang()

@@ -4,22 +4,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.sim import driver_state, launch_options, model_sizes
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog, small_yaml
+from workbench.sim.language_model import decode, encode, pieces_of
 from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.memory_fit import Fit
+from workbench.sim.openai_api import bad_request, body_of, prompt_ids
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
     from workbench.sim.driver_state import SimState
     from workbench.sim.engine_log import EngineLog
+    from workbench.sim.http_server import Request
     from workbench.sim.openai_api import Api, ApiReply
     from workbench.sim.scheduler import Sequence as RequestSequence
+    from workbench.sim.scored_reply import ScoredReply
 
 _KEY_FILE = "api_tokens.yml"
 _FILLED_SHARE = 0.96  # of a GPU's memory before autosplit goes on to the next GPU
@@ -117,7 +121,45 @@ class SimulatedTabbyapi(SimulatedEngine):
     def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         log.line(f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING")
 
+    # -- log probabilities ---------------------------------------------------------------------------
+
+    cache_type_flags = ("cache-mode",)
+
+    def reply_scored(self, api: Api, request: Request, body: Mapping[str, Any]) -> None:
+        prompt, top = body.get("prompt"), int(body.get("logprobs") or 0)
+        if not isinstance(prompt, str):
+            raise bad_request("prompt: Input should be a valid string", "prompt")
+
+        def whole(reply: ScoredReply) -> dict[str, Any]:
+            made = reply.answer()
+            found = [reply.answer_token(made, place, top) for place in range(len(made))]
+            scores = {
+                "text_offset": [],
+                "tokens": pieces_of(made),
+                "token_logprobs": [one.log_probability for one in found],
+                "top_logprobs": [
+                    {decode([token]): logged for token, logged in one.top} for one in found
+                ],
+            }
+            choice = {
+                "index": 0,
+                "text": decode(made),
+                "logprobs": scores,
+                "finish_reason": "length",
+            }
+            head = {"id": reply.id, "object": "text_completion", "model": reply.served}
+            return {**head, "choices": [choice], "usage": reply.usage()}
+
+        api.reply_scored(request, encode(prompt), body.get("max_tokens") or 150, whole)
+
     # -- API ---------------------------------------------------------------------------------------
+
+    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+        return {
+            ("POST", "/v1/token/decode"): lambda r: r.reply(
+                200, {"text": decode(prompt_ids(body_of(r).get("tokens")))}
+            )
+        }
 
     def health(self, ready: bool) -> Any:
         return {"status": "healthy", "issues": []} if ready else b""

@@ -12,8 +12,10 @@ from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
+from workbench.sim.language_model import decode
 from workbench.sim.launch_options import LaunchOptions, first_of
 from workbench.sim.memory_fit import CONTEXT_GIB, GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
+from workbench.sim.openai_api import bad_request, prompt_ids
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from workbench.sim.engine_process import EngineServer
     from workbench.sim.http_server import Request
     from workbench.sim.openai_api import Api, ApiError
+    from workbench.sim.scored_reply import ScoredReply
 
 _HISTOGRAMS = {
     "ttft_s": "vllm:time_to_first_token_seconds",
@@ -30,6 +33,7 @@ _HISTOGRAMS = {
     "queue_s": "vllm:request_queue_time_seconds",
 }
 _WARNING = {"level": "WARNING"}
+_MOST_LOGPROBS = 20  # --max-logprobs
 
 
 class SimulatedVllm(SimulatedEngine):
@@ -364,6 +368,55 @@ class SimulatedVllm(SimulatedEngine):
                 source="loggers.py:335",
             )
 
+    # -- log probabilities ---------------------------------------------------------------------------
+
+    speculation_defect = "stale_prompts"
+
+    def speculates(self, launch: LaunchOptions) -> bool:
+        config = launch.flags.get("speculative-config") or {}
+        return isinstance(config, dict) and "mtp" in str(config.get("method", "")).lower()
+
+    def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+        if body.get("prompt_logprobs") is not None and body.get("stream"):
+            raise bad_request("`prompt_logprobs` are not available when `stream=True`.")
+        return body.get("prompt_logprobs") is not None or super().asks_log_probabilities(body)
+
+    def reply_scored(self, api: Api, request: Request, body: Mapping[str, Any]) -> None:
+        of_prompt, of_answer = body.get("prompt_logprobs"), body.get("logprobs")
+        for asked in (of_prompt, of_answer):
+            if isinstance(asked, int) and not 0 <= asked <= _MOST_LOGPROBS:
+                raise bad_request(
+                    f"Requested sample logprobs of {asked}, which is greater than max allowed: "
+                    f"{_MOST_LOGPROBS}"
+                )
+        if body.get("logprob_token_ids") and of_answer is None:
+            raise bad_request("`logprob_token_ids` requires `logprobs`.")
+
+        def whole(reply: ScoredReply) -> dict[str, Any]:
+            made = reply.answer()
+            choice: dict[str, Any] = {
+                "index": 0,
+                "text": decode(made),
+                "logprobs": None,
+                "finish_reason": "length",
+            }
+            if of_answer is not None:
+                choice["logprobs"] = _of_answer(reply, made, body)
+            if of_prompt is not None:
+                tokens = range(1, len(reply.ids))
+                choice["prompt_logprobs"] = [
+                    None,
+                    *(_of_prompt(reply, place, of_prompt) for place in tokens),
+                ]
+            if body.get("return_token_ids"):
+                choice |= {"prompt_token_ids": reply.ids, "token_ids": made}
+            head = {"id": reply.id, "object": "text_completion", "model": reply.served}
+            return {**head, "choices": [choice], "usage": reply.usage()}
+
+        api.reply_scored(
+            request, prompt_ids(body.get("prompt")), body.get("max_tokens") or 16, whole
+        )
+
     # -- API ---------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
@@ -409,6 +462,43 @@ class SimulatedVllm(SimulatedEngine):
                 "1.0"
             )
         return out
+
+
+def _of_prompt(reply: ScoredReply, place: int, top: int) -> dict[str, Any]:
+    """Return what the API says of one token of the prompt: the `top` tokens, and the token itself
+    in addition if it is not among them."""
+    found = reply.prompt_token(place, top)
+    entries = dict(found.top)
+    entries.setdefault(reply.ids[place], found.log_probability)
+    return {
+        str(token): {"logprob": logged, "rank": rank, "decoded_token": decode([token])}
+        for rank, (token, logged) in enumerate(entries.items(), start=1)
+    }
+
+
+def _of_answer(
+    reply: ScoredReply, made: Sequence[int], body: Mapping[str, Any]
+) -> dict[str, list[Any]]:
+    """Return the object "logprobs" of an answer."""
+    as_ids = body.get("return_tokens_as_token_ids")
+
+    def name(token: int) -> str:
+        return f"token_id:{token}" if as_ids else decode([token])
+
+    tops = []
+    for place, token in enumerate(made):
+        found = reply.answer_token(made, place, int(body.get("logprobs") or 0))
+        entries = {token: found.log_probability, **dict(found.top)}
+        for wanted in body.get("logprob_token_ids") or ():
+            one = reply.answer_token(made, place, 0, wanted)
+            entries[wanted] = one.log_probability
+        tops.append({name(one): logged for one, logged in entries.items()})
+    return {
+        "text_offset": [],
+        "tokens": [name(token) for token in made],
+        "token_logprobs": [top[name(token)] for top, token in zip(tops, made)],  # noqa: B905
+        "top_logprobs": tops,
+    }
 
 
 ENGINE = SimulatedVllm()

@@ -1,0 +1,229 @@
+"""The language model of the simulated engines: an n-gram model over the texts of the package.
+
+It gives each token a log probability, so that a comparison of answers needs no GPU. Its vocabulary
+is that of the texts, and its probabilities add up to 1 over this vocabulary. It can be damaged as
+real servers are damaged, by an amount that is known.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from heapq import nlargest
+from math import cos, exp, log, pi, sqrt
+from pathlib import Path
+
+# The files themselves: workbench/quality/texts.py needs a newer Python than the simulation.
+TEXTS = Path(__file__).parents[1] / "quality" / "texts"
+PIECE = re.compile(r"\w{1,7}|[^\w\s]")  # about the pieces of a byte-pair tokenizer for English
+_SPACED = re.compile(rf"\s*(?:<s>|<assistant>|{PIECE.pattern})")
+_VOCABULARY_BITS = 24
+_MASK = (1 << _VOCABULARY_BITS) - 1
+# Weights of the distributions after two tokens, after one token, and without context.
+_AFTER_TWO, _AFTER_ONE = 0.15, 0.35
+_UNSEEN = 0.5  # count of a token of the vocabulary that is in no text
+_SPARE = 1e-4  # of the probability, for all tokens outside the vocabulary together
+_CANDIDATES = 64
+_SPREAD = 1.38  # of the divergence from position to position: sd 2.4 times the mean, as measured
+_BATCH_KLD = 1e-7  # of a batch of several requests: real kernels differ in their last bits
+_MOST_TILT = 12.0
+_TURN = re.compile(r"(?:^|\n)\s*(?:User:|user )")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """How the model is damaged. `kld` is the mean Kullback-Leibler divergence of its distributions
+    from those of the undamaged model. The other fields make it answer without sense: in a batch of
+    several requests, or from the second turn of a conversation on."""
+
+    kld: float = 0.0
+    together: bool = False
+    second_turn: bool = False
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The distribution of one token: its log probability, and the most probable tokens with theirs,
+    the most probable first."""
+
+    log_probability: float
+    top: tuple[tuple[int, float], ...]
+
+
+def encode(text: str) -> list[int]:
+    """Return the token ids of a text."""
+    return [_id_of(piece) for piece in _SPACED.findall(text)]
+
+
+def pieces_of(ids: Sequence[int]) -> list[str]:
+    """Return the text of each token. A token that is not in the vocabulary has its number."""
+    known = _model().pieces
+    return [known.get(token, f" t{token}") for token in ids]
+
+
+def decode(ids: Sequence[int]) -> str:
+    """Return the text of tokens."""
+    return "".join(pieces_of(ids))
+
+
+def turns_of(text: str) -> int:
+    """Return the number of turns of the user in a prompt."""
+    return len(_TURN.findall(text))
+
+
+def _id_of(piece: str) -> int:
+    return zlib.crc32(piece.encode("utf-8", "replace")) & _MASK
+
+
+class _Ngrams:
+    """The counts of the texts, and what follows from them."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, str] = {}
+        self.after_one: dict[int, Counter[int]] = {}
+        self.after_two: dict[tuple[int, int], Counter[int]] = {}
+        counts: Counter[int] = Counter()
+        for path in sorted(TEXTS.glob("*.txt")):
+            self._count(_SPACED.findall(path.read_text(encoding="utf-8")), counts)
+        total = sum(counts.values()) + _UNSEEN * len(counts)
+        self.alone = {
+            token: (1 - _SPARE) * (count + _UNSEEN) / total for token, count in counts.items()
+        }
+        self.common = nlargest(_CANDIDATES, self.alone, key=lambda token: self.alone[token])
+        self.plus = sum(share for token, share in self.alone.items() if _sign(token) > 0)
+        self.tokens = sorted(self.alone)
+
+    def _count(self, pieces: Sequence[str], counts: Counter[int]) -> None:
+        ids = [_id_of(piece) for piece in pieces]
+        self.pieces.update(zip(ids, pieces))  # noqa: B905
+        counts.update(ids)
+        for place, token in enumerate(ids[1:], start=1):
+            self.after_one.setdefault(ids[place - 1], Counter())[token] += 1
+            if place > 1:
+                self.after_two.setdefault((ids[place - 2], ids[place - 1]), Counter())[token] += 1
+
+
+@cache
+def _model() -> _Ngrams:
+    return _Ngrams()
+
+
+def _sign(token: int) -> int:
+    """Return the side of the vocabulary on which a token is, 1 or -1, when it is tilted."""
+    return 1 if zlib.crc32(b"side %d" % token) & 1 else -1
+
+
+class LanguageModel:
+    """The model of one server, with its damage."""
+
+    def __init__(self, damage: Damage | None = None) -> None:
+        self.damage = damage or Damage()
+
+    def predict(
+        self, context: Sequence[int], token: int, top: int, *, together: int = 1, turns: int = 1
+    ) -> Predicted:
+        """Return the distribution after `context`: the log probability of `token`, and the `top`
+        most probable tokens. `together` is the number of requests of the batch, and `turns` the
+        number of turns in the prompt."""
+        damage = self.damage
+        if (damage.together and together > 1) or (damage.second_turn and turns > 1):
+            return _senseless(context, token, top)
+        divergence = damage.kld * _uneven(context) if damage.kld else 0.0
+        if together > 1:
+            divergence += _BATCH_KLD
+        return _Distribution(context, divergence).of(token, top)
+
+    def most_probable(self, context: Sequence[int], **batch: int) -> int:
+        """Return the most probable token after `context`."""
+        return self.predict(context, 0, 1, **batch).top[0][0]
+
+
+class _Distribution:
+    """The distribution after one context. With a `divergence`, the tokens of one half of the
+    vocabulary are more probable, and those of the other half less, so that the Kullback-Leibler
+    divergence from the distribution without it is exactly this number."""
+
+    def __init__(self, context: Sequence[int], divergence: float) -> None:
+        ngrams = _model()
+        one = ngrams.after_one.get(context[-1]) if context else None
+        two = ngrams.after_two.get((context[-2], context[-1])) if len(context) > 1 else None
+        self._parts = [
+            (weight / sum(counts.values()), counts)
+            for weight, counts in ((_AFTER_ONE, one), (_AFTER_TWO, two))
+            if counts
+        ]
+        self._alone_weight = 1.0 - sum(
+            weight * sum(counts.values()) for weight, counts in self._parts
+        )
+        self._ngrams = ngrams
+        self._flip = 1 if _hash(context) & 1 else -1
+        self._tilt, self._scale = 0.0, 0.0
+        if divergence > 0:
+            plus = self._plus()
+            self._tilt = _tilt(plus, divergence)
+            self._scale = log(plus * exp(self._tilt) + (1 - plus) * exp(-self._tilt))
+
+    def of(self, token: int, top: int) -> Predicted:
+        """Return the log probability of `token` and those of the most probable tokens."""
+        if not top:
+            return Predicted(self._log(token), ())
+        found = {token for _, counts in self._parts for token in counts}
+        found.update(self._ngrams.common)
+        best = nlargest(top, ((self._log(one), -one) for one in found))
+        return Predicted(self._log(token), tuple((-one, logged) for logged, one in best))
+
+    def _plain(self, token: int) -> float:
+        outside = _SPARE / len(self._ngrams.tokens)
+        share = self._alone_weight * self._ngrams.alone.get(token, outside)
+        return share + sum(weight * counts[token] for weight, counts in self._parts)
+
+    def _log(self, token: int) -> float:
+        return log(self._plain(token)) + self._side(token) * self._tilt - self._scale
+
+    def _side(self, token: int) -> int:
+        return self._flip * _sign(token)
+
+    def _plus(self) -> float:
+        """Return the probability of the half of the vocabulary that becomes more probable."""
+        alone = self._ngrams.plus if self._flip > 0 else 1.0 - self._ngrams.plus
+        plus = self._alone_weight * alone
+        for weight, counts in self._parts:
+            plus += weight * sum(n for token, n in counts.items() if self._side(token) > 0)
+        return min(max(plus, 1e-9), 1 - 1e-9)
+
+
+def _tilt(plus: float, divergence: float) -> float:
+    """Return the tilt that makes the divergence: `plus` is the probability of the half that becomes
+    more probable. The divergence grows with the tilt, so the tilt is found by halving."""
+    low, high = 0.0, _MOST_TILT
+    for _ in range(48):
+        middle = (low + high) / 2
+        made = log(plus * exp(middle) + (1 - plus) * exp(-middle)) - middle * (2 * plus - 1)
+        low, high = (middle, high) if made < divergence else (low, middle)
+    return (low + high) / 2
+
+
+def _uneven(context: Sequence[int]) -> float:
+    """Return a factor for the divergence of one position. Its mean over positions is 1."""
+    drawn = _hash(context)
+    first, second = (drawn & 0xFFFF) + 1, drawn >> 16
+    normal = sqrt(-2 * log(first / 65537)) * cos(2 * pi * second / 65536)
+    return exp(_SPREAD * normal - _SPREAD**2 / 2)
+
+
+def _hash(context: Sequence[int]) -> int:
+    return zlib.crc32(repr(tuple(context[-4:])).encode())
+
+
+def _senseless(context: Sequence[int], token: int, top: int) -> Predicted:
+    """Return a distribution without sense: each token of the vocabulary is as probable as any
+    other, and which ones come first depends only on the context."""
+    tokens = _model().tokens
+    first = _hash(context) % len(tokens)
+    each = log((1 - _SPARE) / len(tokens))
+    chosen = [tokens[(first + 7 * place) % len(tokens)] for place in range(top)]
+    return Predicted(each, tuple((one, each) for one in chosen))

@@ -1,0 +1,83 @@
+"""Replies with log probabilities. The tokens of such an answer come from the simulated language
+model, always the most probable one, and each engine gives them in the form of its own interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.sim.language_model import LanguageModel, Predicted, decode, turns_of
+from workbench.sim.scheduler import Sequence as RequestSequence
+
+if TYPE_CHECKING:
+    from workbench.sim.http_server import Request
+    from workbench.sim.openai_api import Api
+
+
+class ScoredReply:
+    """The reply to one request for log probabilities, after the prompt `ids`. `body_of` makes the
+    body from this object when all `length` tokens are there. With `stale_prompts`, the
+    distributions of prompt tokens are those of the token before, and with `zeros` each log
+    probability of an answer is 0.0, as real engines give them with speculation."""
+
+    def __init__(
+        self,
+        api: Api,
+        request: Request,
+        ids: Sequence[int],
+        length: int,
+        body_of: Callable[[ScoredReply], dict[str, Any]],
+    ) -> None:
+        self.ids = list(ids)
+        self.id = api.next_id(chat=False)
+        self.served = api.launch.served[0]
+        self.stale_prompts, self.zeros = api.stale_prompts, api.zero_log_probabilities
+        self.sequence = RequestSequence([str(one) for one in ids], length, self._deliver)
+        self._api, self._request, self._body_of = api, request, body_of
+        self._model: LanguageModel = api.language_model
+        self._turns = turns_of(decode(self.ids)) if self._model.damage.second_turn else 1
+
+    def prompt_token(self, place: int, top: int) -> Predicted:
+        """Return the distribution of the prompt's token at `place`, which is not 0."""
+        context = self.ids[: place - 1] if self.stale_prompts else self.ids[:place]
+        return self._predict(context, self.ids[place], top)
+
+    def answer(self) -> list[int]:
+        """Return the tokens of the answer."""
+        made: list[int] = []
+        while len(made) < self.sequence.generated:
+            made.append(self._predict([*self.ids, *made], 0, 1).top[0][0])
+        return made
+
+    def answer_token(
+        self, made: Sequence[int], place: int, top: int, token: int | None = None
+    ) -> Predicted:
+        """Return the distribution of token number `place` of the answer `made`. `token` is the one
+        whose log probability is wanted, by default that of the answer."""
+        wanted = made[place] if token is None else token
+        found = self._predict([*self.ids, *made[:place]], wanted, top)
+        if self.zeros:
+            return Predicted(0.0, tuple((one, 0.0) for one, _ in found.top))
+        return found
+
+    def usage(self) -> dict[str, Any]:
+        """Return the numbers of tokens as OpenAI-style replies have them."""
+        prompt, made = len(self.ids), self.sequence.generated
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": made,
+            "total_tokens": prompt + made,
+            "prompt_tokens_details": {"cached_tokens": self.sequence.cached},
+            "owned_by": "simulated",
+        }
+
+    def _predict(self, context: Sequence[int], token: int, top: int) -> Predicted:
+        together = self.sequence.most_together
+        return self._model.predict(context, token, top, together=together, turns=self._turns)
+
+    def _deliver(self, tokens: int, finished: bool) -> None:
+        if not finished:
+            return
+        self._request.reply(200, self._body_of(self))
+        self._api.engine.finished(self._api, self.id, self.sequence)

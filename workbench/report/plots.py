@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.model.bench import BenchSummary, MetricChange
+from workbench.model.bench import P99_VALUES, BenchSummary, MetricChange
 from workbench.model.metrics import metric_title
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import svg
@@ -101,7 +101,8 @@ def _cumulative(title: str, values: list[float], what: str) -> PlotBlock | None:
     y = svg.SvgAxis(f"% of {what}", 0.0, 100.0)
     places = sorted({round(i * (count - 1) / _CURVE_POINTS) for i in range(_CURVE_POINTS + 1)})
     curve = svg.Series([(ordered[i], 100 * (i + 1) / count) for i in places])
-    marks = [(ordered[math.ceil(p * count / 100) - 1], f"p{p}") for p in (50, 90, 99)]
+    parts = (50, 90, 99) if count >= P99_VALUES else (50, 90)
+    marks = [(ordered[math.ceil(p * count / 100) - 1], f"p{p}") for p in parts]
     drawn = svg.chart(f"{title}: share of {what}", x, y, [curve], height=220, marks=marks)
     return PlotBlock(drawn, f"{title}: share of the {count:,} {what} that took at most this long.")
 

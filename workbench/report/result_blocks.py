@@ -41,6 +41,7 @@ from workbench.report.blocks import (
     Heading,
     Items,
     KeyMetrics,
+    PlotBlock,
     Table,
     TextBlock,
 )
@@ -135,10 +136,10 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
     return [
         *_alerts(result),
         key_metrics(summary),
-        *([throughput] if throughput else []),
+        *_of_validity(summary, [throughput] if throughput else []),
         Heading("Latency"),
         _latency_table(summary),
-        *plots.latencies(samples),
+        *_of_validity(summary, plots.latencies(samples)),
         Heading("Metrics"),
         Facts(_run_metrics(summary)),
         *_text(summary),
@@ -151,6 +152,14 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
         *_notes(result),
         Fold("How these metrics are defined", (Items(DEFINITIONS),)),
     ]
+
+
+def _of_validity(summary: BenchSummary, drawn: Sequence[PlotBlock]) -> list[PlotBlock]:
+    """Return the plots of a result. Those of an invalid one say so, because a picture is copied
+    without the alert above it."""
+    if not summary.refused:
+        return list(drawn)
+    return [PlotBlock(plot.svg, f"{plot.caption} This result is not valid.") for plot in drawn]
 
 
 def _text(summary: BenchSummary) -> list[Block]:
@@ -187,6 +196,8 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
     window = summary.window if summary.window == "whole run" else "steady window"
     if summary.output_tok_s is None:
         window = summary.absent.get("output_tok_s", "not measured")
+    if summary.refused:
+        window = f"not valid, {window}"
     items = [("output", number(summary.output_tok_s, "tok/s"), window)]
     # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"

@@ -261,18 +261,22 @@ def _confirmation(sweep: Sweep) -> str:
 
 
 def _points(sweep: Sweep) -> Table:
+    """Return the table of the points of a sweep. A failed point has no values: they are those of an
+    invalid result."""
+    done = [point for point in sweep.points if point.state == "done"]
     measured = [
         (name, head)
         for name, head in _POINT_COLUMNS
-        if any(getattr(p, name) is not None for p in sweep.points)
+        if any(getattr(p, name) is not None for p in done)
     ]
     with_force = any(point.in_force for point in sweep.points)
 
     def row(index: int, point: SweepPoint) -> tuple[str, ...]:
+        names = ("tok_s", *(name for name, _ in measured))
+        values = [getattr(point, name) if point in done else None for name in names]
         return (
             point.label + (" (knee)" if index == sweep.knee else ""),
-            number(point.tok_s),
-            *(number(getattr(point, name)) for name, _ in measured),
+            *map(number, values),
             *([point.in_force or NA] if with_force else []),
             ", ".join(f"#{result}" for result in point.result_ids) or NA,
             f"{point.state}: {point.error}" if point.error else point.state,

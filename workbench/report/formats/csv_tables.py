@@ -36,7 +36,8 @@ def render(report: Report) -> str:
     """Return the report as a CSV table, arranged by its layout. A missing value is an empty cell,
     and its reason is in the column summary.absent."""
     if report.layout is Layout.REQUESTS:
-        return _table(("result", "simulated", *_REQUEST_COLUMNS, "gaps_us"), _request_rows(report))
+        head = ("result", "simulated", "rejected", *_REQUEST_COLUMNS, "gaps_us")
+        return _table(head, _request_rows(report))
     if report.layout is Layout.RESULT:
         return _table(("name", "value"), _cells(report.results[0]).items())
     rows = [_cells(result) for result in report.results]
@@ -59,6 +60,7 @@ def _request_rows(report: Report) -> Iterable[Sequence[Any]]:
             yield [
                 result.id,
                 _simulated(result),
+                "; ".join(result.summary.refused) or "no",
                 *(request.get(name) for name in _REQUEST_COLUMNS),
                 gaps,
             ]

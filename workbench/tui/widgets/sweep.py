@@ -116,9 +116,10 @@ def _columns(s: Sweep, width: int) -> list[Column]:
         max(VERDICT_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error
     ]
     room = width - _label_cells(s) - 4 - max(said, default=0)
+    done = [p for p in s.points if p.state == "done"]
     chosen: list[Column] = []
     for name, title, cells, text in wanted:
-        if cells <= room and any(getattr(p, name) is not None for p in s.points):
+        if cells <= room and any(getattr(p, name) is not None for p in done):
             chosen.append((title, cells, text))
             room -= cells
     return chosen
@@ -167,8 +168,9 @@ def _table(s: Sweep, width: int) -> list[Row]:
 
 def plots(s: Sweep, width: int, height: int) -> list[Row]:
     """Return plots of throughput and efficiency, side by side. Latency replaces efficiency in a
-    sweep of the concurrency, or if too few points have a power reading."""
-    done = [n for n, p in enumerate(s.points) if p.tok_s is not None]
+    sweep of the concurrency, or if too few points have a power reading. Failed points are not
+    drawn: their values are those of invalid results."""
+    done = [n for n, p in enumerate(s.points) if p.state == "done" and p.tok_s is not None]
     if not done:
         return []
 

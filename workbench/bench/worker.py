@@ -19,6 +19,7 @@ import math
 import os
 import select
 import sys
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -28,11 +29,13 @@ from workbench.bench.client_report import summary_message
 from workbench.bench.connection import Endpoint, resolve
 from workbench.bench.load_share import processes_for
 from workbench.bench.poller import IN
-from workbench.bench.records import ORPHANED, TERMINATED
+from workbench.bench.records import ORPHANED, TERMINATED, UNHEARD
 from workbench.model.api_key import api_key
 from workbench.model.bench import ENDPOINTS, BenchSpec
 from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.json_records import with_tuples
+
+_CLOSED_BEFORE_END_S = 1.0
 
 
 def main() -> int:
@@ -43,10 +46,24 @@ def main() -> int:
     parent, path = os.getppid(), sys.argv[1]
 
     def keep(message: dict[str, Any]) -> None:
-        if message["type"] == "summary" and os.getppid() != parent:  # the parent was killed
+        if message["type"] == "summary" and _was_killed(parent):
             _write(path, message)
 
-    return carry_out(output, keep, (TERMINATED, ORPHANED))
+    return carry_out(output, keep, (TERMINATED, ORPHANED, UNHEARD))
+
+
+def _was_killed(parent: int) -> bool:
+    """Return whether the parent process has ended. A process that is killed closes its pipes before
+    it ends, so if nobody reads stdout, wait for its end for up to a second."""
+    until = time.monotonic() + _CLOSED_BEFORE_END_S
+    output = select.poll()
+    output.register(1, 0)
+    while os.getppid() == parent:
+        unread = any(events & select.POLLERR for _, events in output.poll(0))
+        if not unread or time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _write(path: str, message: dict[str, Any]) -> None:

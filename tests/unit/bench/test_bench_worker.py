@@ -26,6 +26,7 @@ from scripted_server import (
     usage,
 )
 from scripted_server import chunk as scripted_chunk
+from support.procs import eventually
 from truth_server import TruthProcess
 
 from workbench.bench import runner, workers
@@ -242,6 +243,34 @@ def test_specs_without_a_possible_run_are_rejected(fields: dict[str, Any], said:
 
 
 # -- how it ends -----------------------------------------------------------------------------------
+
+
+KILLED_PARENT = """
+import json, os, subprocess, sys, time
+spec, result, command = sys.argv[1], sys.argv[2], sys.argv[3:]
+pipe = subprocess.PIPE
+worker = subprocess.Popen([*command, result], stdin=pipe, stdout=pipe)
+worker.stdin.write(spec.encode() + b"\\n")
+worker.stdin.flush()
+for line in worker.stdout:
+    if json.loads(line).get("done", 0) > 3:
+        break
+worker.stdout.close()  # as the kernel does for a process that is killed, before it ends
+time.sleep(0.3)
+os._exit(0)
+"""
+
+
+def test_the_result_is_kept_if_the_output_is_closed_before_the_parent_ends(tmp_path: Path) -> None:
+    result = tmp_path / "result"
+    with ScriptedServer(lambda request, n: [OK]) as server:
+        spec = json.dumps(to_json(spec_for(server.url, requests=100_000)))
+        command = [sys.executable, "-c", KILLED_PARENT, spec, str(result), *WORKER]
+        subprocess.run(command, env=ENVIRONMENT, timeout=60, check=True)
+        eventually(result.exists, "the result of the worker")
+    message = json.loads(result.read_text())
+    assert message["partial"] and message["summary"]["requests_ok"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result"]
 
 
 def test_cancel_keeps_what_was_measured_as_partial() -> None:

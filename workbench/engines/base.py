@@ -133,6 +133,8 @@ class Engine:
     # "prompt_tokens" does not include the tokens of "prefix_hits"
     cached_beside_prompt: ClassVar[bool] = False
     tokenize_path: ClassVar[str | None] = None  # endpoint that counts the tokens of a text
+    # how it is asked for log probabilities: an interface of workbench/quality/lanes
+    score_interface: ClassVar[str | None] = None
     # endpoint that converts messages to a text, if it is a separate one
     template_path: ClassVar[str | None] = None
     # variable that sets the key without showing it in the process list

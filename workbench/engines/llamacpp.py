@@ -52,6 +52,7 @@ class Llamacpp(Engine):
         cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v")
     )
     tokenize_path = "/tokenize"
+    score_interface = "completion"
     template_path = "/apply-template"
     cached_beside_prompt = True
     answers = LLAMACPP

@@ -58,6 +58,7 @@ class Sglang(Engine):
     metrics_flag = "enable-metrics"
     concurrency_flag = "max-running-requests"
     tokenize_path = "/tokenize"
+    score_interface = "generate"
     accepts_flag_prefixes = True
     compiles_at_first_start = True
     memory = MemoryUse(

@@ -79,6 +79,7 @@ class Tabbyapi(Engine):
     rules = (source_directory,)
     metrics_path = None  # it writes its metrics to the log, one line per request
     tokenize_path = "/v1/token/encode"
+    score_interface = "text"
     # It listens after the model has been loaded, and then prints its addresses.
     moved_port_log = re.compile(
         r"Port (?P<busy>\d+) is currently in use\. Switching to "

@@ -193,6 +193,7 @@ class Vllm(Engine):
     env_prefix = "VLLM_"
     host_address_env = "VLLM_HOST_IP"
     tokenize_path = "/tokenize"
+    score_interface = "prompt_logprobs"
     concurrency_flag = "max-num-seqs"
     compiles_at_first_start = True
     memory = MemoryUse(

@@ -27,10 +27,11 @@ KL_MARGIN, LN_PPL_MARGIN = 0.001, 0.002  # nats per position; of ln perplexity, 
 @dataclass(frozen=True, slots=True)
 class ScoredPosition:
     """One scored token of a text. `top` has the most probable tokens in falling order; the scored
-    token need not be among them."""
+    token need not be among them. `logprob` is None if the server names only the most probable
+    tokens, and this one is not among them."""
 
     token: Token
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[Token, float], ...] = ()
 
 

@@ -1,6 +1,7 @@
 """Quality: whether two servers give the same answers, by the log probabilities of texts.
 
-`texts` has the texts of the package and reads those of the user.
+`texts` has the texts of the package and reads those of the user. `instrument` scores them on one
+server and lets it write answers, through the interface of its engine in `lanes`.
 
 This room does no input and output over the network: the caller gives it a function that sends a
 request, so the same code measures any server, and the simulated engines use the same texts.

@@ -24,6 +24,7 @@ _LONG_ENDS = ("prose-signal", "math-series")  # the scored ends of the two long 
 _MOST_FILE_BYTES = 16 * 1024 * 1024
 _EXPECTED = 'write one JSON object per line: {"text": "…"}, each with an optional "name" and "kind"'
 _UNNAMED_KIND = "own"
+_CHAT, _ANSWER = "chat", "\n\nAssistant:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,12 @@ class Text:
     @property
     def long(self) -> bool:
         return bool(self.before)
+
+    @property
+    def question(self) -> str:
+        """Of a conversation, all that comes before its last answer; else the content."""
+        place = self.content.rfind(_ANSWER) if self.kind == _CHAT else -1
+        return self.content if place < 0 else self.content[: place + len(_ANSWER)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,6 @@ class _Ngrams:
             token: (1 - _SPARE) * (count + _UNSEEN) / total for token, count in counts.items()
         }
         self.common = nlargest(_CANDIDATES, self.alone, key=lambda token: self.alone[token])
-        self.plus = sum(share for token, share in self.alone.items() if _sign(token) > 0)
         self.tokens = sorted(self.alone)
 
     def _count(self, pieces: Sequence[str], counts: Counter[int]) -> None:
@@ -143,9 +142,9 @@ class LanguageModel:
 
 
 class _Distribution:
-    """The distribution after one context. With a `divergence`, the tokens of one half of the
-    vocabulary are more probable, and those of the other half less, so that the Kullback-Leibler
-    divergence from the distribution without it is exactly this number."""
+    """The distribution after one context. With a `divergence`, half of the probable tokens are more
+    probable, and the other half less, so that the Kullback-Leibler divergence from the distribution
+    without it is exactly this number."""
 
     def __init__(self, context: Sequence[int], divergence: float) -> None:
         ngrams = _model()
@@ -161,19 +160,21 @@ class _Distribution:
         )
         self._ngrams = ngrams
         self._flip = 1 if _hash(context) & 1 else -1
+        self._probable = {token for _, counts in self._parts for token in counts}
+        self._probable.update(ngrams.common)
         self._tilt, self._scale = 0.0, 0.0
         if divergence > 0:
-            plus = self._plus()
-            self._tilt = _tilt(plus, divergence)
-            self._scale = log(plus * exp(self._tilt) + (1 - plus) * exp(-self._tilt))
+            shares = [(self._side(token), self._plain(token)) for token in self._probable]
+            plus = sum(share for side, share in shares if side > 0)
+            minus = sum(share for side, share in shares if side < 0)
+            self._tilt = _tilt(plus, minus, divergence)
+            self._scale = _scale(plus, minus, self._tilt)
 
     def of(self, token: int, top: int) -> Predicted:
         """Return the log probability of `token` and those of the most probable tokens."""
         if not top:
             return Predicted(self._log(token), ())
-        found = {token for _, counts in self._parts for token in counts}
-        found.update(self._ngrams.common)
-        best = nlargest(top, ((self._log(one), -one) for one in found))
+        best = nlargest(top, ((self._log(one), -one) for one in self._probable))
         return Predicted(self._log(token), tuple((-one, logged) for logged, one in best))
 
     def _plain(self, token: int) -> float:
@@ -182,27 +183,25 @@ class _Distribution:
         return share + sum(weight * counts[token] for weight, counts in self._parts)
 
     def _log(self, token: int) -> float:
-        return log(self._plain(token)) + self._side(token) * self._tilt - self._scale
+        tilt = self._side(token) * self._tilt if token in self._probable else 0.0
+        return log(self._plain(token)) + tilt - self._scale
 
     def _side(self, token: int) -> int:
         return self._flip * _sign(token)
 
-    def _plus(self) -> float:
-        """Return the probability of the half of the vocabulary that becomes more probable."""
-        alone = self._ngrams.plus if self._flip > 0 else 1.0 - self._ngrams.plus
-        plus = self._alone_weight * alone
-        for weight, counts in self._parts:
-            plus += weight * sum(n for token, n in counts.items() if self._side(token) > 0)
-        return min(max(plus, 1e-9), 1 - 1e-9)
+
+def _scale(plus: float, minus: float, tilt: float) -> float:
+    """Return the logarithm of what all probabilities add up to after a tilt, if those of the tokens
+    that become more probable are `plus`, and `minus` those that become less probable."""
+    return log(1 + plus * (exp(tilt) - 1) + minus * (exp(-tilt) - 1))
 
 
-def _tilt(plus: float, divergence: float) -> float:
-    """Return the tilt that makes the divergence: `plus` is the probability of the half that becomes
-    more probable. The divergence grows with the tilt, so the tilt is found by halving."""
+def _tilt(plus: float, minus: float, divergence: float) -> float:
+    """Return the tilt that makes the divergence. It grows with the tilt, so it is found by halving."""
     low, high = 0.0, _MOST_TILT
     for _ in range(48):
         middle = (low + high) / 2
-        made = log(plus * exp(middle) + (1 - plus) * exp(-middle)) - middle * (2 * plus - 1)
+        made = _scale(plus, minus, middle) - middle * (plus - minus)
         low, high = (middle, high) if made < divergence else (low, middle)
     return (low + high) / 2
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.memory_fit import GIB, Failure, Fit, GpuMemory
-from workbench.sim.model_sizes import BITS
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
@@ -248,7 +247,8 @@ class SimulatedEngine:
     def divergence(self, launch: LaunchOptions) -> float:
         """Return how far the answers of this server are from those of 8-bit weights, as others
         measured it for 4-bit weights. The share of an FP8 KV cache is an assumption."""
-        weights = DIVERGENCE_4_BIT if BITS[launch.model.quantization] < _FEW_BITS else 0.0
+        bits = 8 * launch.model.weight_bytes / launch.model.parameters
+        weights = DIVERGENCE_4_BIT if bits < _FEW_BITS else 0.0
         kinds = [str(launch.flags.get(name) or "auto") for name in self.cache_type_flags]
         small = any(kind.startswith(("fp8", "q8", "q4", "nvfp4")) for kind in kinds)
         return weights + (DIVERGENCE_FP8_CACHE if small else 0.0)

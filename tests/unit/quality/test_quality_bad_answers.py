@@ -1,0 +1,269 @@
+"""Answers of a server that cannot be right: each ends the measurement with what was measured so far
+and one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from workbench.model.quality import ScoredPosition
+from workbench.quality.instrument import Instrument
+from workbench.quality.lanes import interface
+from workbench.quality.lanes.llama_server import _matched
+from workbench.quality.texts import Text
+from workbench.server.small_requests import Reply, reply_of
+
+WORDS = [f"w{number}" for number in range(40)]
+TEXTS = tuple(Text(name, "prose", " ".join((name, *WORDS))) for name in ("one", "two", "three"))
+VOCABULARY = 50
+FLAT = -math.log(VOCABULARY)
+
+Change = Callable[[str, Mapping[str, Any], dict[str, Any]], Any]
+
+
+def unchanged(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+    return reply
+
+
+class Scripted:
+    """A server with a flat distribution, which answers as vLLM and llama-server do. `change` gets the
+    path, the request and the right answer, and returns the answer."""
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+        self.sent = 0
+
+    async def send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
+        self.sent += 1
+        changed = self._change(path, body, self._right(path, body))
+        if isinstance(changed, Reply):
+            return changed
+        return reply_of(200, json.dumps(changed).encode())
+
+    def _right(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        if path == "/tokenize":
+            text = body.get("prompt", body.get("content"))
+            return {
+                "tokens": [
+                    int(word.strip("w") or 0) if word[0] == "w" else 49 for word in text.split()
+                ]
+            }
+        if path == "/completion":
+            [[forced, _]] = body.get("logit_bias") or [[7, 0]]
+            entries = [{"id": one, "logprob": FLAT} for one in range(20)]
+            entry = {"id": forced, "logprob": FLAT, "top_logprobs": entries}
+            made = body["n_predict"]
+            answer = {"tokens": [forced] * made, "tokens_evaluated": len(body["prompt"])}
+            return {**answer, "completion_probabilities": [entry] * made}
+        ids = body["prompt"]
+        choice: dict[str, Any] = {"text": ""}
+        if "prompt_logprobs" in body:
+            choice["prompt_token_ids"] = ids
+            choice["prompt_logprobs"] = [None, *(self._entries(token) for token in ids[1:])]
+        if "logprobs" in body:
+            wanted = body.get("logprob_token_ids", [7])
+            tops = [{f"token_id:{one}": FLAT for one in wanted}] * body["max_tokens"]
+            names = [f"token_id:{wanted[0]}"] * body["max_tokens"]
+            choice["logprobs"] = {
+                "tokens": names,
+                "top_logprobs": tops,
+                "token_logprobs": [FLAT] * len(names),
+            }
+        return {"choices": [choice], "usage": {"prompt_tokens": len(ids)}}
+
+    def _entries(self, token: int) -> dict[str, Any]:
+        return {str(one): {"logprob": FLAT} for one in {*range(20), token}}
+
+
+def instrument(change: Change, name: str = "prompt_logprobs") -> Instrument:
+    return Instrument(interface(name)(Scripted(change).send, "model"))
+
+
+def of_second_text(change: Callable[[dict[str, Any]], Any]) -> Change:
+    """Return a change of the answer to the second text that is scored."""
+    seen = []
+
+    def changed(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+        if "prompt_logprobs" not in body:
+            return reply
+        seen.append(path)
+        return change(reply) if len(seen) == 2 else reply
+
+    return changed
+
+
+def entries_of(reply: dict[str, Any]) -> list[Any]:
+    entries: list[Any] = reply["choices"][0]["prompt_logprobs"]
+    return entries
+
+
+def with_logprob(value: Any) -> Callable[[dict[str, Any]], Any]:
+    def changed(reply: dict[str, Any]) -> Any:
+        entries_of(reply)[5]["3"]["logprob"] = value
+        return reply
+
+    return changed
+
+
+def without_position(reply: dict[str, Any]) -> Any:
+    entries_of(reply).pop()
+    return reply
+
+
+def with_usage(reply: dict[str, Any]) -> Any:
+    return {**reply, "usage": {"prompt_tokens": 7}}
+
+
+def without_scores(reply: dict[str, Any]) -> Any:
+    del reply["choices"][0]["prompt_logprobs"]
+    return reply
+
+
+def with_other_ids(reply: dict[str, Any]) -> Any:
+    reply["choices"][0]["prompt_token_ids"] = [1]
+    return reply
+
+
+def test_a_healthy_server_is_scored_and_its_instrument_is_proven() -> None:
+    for name in ("prompt_logprobs", "completion"):
+        proof = asyncio.run(instrument(unchanged, name).prove(TEXTS, "A"))
+        assert proof.usable, proof.reason
+        scores = asyncio.run(instrument(unchanged, name).score(TEXTS))
+        assert not scores.problem and len(scores.texts) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_logprob(float("nan")), "a log probability that is not a number (NaN)"),
+        (with_logprob(0.5), "a log probability above 0 (0.5)"),
+        (with_logprob(None), "a log probability that is not a number"),
+        (with_logprob("-1"), "a log probability that is not a number"),
+        (with_logprob(-1e300), "an impossible number (-1e+300)"),
+        (with_logprob(0.0), "add up to 1.38"),
+        (without_position, "the server gave 40 positions, and 41 were asked for"),
+        (with_usage, "the server has read 7 prompt tokens, and 41 were sent"),
+        (without_scores, "the server does not give the log probabilities of a prompt"),
+        (with_other_ids, "the server has read other tokens than were sent"),
+        (lambda reply: [], "is not a JSON object"),
+        (lambda reply: {"choices": []}, "no usage"),
+        (lambda reply: {"usage": {"prompt_tokens": 41}, "choices": [3]}, "no choices"),
+        (
+            lambda reply: Reply(400, {"error": {"message": "max allowed: \x1b[31m5"}}),
+            "HTTP status 400: max allowed",
+        ),
+        (
+            lambda reply: Reply(None, problem="connection refused"),
+            "gave no answer to /v1/completions: connection refused",
+        ),
+    ],
+)
+def test_a_wrong_answer_ends_the_scoring_with_what_was_measured_and_one_sentence(
+    change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    scores = asyncio.run(instrument(of_second_text(change)).score(TEXTS))
+    assert [text.name for text in scores.texts] == ["one"]
+    assert scores.problem.startswith("1 of 3 texts scored: ")
+    assert said in scores.problem
+    assert "\x1b" not in scores.problem and "\n" not in scores.problem
+
+
+def test_a_server_that_ends_while_answers_are_written_keeps_those_that_it_has_written() -> None:
+    sent = []
+
+    def changed(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+        sent.append(path)
+        gone = path != "/tokenize" and sent.count("/v1/completions") > 2
+        return Reply(None, problem="the server closed the connection") if gone else reply
+
+    written = asyncio.run(instrument(changed).write(TEXTS, concurrency=1))
+    assert len(written.answers) == 2
+    assert "2 of 3 answers written: the server gave no answer" in written.problem
+
+
+def test_two_ways_that_differ_make_the_instrument_unusable_and_name_the_defect() -> None:
+    def changed(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+        if "logprob_token_ids" in body:
+            [token] = body["logprob_token_ids"]
+            reply["choices"][0]["logprobs"]["top_logprobs"] = [{f"token_id:{token}": FLAT - 0.2}]
+        return reply
+
+    proof = asyncio.run(instrument(changed).prove(TEXTS, "B"))
+    assert not proof.usable and proof.side == "B" and proof.positions == 64
+    assert "differ by 0.2 on average" in proof.reason and "#53488" in proof.defect
+    assert proof.largest == pytest.approx(0.2)
+
+
+def test_probabilities_that_are_all_1_make_the_instrument_unusable() -> None:
+    def changed(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+        for entry in reply.get("completion_probabilities", ()):
+            for one in (entry, *entry["top_logprobs"]):
+                one["logprob"] = 0.0
+        return reply
+
+    proof = asyncio.run(instrument(changed, "completion").prove(TEXTS, "A"))
+    assert not proof.usable and "add up to 20" in proof.reason and "#27972" in proof.defect
+
+
+def test_llama_server_scores_a_part_of_a_character_by_the_most_probable_tokens() -> None:
+    """Real llama-server leaves the probabilities out if the token is no complete character."""
+
+    def changed(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+        if path == "/completion" and body["logit_bias"][0][0] in (3, 33):
+            return {**reply, "completion_probabilities": []}
+        return reply
+
+    scores = asyncio.run(instrument(changed, "completion").score(TEXTS[:1]))
+    assert not scores.problem
+    found = {one.token: one for one in scores.texts[0].positions}
+    assert found[3].logprob == FLAT and found[33].logprob is None
+    assert len(found[33].top) == 20
+
+
+def test_scores_of_an_answer_belong_to_the_tokens_whose_ids_they_have() -> None:
+    one, two = ScoredPosition(1, -1.0), ScoredPosition(2, -2.0)
+    assert _matched([1, 9, 2], [one, two]) == (one, ScoredPosition(9, None), two)
+    # one score for two tokens with this id: it could belong to either
+    assert [each.logprob for each in _matched([1, 1, 2], [one, two])] == [None, None, -2.0]
+
+
+def test_a_text_that_does_not_come_back_from_tabbyapi_is_said() -> None:
+    async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
+        answer = {"tokens": [1, 2]} if path.endswith("encode") else {"text": "other"}
+        return reply_of(200, json.dumps(answer).encode())
+
+    scores = asyncio.run(Instrument(interface("text")(send, "model")).score(TEXTS))
+    assert not scores.texts
+    assert "the server's tokenizer does not give back the text" in scores.problem
+
+
+def test_tabbyapi_is_asked_only_where_its_tokenizer_cuts_the_text_as_the_whole() -> None:
+    """Here, "an apple" is one token more than "an app" and "le", so the text is not cut there."""
+    tokens = {"an": (1,), "an app": (1, 2), "an apple": (1, 3, 4), "an apple x": (1, 3, 4, 5)}
+    texts = {(1,): "an", (1, 3): "an app", (1, 3, 4): "an apple", (1, 3, 4, 5): "an apple x"}
+
+    async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
+        answer: dict[str, Any] = {"usage": {"prompt_tokens": 4}}
+        if path.endswith("encode"):
+            answer = {"tokens": list(tokens[body["text"]])}
+        elif path.endswith("decode"):
+            answer = {"text": texts[tuple(body["tokens"])]}
+        else:
+            top = [{" x": -0.1, "\N{REPLACEMENT CHARACTER}": -3.0}]
+            scores = {"tokens": [" x"], "token_logprobs": [-0.1], "top_logprobs": top}
+            answer["choices"] = [{"logprobs": scores}]
+        return reply_of(200, json.dumps(answer).encode())
+
+    async def measure() -> list[Any]:
+        tabby = interface("text")(send, "model")
+        prompt = await tabby.tokenize("an apple x")
+        return [await tabby.score_next(prompt, place) for place in (1, 2, 3)]
+
+    found = asyncio.run(measure())
+    assert found[:2] == [None, None]
+    assert found[2] == ScoredPosition(" x", -0.1, ((" x", -0.1),))

@@ -1,0 +1,305 @@
+"""The two instruments on one server: the scores of texts, and answers that the server writes.
+
+The first never sees decoding, batches or speculation, and the second sees all of them. Both return
+what they measured until the end or until the server failed, and then the reason in one sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from workbench.model.quality import (
+    DECODE,
+    PREFILL,
+    GreedyAnswer,
+    InstrumentProof,
+    ScoredPosition,
+    ScoredText,
+)
+from workbench.quality.lanes.base import ImpossibleScore, ScoreError
+from workbench.quality.texts import LONG_TOKENS
+
+if TYPE_CHECKING:
+    from workbench.quality.lanes.base import Interface, Prompt
+    from workbench.quality.texts import Text
+
+MOST_TOKENS = 512  # of a request for a whole text: it needs 6 bytes for each word of the vocabulary
+PREFILL_POSITIONS = 256  # of each text
+FORCED_POSITIONS = 64
+PROOF_POSITIONS = 64
+_PROOF_TEXTS = 8  # to find so many positions in, if a server does not score each of them
+ANSWER_TOKENS = 128
+# No answer forks after a shorter prompt in a batch, and a quarter of the answers after such a one.
+QUESTION_TOKENS = 220
+# Two ways to one number differ by rounding: by 0.0078 at most in bfloat16, as measured. A defect
+# makes them differ by 1 and more.
+_MEAN_DIFFERENCE = 0.05
+_FEWEST_POSITIONS = 16  # of a text: fewer say nothing about it
+_AT_TOP = 1e-3
+
+T = TypeVar("T")
+Progress = Callable[[str, int, int], None]  # what is done, and how many of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The texts that were scored; a text that the server could not take has a problem and no
+    positions. `problem` says why the measurement ended early; "" if it did not."""
+
+    texts: tuple[ScoredText, ...]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers that were written, and why the measurement ended early; "" if it did not."""
+
+    answers: tuple[GreedyAnswer, ...]
+    problem: str = ""
+
+
+def requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
+    """Return the number of requests that one scoring of the texts takes."""
+    long = sum(text.long for text in texts)
+    short = len(texts) - long
+    return long * FORCED_POSITIONS + short * (1 if prefill else FORCED_POSITIONS)
+
+
+class Instrument:
+    """The instruments on one server. `on_progress` hears of each text."""
+
+    def __init__(self, interface: Interface, on_progress: Progress | None = None) -> None:
+        self._interface = interface
+        self._on_progress = on_progress or (lambda what, done, total: None)
+        self._prompts: dict[str, Prompt] = {}
+
+    @property
+    def lane(self) -> str:
+        """The way in which a short text is scored."""
+        return PREFILL if self._interface.prefill else DECODE
+
+    # ---- proof
+
+    async def prove(self, texts: Sequence[Text], side: str) -> InstrumentProof:
+        """Score tokens of the first texts in two ways. They must agree, or the instrument is not
+        usable. `side` is "A" or "B"."""
+        differences: list[float] = []
+
+        def unusable(reason: str, defect: str = "") -> InstrumentProof:
+            return InstrumentProof(
+                side=side,
+                lane=self.lane,
+                usable=False,
+                positions=len(differences),
+                largest=max(differences, default=None),
+                reason=reason,
+                defect=defect,
+            )
+
+        try:
+            for text in texts[:_PROOF_TEXTS]:
+                if len(differences) < PROOF_POSITIONS:
+                    differences += await self._differences(text, PROOF_POSITIONS - len(differences))
+            noise = await self._noise(texts[0])
+        except ImpossibleScore as error:
+            return unusable(str(error), self._interface.defect)
+        except ScoreError as error:
+            return unusable(str(error))
+        count = len(differences)
+        if count < _FEWEST_POSITIONS:
+            return unusable(f"only {count} of {PROOF_POSITIONS} positions could be scored twice")
+        mean = sum(differences) / count
+        if mean > _MEAN_DIFFERENCE:
+            said = (
+                f"two ways to score the same {count} tokens differ by {mean:.3g} on average, "
+                f"where rounding explains {_MEAN_DIFFERENCE}"
+            )
+            return unusable(said, self._interface.defect)
+        return InstrumentProof(
+            side=side,
+            lane=self.lane,
+            usable=True,
+            positions=count,
+            largest=max(differences),
+            noise=noise,
+        )
+
+    async def _noise(self, text: Text) -> float | None:
+        """Return the largest difference between two equal measurements."""
+        prompt = (await self._prompt(text)).cut(PROOF_POSITIONS + 1)
+        first, second = [await self._once(prompt) for _ in range(2)]
+        pairs = [(a.logprob, b.logprob) for a, b in zip(first, second, strict=True) if a and b]
+        known = [abs(a - b) for a, b in pairs if a is not None and b is not None]
+        return max(known, default=None)
+
+    async def _once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
+        if self._interface.prefill:
+            return await self._interface.score_all(prompt)
+        places = range(max(1, len(prompt.ids) - _FEWEST_POSITIONS), len(prompt.ids))
+        return [await self._interface.score_next(prompt, place) for place in places]
+
+    async def _differences(self, text: Text, tokens: int) -> list[float]:
+        """Score at most this many tokens in two ways, and return the differences."""
+        prompt = (await self._prompt(text)).cut(tokens + 1)
+        if self._interface.prefill:
+            one = list(await self._interface.score_all(prompt))
+        else:
+            # A server that scores no prompts: what it says of its own answer, and the answer forced.
+            question = prompt.cut(1 + PROOF_POSITIONS // 2)
+            one = list(await self._interface.answer(question, tokens))
+            prompt = await self._continued(question, one)
+        start = len(prompt.ids) - len(one)
+        differences = []
+        for number, first in enumerate(one):
+            second = await self._interface.score_next(prompt, start + number)
+            if second is None or second.token != first.token:
+                continue
+            _check_order(first)
+            _check_order(second)
+            if first.logprob is not None and second.logprob is not None:
+                differences.append(abs(first.logprob - second.logprob))
+        return differences
+
+    async def _continued(self, prompt: Prompt, answer: list[ScoredPosition]) -> Prompt:
+        """Return the prompt with an answer. Shorten the answer to the part that the tokenizer of the
+        server gives back as it was."""
+        if all(isinstance(one.token, int) for one in answer):
+            ids = tuple(one.token for one in answer if isinstance(one.token, int))
+            return type(prompt)(prompt.text, (*prompt.ids, *ids))
+        said = "".join(str(one.token) for one in answer)
+        start = await self._interface.text_of(prompt)
+        again = await self._interface.tokenize(start + said)
+        del answer[max(0, len(again.ids) - len(prompt.ids)) :]
+        return again.cut(len(prompt.ids) + len(answer))
+
+    # ---- scores of texts
+
+    async def score(self, texts: Sequence[Text], *, concurrency: int = 1) -> Scores:
+        """Score texts, at most `concurrency` of them together. With a concurrency above 1, each
+        position is one request, because whole prompts together need too much memory."""
+
+        async def one(text: Text, slot: int) -> ScoredText:
+            try:
+                return await self._scored(text, slot, concurrency)
+            except ScoreError as error:
+                if not text.long:  # a context may be too short for a long text only
+                    raise
+                return ScoredText(
+                    name=text.name,
+                    kind=text.kind,
+                    positions=(),
+                    lane=DECODE,
+                    concurrency=concurrency,
+                    problem=str(error),
+                )
+
+        found, problem = await self._each(texts, concurrency, "texts scored", one)
+        return Scores(tuple(found), problem)
+
+    async def _scored(self, text: Text, slot: int, concurrency: int) -> ScoredText:
+        prompt = await self._prompt(text)
+        whole = self._interface.prefill and not text.long and concurrency == 1
+        lane = PREFILL if whole else DECODE
+        if whole:
+            positions = (await self._interface.score_all(prompt))[-PREFILL_POSITIONS:]
+            asked = len(positions)
+        else:
+            first = max(1, len(prompt.ids) - FORCED_POSITIONS)
+            places = range(first, len(prompt.ids))
+            scored = [await self._interface.score_next(prompt, place, slot) for place in places]
+            asked = len(places)
+            positions = tuple(one for one in scored if one is not None)
+        for one in positions:
+            _check_order(one)
+        if len(positions) < min(_FEWEST_POSITIONS, len(prompt.ids) - 1):
+            raise ScoreError(f"text {text.name} can be scored at {len(positions)} positions only")
+        return ScoredText(
+            name=text.name,
+            kind=text.kind,
+            positions=positions,
+            lane=lane,
+            concurrency=concurrency,
+            asked=asked,
+        )
+
+    async def _prompt(self, text: Text) -> Prompt:
+        if text.name not in self._prompts:
+            whole = await self._interface.tokenize(text.before + text.content)
+            cut = self._interface.last(whole, LONG_TOKENS) if text.long else whole.cut(MOST_TOKENS)
+            if len(cut.ids) < 2:
+                raise ScoreError(f"text {text.name} has fewer than two tokens")
+            self._prompts[text.name] = cut
+        return self._prompts[text.name]
+
+    # ---- answers
+
+    async def write(self, texts: Sequence[Text], *, concurrency: int) -> Answers:
+        """Let the server go on after the beginning of each text, `concurrency` texts together."""
+
+        async def one(text: Text, slot: int) -> GreedyAnswer:
+            prompt = await self._question(text)
+            written = await self._interface.answer(prompt, ANSWER_TOKENS, slot)
+            return _greedy(text, written, concurrency)
+
+        short = [text for text in texts if not text.long]
+        found, problem = await self._each(short, concurrency, "answers written", one)
+        return Answers(tuple(found), problem)
+
+    async def _question(self, text: Text) -> Prompt:
+        """Return the part of a text after which the server writes: of a conversation all that is
+        before the last answer."""
+        if text.question == text.content:
+            whole = await self._prompt(text)
+            return whole.cut(min(QUESTION_TOKENS, max(1, len(whole.ids) * 3 // 4)))
+        return (await self._interface.tokenize(text.question)).cut(MOST_TOKENS)
+
+    # ---- several texts
+
+    async def _each(
+        self,
+        texts: Sequence[Text],
+        concurrency: int,
+        what: str,
+        measure: Callable[[Text, int], Awaitable[T]],
+    ) -> tuple[list[T], str]:
+        """Measure each text, `concurrency` of them together. Return what was measured, in the order
+        of the texts, and why it ended early; "" if it did not."""
+        found: dict[int, T] = {}
+        waiting = list(enumerate(texts))[::-1]
+        problems: list[str] = []
+
+        async def work(slot: int) -> None:
+            while waiting and not problems:
+                place, text = waiting.pop()
+                try:
+                    found[place] = await measure(text, slot)
+                except ScoreError as error:
+                    problems.append(f"{len(found)} of {len(texts)} {what}: {error}")
+                    return
+                self._on_progress(what, len(found), len(texts))
+
+        await asyncio.gather(*(work(slot) for slot in range(min(concurrency, len(texts)))))
+        return [found[place] for place in sorted(found)], problems[0] if problems else ""
+
+
+def _greedy(text: Text, written: Sequence[ScoredPosition], concurrency: int) -> GreedyAnswer:
+    gaps = [one.top[0][1] - one.top[1][1] for one in written if len(one.top) > 1]
+    return GreedyAnswer(
+        name=text.name,
+        kind=text.kind,
+        tokens=tuple(one.token for one in written),
+        gaps=tuple(gaps) if len(gaps) == len(written) else (),
+        concurrency=concurrency,
+    )
+
+
+def _check_order(scored: ScoredPosition) -> None:
+    """Raise ScoreError if a token is more probable than the most probable one."""
+    value = scored.logprob
+    if scored.top and value is not None and value > scored.top[0][1] + _AT_TOP:
+        raise ImpossibleScore(
+            "the server gave a token a higher probability than its most probable one"
+        )

@@ -1,0 +1,209 @@
+"""What all interfaces for log probabilities have in common: requests, and the gate for the numbers
+of the reply. Whatever the server answers, a method returns tokens or raises ScoreError.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from workbench.model.quality import ScoredPosition, Token
+from workbench.model.untrusted_numbers import whole, why_impossible
+from workbench.model.untrusted_text import clean
+
+TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
+REQUEST_S = 120.0
+_LEAST = -1e5  # vLLM gives -9999 for a probability of 0
+_MASS_ERROR = 1e-3  # of the sum of some probabilities, from the rounding of the server
+_MOST_SHOWN = 200
+
+
+class ScoreError(Exception):
+    """A server that cannot be scored, or not any longer. Its text is one sentence without a full
+    stop."""
+
+
+class ImpossibleScore(ScoreError):
+    """A server whose log probabilities cannot be right."""
+
+
+class Reply(Protocol):
+    """The reply to a request. `status` is None if there was none, and `problem` says why."""
+
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def body(self) -> Any: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def problem(self) -> str: ...
+
+
+# sends a JSON body to a path with POST, within a number of seconds; never raises for the server
+Send = Callable[[str, Mapping[str, Any], float], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The tokens of the beginning of a text, by the tokenizer of the server."""
+
+    text: str
+    ids: tuple[int, ...]
+
+    def cut(self, tokens: int) -> Prompt:
+        """Return the first tokens of the prompt."""
+        return replace(self, ids=self.ids[:tokens])
+
+
+class Interface(ABC):
+    """One server, and the way to ask it for log probabilities. `send` makes the requests, and
+    `model` is the name under which the server serves its model."""
+
+    prefill: ClassVar[bool] = False  # scores a whole prompt in one request
+    # the known defect that a proof may find, with the number of the issue
+    defect: ClassVar[str] = ""
+
+    def __init__(self, send: Send, model: str) -> None:
+        self._send, self._model = send, model
+        self.context_tokens: int | None = None  # the longest context, if the server names it
+
+    @abstractmethod
+    async def tokenize(self, text: str) -> Prompt:
+        """Return the tokens of a text."""
+
+    @abstractmethod
+    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition | None:
+        """Score token number `place` of the prompt after the tokens before it, in one request.
+        None if the server cannot be asked for this token. `slot` is the number of the request among
+        those in flight."""
+
+    @abstractmethod
+    async def answer(
+        self, prompt: Prompt, tokens: int, slot: int = 0
+    ) -> tuple[ScoredPosition, ...]:
+        """Return what the server writes after the prompt, at most `tokens` tokens."""
+
+    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+        """Score all tokens of the prompt but the first, in one request."""
+        raise ScoreError("the server cannot score a prompt in one request")
+
+    async def text_of(self, prompt: Prompt) -> str:
+        """Return the text of a prompt, of a server that names tokens by their text."""
+        raise ScoreError("the server names tokens by their ids")
+
+    def last(self, prompt: Prompt, tokens: int) -> Prompt:
+        """Return the last tokens of a prompt, after its first, which may be a special token."""
+        ids = prompt.ids
+        return prompt if len(ids) <= tokens else replace(prompt, ids=(ids[0], *ids[1 - tokens :]))
+
+    # ---- requests
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request, and return the reply, which is a JSON object."""
+        reply = await self._send(path, body, REQUEST_S)
+        if reply.status is None:
+            raise ScoreError(f"the server gave no answer to {path}: {reply.problem}")
+        if reply.status != 200:
+            said = _said(reply)
+            raise ScoreError(f"the server answered {path} with HTTP status {reply.status}{said}")
+        if not isinstance(reply.body, dict):
+            raise ScoreError(f"the server's answer to {path} is not a JSON object")
+        return reply.body
+
+    async def encode(self, path: str, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the token ids in the reply of the tokenizer's endpoint."""
+        reply = await self.post(path, body)
+        ids = reply.get("tokens")
+        if not isinstance(ids, list) or not ids:
+            raise ScoreError(f"the server's {path} returned no token ids")
+        known = [whole(one, 0, 2**31) for one in ids]
+        if None in known:
+            raise ScoreError(f"the server's {path} returned a token id that is not a number")
+        limit = whole(reply.get("max_model_len"), 1, 2**31)
+        self.context_tokens = limit if limit is not None else self.context_tokens
+        return tuple(one for one in known if one is not None)
+
+    def check_length(self, tokens: int, more: int) -> None:
+        """Raise ScoreError if the server's context is too short for a prompt and `more` tokens."""
+        limit = self.context_tokens
+        if limit is not None and tokens + more > limit:
+            raise ScoreError(
+                f"the context of the server has {limit} tokens, and {tokens + more} are needed"
+            )
+
+
+def check_sent(counted: Any, sent: int, extra: int = 0) -> None:
+    """Raise ScoreError if the server counted another number of prompt tokens than were sent. It may
+    count `extra` tokens more, which it added by itself."""
+    number = whole(counted, 0, 2**31)
+    if number is None:
+        raise ScoreError("the server does not say how many tokens of the prompt it has read")
+    if not sent <= number <= sent + extra:
+        raise ScoreError(f"the server has read {number} prompt tokens, and {sent} were sent")
+
+
+def logarithm(value: Any) -> float:
+    """Return a log probability of a reply. Raises ScoreError if it is impossible."""
+    why = why_impossible(value, _LEAST, 0.0)
+    if not why:
+        return float(value)
+    if isinstance(value, float) and value > 0:
+        raise ImpossibleScore(f"the server gave a log probability above 0 ({value:.6g})")
+    raise ImpossibleScore(f"the server gave a log probability that is {why}")
+
+
+def token_id(value: Any) -> int:
+    """Return a token id of a reply. Raises ScoreError if it is impossible."""
+    found = whole(value, 0, 2**31)
+    if found is None:
+        raise ScoreError("the server named a token by something that is not a token id")
+    return found
+
+
+def best(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[Token, float], ...]:
+    """Return the TOP most probable tokens, the most probable first. Raises ScoreError if their
+    probabilities add up to more than 1."""
+    found = sorted(entries, key=lambda entry: -entry[1])[:TOP]
+    mass = sum(math.exp(logged) for _, logged in found)
+    if mass > 1 + _MASS_ERROR:
+        raise ImpossibleScore(
+            f"the server gave probabilities of one position that add up to {mass:.4g}"
+        )
+    return tuple(found)
+
+
+def listed(value: Any, count: int, what: str) -> Sequence[Any]:
+    """Return a list of a reply that must have `count` entries. Raises ScoreError if it has not."""
+    if not isinstance(value, list):
+        raise ScoreError(f"the server's answer has no {what}")
+    if len(value) != count:
+        raise ScoreError(f"the server gave {len(value)} {what}, and {count} were asked for")
+    return value
+
+
+def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first choice of an OpenAI-style reply. Raises ScoreError if there is none."""
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise ScoreError("the server's answer has no choices")
+    return choices[0]
+
+
+def table(value: Any, what: str) -> Mapping[str, Any]:
+    """Return an object of a reply. Raises ScoreError if it is none."""
+    if not isinstance(value, dict):
+        raise ScoreError(f"the server's answer has no {what}")
+    return value
+
+
+def _said(reply: Reply) -> str:
+    content = reply.body if reply.body is not None else reply.text
+    for name in ("error", "detail", "message"):
+        if isinstance(content, dict) and content.get(name):
+            content = content[name]
+    words = " ".join(clean(str(content)).split())[:_MOST_SHOWN]
+    return f": {words}" if words else ""

@@ -1,0 +1,121 @@
+"""llama-server: one token in each request, after a prompt that grows on one slot.
+
+It gives no log probabilities of a prompt (ggml-org/llama.cpp#27174). A bias forces the wanted token,
+whose log probability is that before the bias. If this token is not a complete character, the answer
+has no probabilities at all; then a printable token is forced, and the wanted one is looked for among
+the most probable ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.model.quality import ScoredPosition, Token
+from workbench.quality.lanes.base import (
+    TOP,
+    Interface,
+    Prompt,
+    ScoreError,
+    best,
+    check_sent,
+    listed,
+    logarithm,
+    table,
+    token_id,
+)
+
+_PRINTABLE = "a"
+_BIAS = 1000.0
+
+
+class LlamaServerInterface(Interface):
+    """A llama-server."""
+
+    defect = "with speculation, all log probabilities are 0 (ggml-org/llama.cpp#27972)"
+    _printable: int | None = None
+
+    async def tokenize(self, text: str) -> Prompt:
+        body = {"content": text, "add_special": True, "parse_special": False}
+        return Prompt(text, await self.encode("/tokenize", body))
+
+    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
+        wanted = prompt.ids[place]
+        reply = await self._complete(prompt.ids[:place], 1, slot, forced=wanted)
+        entries = reply.get("completion_probabilities")
+        if entries:
+            [entry] = listed(entries, 1, "positions")
+            scored = _scored(entry)
+            if scored.token != wanted:
+                raise ScoreError(
+                    "the server does not score a token that a bias forces (logit_bias)"
+                )
+            return scored
+        if self._printable is None:
+            body = {"content": _PRINTABLE, "add_special": False}
+            self._printable = (await self.encode("/tokenize", body))[-1]
+        reply = await self._complete(prompt.ids[:place], 1, slot, forced=self._printable)
+        [entry] = listed(reply.get("completion_probabilities"), 1, "positions")
+        top = _scored(entry).top
+        return ScoredPosition(wanted, dict(top).get(wanted), top)
+
+    async def answer(
+        self, prompt: Prompt, tokens: int, slot: int = 0
+    ) -> tuple[ScoredPosition, ...]:
+        reply = await self._complete(prompt.ids, tokens, slot)
+        made = reply.get("tokens")
+        count = len(made) if isinstance(made, list) else 0
+        ids = [token_id(one) for one in listed(made, count, "tokens of the answer")]
+        entries = reply.get("completion_probabilities") or []
+        scored = [_scored(entry) for entry in entries if isinstance(entry, dict)]
+        return _matched(ids, scored)
+
+    async def _complete(
+        self, ids: tuple[int, ...], tokens: int, slot: int, forced: int | None = None
+    ) -> Mapping[str, Any]:
+        body: dict[str, Any] = {
+            "prompt": list(ids),
+            "n_predict": tokens,
+            "n_probs": TOP,
+            "temperature": -1,  # greedy, with the probabilities of the softmax
+            "cache_prompt": True,
+            "id_slot": slot,
+            "return_tokens": True,
+        }
+        if forced is not None:
+            body["logit_bias"] = [[forced, _BIAS]]
+        reply = await self.post("/completion", body)
+        check_sent(reply.get("tokens_evaluated"), len(ids))
+        if reply.get("truncated") is True:
+            raise ScoreError("the server has cut the prompt, because its context is too short")
+        return reply
+
+
+def _scored(entry: Any) -> ScoredPosition:
+    value, token = _pair(entry)
+    tops = table(entry, "log probabilities").get("top_logprobs")
+    pairs = [_pair(one) for one in tops] if isinstance(tops, list) else []
+    return ScoredPosition(token, value, best((name, logged) for logged, name in pairs))
+
+
+def _pair(entry: Any) -> tuple[float, int]:
+    one = table(entry, "log probabilities")
+    return logarithm(one.get("logprob")), token_id(one.get("id"))
+
+
+def _matched(ids: list[int], scored: list[ScoredPosition]) -> tuple[ScoredPosition, ...]:
+    """Return the tokens of an answer with their scores. The server leaves out those of tokens that
+    are not a complete character, so entry i need not be that of token i."""
+    by_id: dict[Token, list[ScoredPosition]] = {}
+    for one in scored:
+        by_id.setdefault(one.token, []).append(one)
+    if not by_id.keys() <= set(ids):
+        raise ScoreError("the server scored tokens that are not in its answer")
+    counts: Counter[Token] = Counter(ids)
+    # With fewer scores than tokens of one id, it is not known to which of them they belong.
+    whole = {token for token, found in by_id.items() if len(found) == counts[token]}
+    waiting = {token: iter(by_id[token]) for token in whole}
+    return tuple(
+        next(waiting[token]) if token in waiting else ScoredPosition(token, None) for token in ids
+    )

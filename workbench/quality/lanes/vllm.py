@@ -1,0 +1,115 @@
+"""vLLM: `prompt_logprobs` scores a whole prompt in one request, and `logprob_token_ids` one token.
+
+`cache_salt` keeps earlier requests out of the prefix cache, from which stale scores came.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from workbench.model.quality import ScoredPosition, Token
+from workbench.quality.lanes.base import (
+    TOP,
+    Interface,
+    Prompt,
+    ScoreError,
+    best,
+    check_sent,
+    first_choice,
+    listed,
+    logarithm,
+    table,
+    token_id,
+)
+
+_PATH = "/v1/completions"
+_PREFIX = "token_id:"
+
+
+class VllmInterface(Interface):
+    """A vLLM server."""
+
+    prefill: ClassVar[bool] = True
+    defect = "with MTP, log probabilities of a prompt are wrong (vllm-project/vllm#53488)"
+
+    async def tokenize(self, text: str) -> Prompt:
+        ids = await self.encode("/tokenize", {"model": self._model, "prompt": text})
+        return Prompt(text, ids)
+
+    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+        self.check_length(len(prompt.ids), 1)
+        salt = secrets.token_hex(8)
+        asked = {"prompt_logprobs": TOP, "return_token_ids": True, "cache_salt": salt}
+        choice = await self._complete(prompt.ids, 1, asked)
+        if "prompt_logprobs" not in choice:
+            raise ScoreError("the server does not give the log probabilities of a prompt")
+        echoed = choice.get("prompt_token_ids")
+        if echoed is not None and echoed != list(prompt.ids):
+            raise ScoreError("the server has read other tokens than were sent")
+        entries = listed(choice["prompt_logprobs"], len(prompt.ids), "positions")
+        places = range(1, len(prompt.ids))
+        return tuple(_of_prompt(prompt.ids[place], entries[place]) for place in places)
+
+    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
+        self.check_length(place, 1)
+        wanted = prompt.ids[place]
+        asked = {"logprobs": 1, "logprob_token_ids": [wanted], "return_tokens_as_token_ids": True}
+        choice = await self._complete(prompt.ids[:place], 1, asked)
+        scores = table(choice.get("logprobs"), "log probabilities")
+        [entries] = listed(scores.get("top_logprobs"), 1, "positions")
+        found = _by_id(entries)
+        if wanted not in found:
+            raise ScoreError("the server does not score a token that is given (logprob_token_ids)")
+        return ScoredPosition(wanted, found[wanted], best(found.items()))
+
+    async def answer(
+        self, prompt: Prompt, tokens: int, slot: int = 0
+    ) -> tuple[ScoredPosition, ...]:
+        self.check_length(len(prompt.ids), tokens)
+        asked = {"logprobs": TOP, "return_tokens_as_token_ids": True}
+        choice = await self._complete(prompt.ids, tokens, asked)
+        scores = table(choice.get("logprobs"), "log probabilities")
+        names = scores.get("tokens")
+        made = len(names) if isinstance(names, list) else 0
+        names = listed(names, made, "tokens of the answer")
+        values = listed(scores.get("token_logprobs"), made, "log probabilities")
+        tops = listed(scores.get("top_logprobs"), made, "positions")
+        return tuple(
+            ScoredPosition(_id_in(name), logarithm(value), best(_by_id(top).items()))
+            for name, value, top in zip(names, values, tops, strict=True)
+        )
+
+    async def _complete(
+        self, ids: tuple[int, ...], tokens: int, asked: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        body = {"model": self._model, "prompt": list(ids), "max_tokens": tokens, "temperature": 0}
+        reply = await self.post(_PATH, {**body, **asked})
+        check_sent(table(reply.get("usage"), "usage").get("prompt_tokens"), len(ids))
+        return first_choice(reply)
+
+
+def _of_prompt(token: int, entries: Any) -> ScoredPosition:
+    found: dict[Token, float] = {}
+    for name, entry in table(entries, "log probabilities of a position").items():
+        one = table(entry, "log probability of a token")
+        found[_number(name)] = logarithm(one.get("logprob"))
+    if token not in found:
+        raise ScoreError("the server left a token of the prompt without its log probability")
+    return ScoredPosition(token, found[token], best(found.items()))
+
+
+def _by_id(entries: Any) -> dict[Token, float]:
+    named = table(entries, "log probabilities of a position")
+    return {_id_in(name): logarithm(value) for name, value in named.items()}
+
+
+def _id_in(name: Any) -> int:
+    if not isinstance(name, str) or not name.startswith(_PREFIX):
+        raise ScoreError("the server does not name tokens by their ids")
+    return _number(name.removeprefix(_PREFIX))
+
+
+def _number(text: str) -> int:
+    return token_id(int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None)

@@ -18,7 +18,7 @@ vf-eval, and `own_command_watcher` ends the command together with Workbench.
 Result: `summary` makes the metrics of a run from `records`, over the `steady_window`, and `energy`
 adds power and energy. `result_validity` and `steadiness` say whether the metrics are valid.
 
-Several results: `repeated_runs`, `compare` with `metric_changes` and `student_t`, `experiment` with
+Several results: `repeated_runs`, `compare` with `metric_changes`, `experiment` with
 `experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).
 
 This file imports nothing, because the worker process must start within 0.15 s.

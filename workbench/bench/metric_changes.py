@@ -18,6 +18,7 @@ from workbench.bench import twins
 from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
 from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
+from workbench.model.multiple_tests import holm
 from workbench.model.student_t import t_cdf, t_quantile
 
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
@@ -117,7 +118,7 @@ def changes(
     ]
     if chosen is None:
         return tuple(change for change, _ in found)
-    stand = _holm([p for _, p in found[1:]], 1 - level)
+    stand = holm([p for _, p in found[1:]], 1 - level)
     others = (_hinted(change, stands) for (change, _), stands in zip(found[1:], stand, strict=True))
     return (found[0][0], *others)
 
@@ -229,18 +230,6 @@ def _p_value(centre: float, error: StandardError) -> float:
     """Return the two-sided p-value of the hypothesis that A and B do not differ. `centre` is the
     measured difference of the logarithms."""
     return 2 * t_cdf(-abs(centre) / error.size, error.df)
-
-
-def _holm(ps: Sequence[float | None], alpha: float) -> list[bool]:
-    """Return for each p-value whether Holm's procedure rejects its hypothesis. The procedure limits
-    the chance of any false rejection to `alpha`. A p-value of None is never rejected."""
-    known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
-    stand = [False] * len(ps)
-    for rank, (p, place) in enumerate(known):
-        if p > alpha / (len(known) - rank):
-            break
-        stand[place] = True
-    return stand
 
 
 def _hinted(change: MetricChange, stands: bool) -> MetricChange:

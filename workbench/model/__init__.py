@@ -31,6 +31,9 @@ answer_usage         whether usage counts the tokens of the text, by answers of 
 answer_words         the words of several answers: whether they are language, and in order
 answer_verdict       what follows from the text of a benchmark and of its probe
 untrusted_text       cleaning of text from other programs
+quality              scored texts, greedy answers, and whether the answers of two servers are the same
+student_t            Student's t distribution
+multiple_tests       several statistical tests at once
 distribution, fuzzy  statistics of values; search in lists
 json_records         dataclasses to JSON and back
 bench_cli_options    a workload as command-line options

@@ -1,0 +1,42 @@
+"""Measure the verdicts about quality: the table of docs/REFERENCE.md, "How sure a verdict about
+quality is". The truth of each comparison is known (tests/support/simulated_quality.py).
+
+    .venv/bin/python tests/benchmarks/bench_quality.py [COMPARISONS]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.simulated_quality import Truth, shares
+
+ROWS = (
+    ("A = B, bits equal", Truth(floor_kl=0.0, floor_forks=0, forks=0), {}),
+    ("A = B, noise 0.00001", Truth(floor_kl=1e-5), {}),
+    ("A = B, noise 0.0001", Truth(floor_kl=1e-4), {}),
+    ("A = B, noise 0.0005", Truth(floor_kl=5e-4), {}),
+    ("A = B, noise 0.0005, uneven texts", Truth(floor_kl=5e-4), {"text_sigma": 0.8}),
+    ("B has 0.001 more, noise 0.00001", Truth(floor_kl=1e-5, more_kl=1e-3), {}),
+    ("B has 0.001 more, noise 0.0001", Truth(floor_kl=1e-4, more_kl=1e-3), {}),
+    ("B has 0.001 more, noise 0.0005", Truth(floor_kl=5e-4, more_kl=1e-3), {}),
+    ("B has 0.01 more, noise 0.0001", Truth(more_kl=1e-2, ln_ppl=0.009, forks=12.0), {}),
+    ("only forks: 12 against 2", Truth(forks=12.0), {}),
+)
+
+
+def main() -> None:
+    comparisons = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    print("| truth | differs | same | covers: KLD | ln PPL | same top | forks |")
+    print("|---|---|---|---|---|---|---|")
+    for number, (label, truth, options) in enumerate(ROWS):
+        found = shares(truth, comparisons, seed=number, **options)
+        covered = " | ".join(f"{value:.1f}" for value in found.covered.values())
+        row = f"| {label} | {found.differs:.1f} | {found.same:.1f} | {covered} |"
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

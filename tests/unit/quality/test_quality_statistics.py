@@ -1,0 +1,183 @@
+"""The bounds, intervals and tests of quality, against values that are known otherwise."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.model.quality import GreedyAnswer, ScoredPosition, ScoredText
+from workbench.quality import statistics
+
+
+def position(shares: dict[int, float], token: int, k: int) -> ScoredPosition:
+    best = sorted(shares.items(), key=lambda entry: -entry[1])[:k]
+    top = tuple((one, math.log(share)) for one, share in best)
+    return ScoredPosition(token, math.log(shares[token]), top)
+
+
+def distribution(random: Random, tokens: int, spread: float) -> dict[int, float]:
+    weights = [math.exp(random.gauss(0, spread)) for _ in range(tokens)]
+    return {token: weight / sum(weights) for token, weight in enumerate(weights)}
+
+
+def divergence(p: dict[int, float], q: dict[int, float]) -> float:
+    return math.fsum(share * math.log(share / q[token]) for token, share in p.items())
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    tokens=st.integers(2, 60),
+    k=st.integers(0, 25),
+    spread=st.floats(0.1, 4),
+    alike=st.booleans(),
+)
+def test_the_bound_is_never_above_the_divergence(
+    seed: int, tokens: int, k: int, spread: float, alike: bool
+) -> None:
+    random = Random(seed)
+    p = distribution(random, tokens, spread)
+    q = distribution(random, tokens, spread)
+    if alike:
+        moved = {token: share * math.exp(random.gauss(0, 0.2)) for token, share in p.items()}
+        q = {token: share / sum(moved.values()) for token, share in moved.items()}
+    token = random.randrange(tokens)
+    bound = statistics.kl_at_least(position(p, token, k), position(q, token, k), k)
+    # the rest of 1 is not known more exactly than 1e-6
+    assert 0.0 <= bound <= divergence(p, q) + 1e-4
+
+
+def test_all_tokens_give_the_divergence_itself() -> None:
+    random = Random(5)
+    p, q = distribution(random, 12, 1.0), distribution(random, 12, 1.0)
+    bound = statistics.kl_at_least(position(p, 3, 12), position(q, 3, 12), 12)
+    assert bound == pytest.approx(divergence(p, q), abs=1e-4)
+
+
+def test_twenty_tokens_keep_most_of_the_divergence_of_a_quantization() -> None:
+    random = Random(7)
+    whole = bound = 0.0
+    for _ in range(200):
+        p = distribution(random, 200, 2.5)
+        moved = {token: share * math.exp(random.gauss(0, 0.3)) for token, share in p.items()}
+        q = {token: share / sum(moved.values()) for token, share in moved.items()}
+        token = random.choices(list(p), list(p.values()))[0]
+        whole += divergence(p, q)
+        bound += statistics.kl_at_least(position(p, token, 20), position(q, token, 20), 20)
+    assert 0.7 < bound / whole < 1
+
+
+def test_two_sides_without_a_common_token_are_far_apart() -> None:
+    a = ScoredPosition(1, math.log(0.99), ((1, math.log(0.99)), (2, math.log(0.005))))
+    b = ScoredPosition(1, math.log(1e-6), ((3, math.log(0.99)), (4, math.log(0.005))))
+    assert statistics.kl_at_least(a, b, 2) > 10
+
+
+def test_a_probability_of_zero_is_large_but_not_infinite() -> None:
+    a = ScoredPosition(1, 0.0, ((1, 0.0),))
+    b = ScoredPosition(1, -math.inf, ((2, 0.0),))
+    assert 50 < statistics.kl_at_least(a, b, 1) < 200
+
+
+# scipy.stats.chi2.ppf(0.025, 2 n) / 2 and chi2.ppf(0.975, 2 n + 2) / 2
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [(0, 0.0, 3.6889), (1, 0.0253, 5.5716), (5, 1.6235, 11.6683), (20, 12.2165, 30.8884)],
+)
+def test_poisson_interval(count: int, low: float, high: float) -> None:
+    assert statistics.poisson_interval(count) == pytest.approx((low, high), abs=1e-4)
+
+
+# scipy.stats.binomtest(9, 10).pvalue and (7, 7)
+@pytest.mark.parametrize(("a", "b", "p"), [(1, 9, 0.0215), (7, 0, 0.0156), (4, 4, 1.0), (0, 0, 1)])
+def test_mcnemar(a: int, b: int, p: float) -> None:
+    assert statistics.p_mcnemar(a, b) == pytest.approx(p, abs=1e-4)
+
+
+def test_one_sided_and_two_sided_t() -> None:
+    values = [0.1, 0.3, 0.2, 0.5, 0.4]  # t = 4.2426, 4 degrees of freedom
+    assert statistics.p_above(values) == pytest.approx(0.00662, abs=1e-5)
+    assert statistics.p_not_zero(values) == pytest.approx(0.01324, abs=1e-5)
+    assert statistics.p_above([-value for value in values]) == pytest.approx(1 - 0.00662, abs=1e-5)
+
+
+def test_equal_values_need_no_interval() -> None:
+    assert statistics.p_above([0.0] * 32) == 1.0
+    assert statistics.p_not_zero([0.0] * 32) == 1.0
+    assert statistics.is_within([0.0] * 32, 0.001)
+    assert not statistics.is_within([0.001] * 32, 0.001)
+    assert not statistics.is_within([0.0], 0.001)
+
+
+def test_the_texts_that_are_asked_for_would_decide() -> None:
+    random = Random(3)
+    few = [random.gauss(0.0, 0.004) for _ in range(24)]
+    more = statistics.more_texts(few, 0.001)
+    assert more is not None
+    decided = 0
+    for _ in range(200):
+        values = [random.gauss(0.0, 0.004) for _ in range(24 + more)]
+        decided += statistics.is_within(values, 0.001) or statistics.p_not_zero(values) < 0.05
+    assert decided / 200 > 0.7
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+
+def answer(*tokens: int, gaps: tuple[float, ...] = (), name: str = "one") -> GreedyAnswer:
+    return GreedyAnswer(name, "prose", tokens, gaps)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "place", "at_risk"),
+    [
+        (answer(1, 2, 3), answer(1, 2, 3), None, 3),
+        (answer(1, 2, 3), answer(1, 5, 3), 1, 2),
+        (answer(1, 2, 3), answer(1, 2), 2, 3),
+        (answer(), answer(), None, 0),
+    ],
+)
+def test_first_fork(a: GreedyAnswer, b: GreedyAnswer, place: int | None, at_risk: int) -> None:
+    found = statistics.first_fork(a, b)
+    assert (found.place, found.at_risk) == (place, at_risk)
+
+
+def test_a_fork_between_nearly_equal_tokens_is_a_tie() -> None:
+    a = [answer(1, 2, gaps=(2.0, 0.001)), answer(1, 2, gaps=(2.0, 0.9), name="two")]
+    b = [answer(1, 3, gaps=(2.0, 0.002)), answer(1, 3, gaps=(2.0, 0.8), name="two")]
+    count = statistics.count_forks(a, b, noise=0.01)
+    assert count is not None
+    assert (count.forks, count.ties, count.at_risk, count.answers) == (1, 1, 4, 2)
+    assert count.per_1000.value == 250
+
+
+def test_answers_without_a_partner_count_nothing() -> None:
+    assert statistics.count_forks([answer(1, name="a")], [answer(1, name="b")], 0.0) is None
+
+
+# -- texts that cannot be used ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "asked", "words"),
+    [
+        ((-1.0, math.nan), 2, "not a number"),
+        ((-1.0, 0.5), 2, "above 0"),
+        ((-1.0, -1.0), 3, "2 positions came back, 3"),
+        ((), None, "no position"),
+    ],
+)
+def test_a_text_that_cannot_be_used_says_why(
+    logprobs: tuple[float, ...], asked: int | None, words: str
+) -> None:
+    positions = tuple(ScoredPosition(1, value) for value in logprobs)
+    text = ScoredText("one", "prose", positions, asked=asked)
+    assert words in statistics.problem_of(text)
+
+
+def test_a_certain_token_and_an_impossible_one_can_be_used() -> None:
+    positions = (ScoredPosition(1, 0.0), ScoredPosition(2, -math.inf))
+    assert statistics.problem_of(ScoredText("one", "prose", positions, asked=2)) == ""

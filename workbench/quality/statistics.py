@@ -1,0 +1,364 @@
+"""The statistics of quality: differences of two scored texts, forks of greedy answers, intervals and
+tests.
+
+The unit of every interval is the text, not the position: the positions of one text are correlated,
+and an interval that treats them as independent is too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from workbench.model.quality import (
+    ForkCount,
+    GreedyAnswer,
+    Interval,
+    ScoredPosition,
+    ScoredText,
+    TextDifference,
+    Token,
+)
+from workbench.model.student_t import t_cdf, t_quantile
+
+LEVEL = 0.95
+POWER = 0.8
+MOST_MORE_TEXTS = 10_000  # above it, more texts are no sensible advice
+_LEAST_REST = 1e-6  # sums of 20 probabilities of 32 bits are not more exact
+_HIGHEST_LOGPROB = 1e-4  # rounding of a probability of 1
+_NOISE_SHARE = 0.99  # of the positions, whose top-2 gap moves by less than the noise
+
+
+def problem_of(text: ScoredText) -> str:
+    """Return why a scored text cannot be used, as a sentence; "" if it can."""
+    if text.problem:
+        return text.problem
+    if not text.positions:
+        return "no position was scored"
+    if text.asked is not None and len(text.positions) != text.asked:
+        return f"{len(text.positions)} positions came back, {text.asked} were asked for"
+    for place, position in enumerate(text.positions):
+        values = [position.logprob, *(value for _, value in position.top)]
+        if any(math.isnan(value) for value in values):
+            return f"the log probability at position {place} is not a number"
+        if any(value > _HIGHEST_LOGPROB for value in values):
+            return f"a log probability at position {place} is above 0"
+    return ""
+
+
+def top_of(text: ScoredText) -> int:
+    """Return for how many of the most probable tokens the whole text has log probabilities."""
+    return min((len(position.top) for position in text.positions), default=0)
+
+
+def same_tokens(a: ScoredText, b: ScoredText) -> bool:
+    """Return whether two scored texts consist of the same tokens."""
+    return [one.token for one in a.positions] == [one.token for one in b.positions]
+
+
+def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
+    """Return the difference between two scorings of one text, as means over its positions. Both have
+    the same tokens, and at least `k` most probable tokens at each position.
+
+    `ln_ppl` is ln PPL(B) - ln PPL(A) = mean(ln p_A - ln p_B), so it is above 0 if B expects the
+    text less.
+    """
+    pairs = list(zip(a.positions, b.positions, strict=True))
+    return TextDifference(
+        name=a.name,
+        kind=a.kind,
+        positions=len(pairs),
+        kl=_mean(kl_at_least(x, y, k) for x, y in pairs),
+        ln_ppl=_mean(_bounded(x.logprob) - _bounded(y.logprob) for x, y in pairs),
+        same_top=_mean(float(same_top(x, y)) for x, y in pairs),
+        lane=a.lane,
+        concurrency=a.concurrency,
+    )
+
+
+def same_top(a: ScoredPosition, b: ScoredPosition) -> bool:
+    """Return whether A and B have the same most probable token at a position."""
+    return bool(a.top) and bool(b.top) and a.top[0][0] == b.top[0][0]
+
+
+# A probability of 0 in 32 bits: ln(2 ** -149). One such position must not make a mean infinite.
+_LOWEST_LOGPROB = -103.3
+
+
+def _bounded(logprob: float) -> float:
+    return max(logprob, _LOWEST_LOGPROB)
+
+
+def kl_at_least(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
+    """Return a lower bound in nats of the Kullback-Leibler divergence KL(A || B) at one position,
+    from the `k` most probable tokens of each side.
+
+    Joining tokens into one bucket never increases the divergence (the log sum inequality: Cover and
+    Thomas, Elements of Information Theory, 2nd ed., theorem 2.7.1). So the divergence of a partition
+    is a lower bound: tokens that both sides gave, each alone; those that only A gave (U); those that
+    only B gave (V); all other tokens. B's share of U is not known, but each of its tokens is at most
+    as probable as the last one that B gave, and likewise A's share of V. The bound is the minimum
+    over all shares that this allows. With one rest bucket alone, two sides without a common token
+    would look equal.
+    """
+    p = {token: _probability(value) for token, value in a.top[:k]}
+    q = {token: _probability(value) for token, value in b.top[:k]}
+    last_a, last_b = min(p.values(), default=1.0), min(q.values(), default=1.0)
+    p[a.token], q[a.token] = _probability(a.logprob), _probability(b.logprob)
+    common = math.fsum(p[token] * math.log(p[token] / q[token]) for token in p if token in q)
+    only_a = [p[token] for token in p if token not in q]
+    only_b = [q[token] for token in q if token not in p]
+    rest_a = max(1.0 - math.fsum(p.values()), _LEAST_REST)
+    rest_b = max(1.0 - math.fsum(q.values()), _LEAST_REST)
+    others = _least_of_others(
+        u=math.fsum(only_a),
+        v=math.fsum(only_b),
+        rest_a=rest_a,
+        rest_b=rest_b,
+        most_x=min(len(only_b) * last_a, rest_a),
+        most_y=min(len(only_a) * last_b, rest_b),
+    )
+    return max(0.0, common + others)
+
+
+def _probability(logprob: float) -> float:
+    return math.exp(_bounded(min(logprob, 0.0)))
+
+
+def _least_of_others(
+    *, u: float, v: float, rest_a: float, rest_b: float, most_x: float, most_y: float
+) -> float:
+    """Return the minimum over x and y of u ln(u/y) + x ln(x/v) + (rest_a - x) ln((rest_a - x) /
+    (rest_b - y)), for 0 <= x <= most_x and 0 <= y <= most_y.
+
+    A gives U the probability `u` and V the unknown `x`; B gives U the unknown `y` and V the
+    probability `v`. The sum is convex, so its minimum is where all three ratios are equal, or on an
+    edge of the box.
+    """
+
+    def total(x: float, y: float) -> float:
+        return _part(u, y) + _part(x, v) + _part(rest_a - x, rest_b - y)
+
+    ratio = (u + rest_a) / (v + rest_b)
+    x, y = v * ratio, u / ratio
+    if x <= most_x and y <= most_y:
+        return total(x, y)
+    x_at_most_y = rest_a * v / max(v + rest_b - most_y, _LEAST_REST)
+    y_at_most_x = rest_b * u / max(u + rest_a - most_x, _LEAST_REST)
+    return min(total(min(x_at_most_y, most_x), most_y), total(most_x, min(y_at_most_x, most_y)))
+
+
+def _part(p: float, q: float) -> float:
+    return 0.0 if p <= 0.0 else p * math.log(p / max(q, _LEAST_REST * _LEAST_REST))
+
+
+# -- intervals and tests ---------------------------------------------------------------------------
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return the mean of one value per text with its 95 % interval by Student's t distribution. With
+    a single text there is no interval."""
+    mean = _mean(values)
+    if len(values) < 2:
+        return Interval(mean)
+    half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * _standard_error(values)
+    return Interval(mean, mean - half, mean + half)
+
+
+def p_above(values: Sequence[float]) -> float:
+    """Return the p-value of the one-sided t test that the mean of the population is above 0."""
+    mean = _mean(values)
+    if len(values) < 2:
+        return 1.0
+    error = _standard_error(values)
+    if error == 0.0:
+        return 0.0 if mean > 0 else 1.0
+    return t_cdf(-mean / error, len(values) - 1)
+
+
+def p_not_zero(values: Sequence[float]) -> float:
+    """Return the p-value of the two-sided t test that the mean of the population is not 0."""
+    lower = p_above(values)
+    upper = p_above([-value for value in values])
+    return min(1.0, 2 * min(lower, upper))
+
+
+def is_within(values: Sequence[float], margin: float) -> bool:
+    """Return whether the mean of the population is shown to lie within ± `margin`: two one-sided t
+    tests, each at 5 % (Schuirmann 1987)."""
+    if len(values) < 2:
+        return False
+    half = t_quantile(LEVEL, len(values) - 1) * _standard_error(values)
+    return abs(_mean(values)) + half < margin
+
+
+def more_texts(values: Sequence[float], margin: float) -> int | None:
+    """Return how many further texts would show, with a probability of 80 %, that the mean is within
+    the margin, or that it is not 0: the smaller number. None if that is too many to be advice.
+
+    Uses the normal approximation n = ((z(0.95) + z(0.8)) s / d)^2, where d is the distance to the
+    margin or to 0 (z(0.975) there).
+    """
+    spread = _standard_error(values) * math.sqrt(len(values))
+    mean = abs(_mean(values))
+    ways = ((margin - mean, 1.645), (mean, 1.96))
+    needed = [((z + 0.842) * spread / way) ** 2 for way, z in ways if way > 0]
+    more = max(1, math.ceil(min(needed)) - len(values))
+    return more if more <= MOST_MORE_TEXTS else None
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = tuple(values)
+    return math.fsum(known) / len(known)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return math.sqrt(squares / (len(values) - 1) / len(values))
+
+
+def poisson_interval(count: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of the mean of a Poisson distribution of which `count` was
+    observed (Garwood 1936)."""
+    tail = (1 - LEVEL) / 2
+    low = 0.0
+    if count:
+        low = _root(lambda mean: (1 - poisson_cdf(count - 1, mean)) - tail, 0.0, float(count))
+    most = count + 10.0 + 10.0 * math.sqrt(count + 1)
+    high = _root(lambda mean: tail - poisson_cdf(count, mean), float(count), most)
+    return low, high
+
+
+def poisson_cdf(count: int, mean: float) -> float:
+    """Return P(X <= count) of a Poisson distribution."""
+    if mean <= 0.0:
+        return 1.0
+    logs = (i * math.log(mean) - mean - math.lgamma(i + 1) for i in range(count + 1))
+    return min(1.0, math.fsum(math.exp(value) for value in logs))
+
+
+def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a rising function is 0, by bisection."""
+    for _ in range(100):
+        middle = (low + high) / 2
+        if rising(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def binomial_tail(count: int, trials: int, share: float) -> float:
+    """Return P(X >= count) of a binomial distribution."""
+    return min(
+        1.0,
+        math.fsum(
+            math.comb(trials, i) * share**i * (1 - share) ** (trials - i)
+            for i in range(count, trials + 1)
+        ),
+    )
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The end of the common part of two greedy answers. `place` is the index of the first token that
+    differs; None if none does. `at_risk` is the number of tokens that could have differed, and `gap`
+    the difference of the two best tokens at the fork, in nats; None if it is not known."""
+
+    place: int | None
+    at_risk: int
+    gap: float | None = None
+
+
+def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
+    """Return where two greedy answers part. An answer that ends earlier parts at its end. What comes
+    after a fork is not compared, because the contexts differ."""
+    shorter = min(len(a.tokens), len(b.tokens))
+    place = next((i for i in range(shorter) if a.tokens[i] != b.tokens[i]), None)
+    if place is None and len(a.tokens) != len(b.tokens):
+        place = shorter
+    if place is None:
+        return Fork(None, shorter)
+    gaps = [one.gaps[place] for one in (a, b) if place < len(one.gaps)]
+    return Fork(place, place + 1, min(gaps, default=None))
+
+
+def count_forks(
+    a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise: float
+) -> ForkCount | None:
+    """Return the forks of the answers to the same texts, per 1,000 tokens at risk, with the exact
+    Poisson interval. A fork whose gap is at most `noise` is a tie. None if no answer has a pair."""
+    others = {(one.name, one.concurrency): one for one in b if not one.problem}
+    pairs = [
+        (one, others[one.name, one.concurrency])
+        for one in a
+        if not one.problem and (one.name, one.concurrency) in others
+    ]
+    found = [first_fork(x, y) for x, y in pairs]
+    at_risk = sum(one.at_risk for one in found)
+    if not at_risk:
+        return None
+    parted = [one for one in found if one.place is not None]
+    ties = sum(one.gap is not None and one.gap <= noise for one in parted)
+    forks = len(parted) - ties
+    low, high = poisson_interval(forks)
+    scale = 1000 / at_risk
+    return ForkCount(
+        forks=forks,
+        ties=ties,
+        at_risk=at_risk,
+        answers=len(pairs),
+        per_1000=Interval(forks * scale, low * scale, high * scale),
+        concurrency=max(x.concurrency for x, _ in pairs),
+    )
+
+
+def p_more_forks(b: ForkCount, floor: ForkCount) -> float:
+    """Return the p-value of the exact one-sided test that B forks more often than the floor: given
+    their sum, the forks of B are binomial (Przyborowski and Wilenski 1940)."""
+    share = b.at_risk / (b.at_risk + floor.at_risk)
+    return binomial_tail(b.forks, b.forks + floor.forks, share)
+
+
+def gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> float:
+    """Return the noise of a top-2 gap in nats: 99 % of the gaps move by less between two equal
+    measurements of A."""
+    others = {(one.name, one.lane, one.concurrency): one for one in again}
+    moves: list[float] = []
+    for text in a:
+        other = others.get((text.name, text.lane, text.concurrency))
+        if other is None:
+            continue
+        pairs = zip(text.positions, other.positions, strict=False)
+        moves += [abs(_gap(x) - _gap(y)) for x, y in pairs if len(x.top) > 1 and len(y.top) > 1]
+    if not moves:
+        return 0.0
+    return sorted(moves)[min(len(moves) - 1, int(_NOISE_SHARE * len(moves)))]
+
+
+def _gap(position: ScoredPosition) -> float:
+    return position.top[0][1] - position.top[1][1]
+
+
+def first_difference(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] | None:
+    """Return the first position at which the most probable tokens differ, and these tokens; None if
+    there is none."""
+    for place, (x, y) in enumerate(zip(a.positions, b.positions, strict=False)):
+        if x.top and y.top and x.top[0][0] != y.top[0][0]:
+            return place, x.top[0][0], y.top[0][0]
+    return None
+
+
+# -- the user's own measure ------------------------------------------------------------------------
+
+
+def p_mcnemar(only_a: int, only_b: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test: of the items that only one side answered
+    right, each side has half if A and B are equally good (McNemar 1947)."""
+    both = only_a + only_b
+    return min(1.0, 2 * binomial_tail(max(only_a, only_b), both, 0.5)) if both else 1.0

@@ -1,0 +1,434 @@
+"""The verdict about quality: whether the answers of B are the same as those of A.
+
+A is measured again before B is: the difference between A and A is the *floor*, what this machine
+calls equal. B is judged by how much more it differs from A than A does from itself. "Same" is
+shown by two one-sided tests against a margin; a difference that was not found shows nothing. Each
+measure that can say "differs" is tested, and Holm's procedure keeps the chance of any false
+"differs" at 5 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from workbench.model.counts import count_of
+from workbench.model.multiple_tests import holm
+from workbench.model.quality import (
+    BROKEN,
+    DIFFERS,
+    FORKS,
+    KL,
+    KL_MARGIN,
+    LN_PPL,
+    LN_PPL_MARGIN,
+    NOT_DECIDED,
+    NOT_MEASURED,
+    SAME,
+    SAME_TOP,
+    ForkCount,
+    GreedyAnswer,
+    InstrumentProof,
+    QualityMeasure,
+    QualityResult,
+    ScoredText,
+    TextDifference,
+    Token,
+    WorstText,
+)
+from workbench.quality.statistics import (
+    LEVEL,
+    count_forks,
+    first_difference,
+    gap_noise,
+    is_within,
+    mean_interval,
+    more_texts,
+    p_above,
+    p_more_forks,
+    p_not_zero,
+    problem_of,
+    same_tokens,
+    text_difference,
+    top_of,
+)
+
+LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
+BROKEN_KL = 1.0  # nats, mean over a text; a usable quantization stays below 0.1
+_BROKEN_OVER_FLOOR = 4.0  # times the floor of that text
+_BEFORE = 12  # tokens shown before the first one that differs
+_MOST_NOTED = 3  # names of texts in a note
+
+Way = tuple[str, int]  # (lane, concurrency)
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """The largest differences that count as the same: of the divergence in nats per position, and
+    of ln perplexity."""
+
+    kl: float = KL_MARGIN
+    ln_ppl: float = LN_PPL_MARGIN
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The differences of one lane and concurrency, text by text. `floor` has the same differences
+    between A and A, by the name of the text; it is empty if A was not measured again."""
+
+    texts: tuple[TextDifference, ...]
+    floor: Mapping[str, TextDifference]
+    top_k: int
+
+    @property
+    def way(self) -> Way:
+        return self.texts[0].lane, self.texts[0].concurrency
+
+
+def judge(
+    a: Sequence[ScoredText],
+    b: Sequence[ScoredText],
+    *,
+    floors: Sequence[Sequence[ScoredText]] = (),
+    greedy_a: Sequence[GreedyAnswer] = (),
+    greedy_b: Sequence[GreedyAnswer] = (),
+    greedy_floor: Sequence[GreedyAnswer] = (),
+    proofs: Sequence[InstrumentProof] = (),
+    names: tuple[str, str] = ("A", "B"),
+    text_set: tuple[str, str] = ("", ""),
+    margins: Margins | None = None,
+    simulated: bool = False,
+    piece: Callable[[Token], str] | None = None,
+) -> QualityResult:
+    """Return the verdict about the texts that B scored, compared with those that A scored.
+
+    `floors` are further measurements of A: in the same session, and after a restart. Per lane and
+    concurrency, the one that differs most from A counts. `greedy_floor` has greedy answers of A
+    again. `text_set` is (name, version). `piece` returns the text of a token; without it, ids are shown.
+    """
+    margins = margins or Margins()
+    notes: list[str] = []
+    refused = {proof.lane: proof for proof in proofs if not proof.usable}
+    a, b = (_usable(side, texts, refused, notes) for side, texts in (("A", a), ("B", b)))
+    again = [_usable("A again", texts, refused, notes) for texts in floors]
+    compared = _compared(a, b, again, notes)
+    noise = max((gap_noise(a, texts) for texts in again), default=0.0)
+    forks = count_forks(greedy_a, greedy_b, noise)
+    forks_floor = count_forks(greedy_a, greedy_floor, noise)
+    measures, more = measures_of(compared, forks, forks_floor, margins)
+    everything = [text for part in compared for text in part.texts]
+    broken = [text for part in compared for text in _broken(part)]
+    verdict = BROKEN if broken else verdict_of(measures)
+    summary = _summary(verdict, measures, forks, forks_floor, more, broken, len(everything))
+    if verdict == NOT_MEASURED:
+        why = [*(_refusal(proof) for proof in refused.values()), *notes]
+        summary = f"{NOT_MEASURED}: {why[0] if why else 'there is no text that both scored'}"
+    if compared and not again:
+        notes.append("A was not measured again, so nothing says what this machine calls equal")
+    return QualityResult(
+        a=names[0],
+        b=names[1],
+        verdict=verdict,
+        summary=summary,
+        measures=measures,
+        forks=forks,
+        forks_floor=forks_floor,
+        texts=tuple(everything),
+        worst=_worst(a, b, everything, piece),
+        proofs=tuple(proofs),
+        text_set=text_set[0],
+        text_version=text_set[1],
+        positions=sum(text.positions for text in everything),
+        top_k=min((part.top_k for part in compared), default=0),
+        more_texts=more,
+        simulated=simulated,
+        notes=(*dict.fromkeys(notes), *(_refusal(proof) for proof in refused.values())),
+    )
+
+
+def _refusal(proof: InstrumentProof) -> str:
+    defect = f" ({proof.defect})" if proof.defect else ""
+    return f"instrument not usable, {proof.lane} of {proof.side}: {proof.reason}{defect}"
+
+
+def _usable(
+    side: str, texts: Sequence[ScoredText], refused: Mapping[str, object], notes: list[str]
+) -> list[ScoredText]:
+    """Return the texts that can be used, and note why others cannot, each reason once."""
+    good = []
+    reasons: dict[str, list[str]] = {}
+    for text in texts:
+        if text.lane in refused:
+            continue
+        problem = problem_of(text)
+        if problem:
+            reasons.setdefault(problem, []).append(text.name)
+        else:
+            good.append(text)
+    for problem, names in reasons.items():
+        notes.append(f"{side} left out {_named(names)}: {problem}")
+    return good
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(dict.fromkeys(names[:_MOST_NOTED]))
+    more = f" and {len(names) - _MOST_NOTED} more" if len(names) > _MOST_NOTED else ""
+    return f"{count_of(len(names), 'text')} ({shown}{more})"
+
+
+def _key(text: ScoredText | TextDifference) -> tuple[str, int, str]:
+    return text.lane, text.concurrency, text.name
+
+
+def _compared(
+    a: Sequence[ScoredText],
+    b: Sequence[ScoredText],
+    floors: Sequence[Sequence[ScoredText]],
+    notes: list[str],
+) -> list[Compared]:
+    others = {_key(text): text for text in b}
+    again = [{_key(text): text for text in texts} for texts in floors]
+    pairs: dict[Way, list[tuple[ScoredText, ScoredText]]] = {}
+    missing: list[str] = []
+    recut: list[str] = []
+    for text in a:
+        other = others.get(_key(text))
+        if other is None:
+            missing.append(text.name)
+        elif not same_tokens(text, other):
+            recut.append(text.name)
+        else:
+            pairs.setdefault((text.lane, text.concurrency), []).append((text, other))
+    if missing:
+        notes.append(f"B did not score {_named(missing)}")
+    if recut:
+        notes.append(f"A and B cut {_named(recut)} into different tokens")
+    return [_of_way(found, again) for found in pairs.values()]
+
+
+def _of_way(
+    pairs: Sequence[tuple[ScoredText, ScoredText]],
+    again: Sequence[Mapping[tuple[str, int, str], ScoredText]],
+) -> Compared:
+    k = min(top_of(text) for pair in pairs for text in pair)
+    found: list[dict[str, TextDifference]] = []
+    for texts in again:
+        floor = {}
+        for text, _ in pairs:
+            other = texts.get(_key(text))
+            if other is not None and same_tokens(text, other):
+                floor[text.name] = text_difference(text, other, min(k, top_of(other)))
+        found.append(floor)
+    return Compared(
+        texts=tuple(text_difference(x, y, k) for x, y in pairs),
+        floor=max(found, key=_mean_kl, default={}),
+        top_k=k,
+    )
+
+
+def _mean_kl(floor: Mapping[str, TextDifference]) -> float:
+    return mean_interval([text.kl for text in floor.values()]).value if floor else -1.0
+
+
+# -- measures --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """One measure with what its verdict needs. `excess` is empty if the measure is only shown."""
+
+    measure: QualityMeasure
+    p: float | None = None
+    excess: tuple[float, ...] = ()
+
+
+def measures_of(
+    compared: Sequence[Compared],
+    forks: ForkCount | None,
+    forks_floor: ForkCount | None,
+    margins: Margins,
+) -> tuple[tuple[QualityMeasure, ...], int | None]:
+    """Return the measures with their verdicts, and how many more texts would probably decide all of
+    them (0 if all are decided, None if too many)."""
+    tested = [one for part in compared for one in _of_part(part, margins)]
+    if forks is not None:
+        tested.append(_of_forks(forks, forks_floor))
+    stands = holm([one.p for one in tested], 1 - LEVEL)
+    measures = []
+    needed: list[int | None] = [0]
+    for one, found in zip(tested, stands, strict=True):
+        verdict = _verdict_of(one, found)
+        measures.append(replace(one.measure, verdict=verdict))
+        if verdict == NOT_DECIDED:
+            needed.append(_needed(one))
+    if None in needed:
+        return tuple(measures), None
+    return tuple(measures), max(value for value in needed if value is not None)
+
+
+def _of_part(part: Compared, margins: Margins) -> list[_Tested]:
+    lane, concurrency = part.way
+    floor = list(part.floor.values())
+    both = [(text, part.floor[text.name]) for text in part.texts if text.name in part.floor]
+    excess = tuple(text.kl - same.kl for text, same in both)
+    ln_ppl = tuple(text.ln_ppl for text in part.texts)
+
+    def measure(name: str, pick: Callable[[TextDifference], float]) -> QualityMeasure:
+        return QualityMeasure(
+            name=name,
+            value=mean_interval([pick(text) for text in part.texts]),
+            floor=mean_interval([pick(text) for text in floor]) if floor else None,
+            excess=mean_interval(excess) if name == KL and excess else None,
+            margin={KL: margins.kl, LN_PPL: margins.ln_ppl}.get(name),
+            texts=len(part.texts),
+            lane=lane,
+            concurrency=concurrency,
+        )
+
+    # Without a floor, noise cannot be told from a difference, so nothing is tested.
+    of_kl = excess or tuple(text.kl for text in part.texts)
+    return [
+        _Tested(measure(KL, lambda text: text.kl), p_above(excess) if excess else None, of_kl),
+        _Tested(measure(LN_PPL, lambda text: text.ln_ppl), p_not_zero(ln_ppl), ln_ppl),
+        _Tested(measure(SAME_TOP, lambda text: text.same_top)),
+    ]
+
+
+def _of_forks(forks: ForkCount, floor: ForkCount | None) -> _Tested:
+    shown = QualityMeasure(
+        name=FORKS,
+        value=forks.per_1000,
+        floor=floor.per_1000 if floor is not None else None,
+        texts=forks.answers,
+        lane="greedy",
+        concurrency=forks.concurrency,
+    )
+    return _Tested(shown, p_more_forks(forks, floor) if floor is not None else None)
+
+
+def _verdict_of(one: _Tested, stands: bool) -> str:
+    margin = one.measure.margin
+    if margin is None:
+        return DIFFERS if stands else ""
+    if len(one.excess) < LEAST_TEXTS:
+        return NOT_DECIDED
+    if is_within(one.excess, margin):
+        return SAME
+    return DIFFERS if stands else NOT_DECIDED
+
+
+def _needed(one: _Tested) -> int | None:
+    few = LEAST_TEXTS - len(one.excess)
+    if few > 0 or one.measure.margin is None:
+        return max(few, 1)
+    return more_texts(one.excess, one.measure.margin)
+
+
+def verdict_of(measures: Sequence[QualityMeasure]) -> str:
+    """Return the verdict that follows from the verdicts of all measures."""
+    verdicts = [measure.verdict for measure in measures]
+    for verdict in (DIFFERS, NOT_DECIDED, SAME):
+        if verdict in verdicts:
+            return verdict
+    return NOT_DECIDED if measures else NOT_MEASURED
+
+
+def _broken(part: Compared) -> list[TextDifference]:
+    """Return the texts that B does not answer like a model that works. One text is enough: damage
+    may begin with the second turn of a chat, or with a long context."""
+
+    def limit(text: TextDifference) -> float:
+        floor = part.floor.get(text.name)
+        return max(BROKEN_KL, _BROKEN_OVER_FLOOR * floor.kl if floor is not None else 0.0)
+
+    return [text for text in part.texts if text.kl >= limit(text)]
+
+
+def _worst(
+    a: Sequence[ScoredText],
+    b: Sequence[ScoredText],
+    texts: Sequence[TextDifference],
+    piece: Callable[[Token], str] | None,
+) -> WorstText | None:
+    if not texts:
+        return None
+    found = max(texts, key=lambda text: text.kl)
+    x = next(text for text in a if _key(text) == _key(found))
+    y = next(text for text in b if _key(text) == _key(found))
+    parted = first_difference(x, y)
+    if parted is None:
+        return WorstText(found.name, found.kind, found.kl)
+    place, of_a, of_b = parted
+    before = [one.token for one in x.positions[max(0, place - _BEFORE) : place]]
+    between = " " if piece is None and isinstance(of_a, int) else ""
+    words = piece or str
+    return WorstText(
+        name=found.name,
+        kind=found.kind,
+        kl=found.kl,
+        position=place,
+        a=words(of_a),
+        b=words(of_b),
+        before=between.join(words(token) for token in before),
+    )
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _summary(
+    verdict: str,
+    measures: Sequence[QualityMeasure],
+    forks: ForkCount | None,
+    forks_floor: ForkCount | None,
+    more: int | None,
+    broken: Sequence[TextDifference],
+    texts: int,
+) -> str:
+    if verdict == BROKEN:
+        worst = max(broken, key=lambda text: text.kl)
+        return (
+            f"its answers are broken: {len(broken)} of {count_of(texts, 'text')}, the worst "
+            f"{worst.name} with KLD >= {worst.kl:.2g}"
+        )
+    margin = next((one.margin for one in measures if one.name == KL), None)
+    if verdict == SAME:
+        return f"its answers are the same within {margin:g} KLD"
+    if verdict == DIFFERS:
+        return f"its answers differ: {_what_differs(measures, forks, forks_floor)}"
+    how_many = count_of(more, "more text") if more else "more texts would hardly decide it"
+    return f"whether its answers are the same is not decided: {how_many}"
+
+
+def _what_differs(
+    measures: Sequence[QualityMeasure], forks: ForkCount | None, forks_floor: ForkCount | None
+) -> str:
+    parts = []
+    kls = [one for one in measures if one.name == KL]
+    if kls:
+        parts.append(f"KLD >= {with_half(max(kls, key=lambda one: one.value.value))}")
+    moved = [one for one in measures if one.name == LN_PPL and one.verdict == DIFFERS]
+    if moved:
+        largest = max(moved, key=lambda one: abs(one.value.value))
+        parts.append(f"ln perplexity {with_half(largest, sign='+')}")
+    if forks is not None:
+        floor = f" (floor {forks_floor.per_1000.value:.2g})" if forks_floor is not None else ""
+        parts.append(f"{forks.per_1000.value:.2g} forks per 1,000 tokens{floor}")
+    return ", ".join(parts)
+
+
+def with_half(measure: QualityMeasure, sign: str = "") -> str:
+    """Return the value of a measure with the half width of its interval, for example "0.035 ±
+    0.003". The half width has one digit, or two if it begins with 1."""
+    value = measure.value
+    if value.low is None or value.high is None:
+        return f"{value.value:{sign}.2g}"
+    half = (value.high - value.low) / 2
+    if half <= 0:
+        return f"{value.value:{sign}.2g} ± 0"
+    digits = 0
+    while half * 10**digits < 0.95 and digits < 9:
+        digits += 1
+    if half * 10**digits < 1.95:
+        digits += 1
+    return f"{value.value:{sign}.{digits}f} ± {half:.{digits}f}"

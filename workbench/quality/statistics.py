@@ -39,7 +39,11 @@ def problem_of(text: ScoredText) -> str:
     if text.asked is not None and len(text.positions) != text.asked:
         return f"{len(text.positions)} positions came back, {text.asked} were asked for"
     for place, position in enumerate(text.positions):
-        values = [position.logprob, *(value for _, value in position.top)]
+        values = [value for _, value in position.top]
+        if position.logprob is not None:
+            values.append(position.logprob)
+        if not values:
+            return f"there is no log probability at position {place}"
         if any(math.isnan(value) for value in values):
             return f"the log probability at position {place} is not a number"
         if any(value > _HIGHEST_LOGPROB for value in values):
@@ -62,7 +66,7 @@ def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
     the same tokens, and at least `k` most probable tokens at each position.
 
     `ln_ppl` is ln PPL(B) - ln PPL(A) = mean(ln p_A - ln p_B), so it is above 0 if B expects the
-    text less.
+    text less. A token that a server did not name counts like the last one that it named.
     """
     pairs = list(zip(a.positions, b.positions, strict=True))
     return TextDifference(
@@ -70,7 +74,7 @@ def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
         kind=a.kind,
         positions=len(pairs),
         kl=_mean(kl_at_least(x, y, k) for x, y in pairs),
-        ln_ppl=_mean(_bounded(x.logprob) - _bounded(y.logprob) for x, y in pairs),
+        ln_ppl=_mean(_logprob(x, k) - _logprob(y, k) for x, y in pairs),
         same_top=_mean(float(same_top(x, y)) for x, y in pairs),
         lane=a.lane,
         concurrency=a.concurrency,
@@ -84,6 +88,17 @@ def same_top(a: ScoredPosition, b: ScoredPosition) -> bool:
 
 # A probability of 0 in 32 bits: ln(2 ** -149). One such position must not make a mean infinite.
 _LOWEST_LOGPROB = -103.3
+
+
+def _logprob(position: ScoredPosition, k: int) -> float:
+    if position.logprob is not None:
+        return _bounded(position.logprob)
+    return _bounded(position.top[:k][-1][1])
+
+
+def unnamed_share(text: ScoredText) -> float:
+    """Return the share of the positions whose token the server did not name."""
+    return _mean(float(position.logprob is None) for position in text.positions)
 
 
 def _bounded(logprob: float) -> float:
@@ -105,7 +120,8 @@ def kl_at_least(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     p = {token: _probability(value) for token, value in a.top[:k]}
     q = {token: _probability(value) for token, value in b.top[:k]}
     last_a, last_b = min(p.values(), default=1.0), min(q.values(), default=1.0)
-    p[a.token], q[a.token] = _probability(a.logprob), _probability(b.logprob)
+    if a.logprob is not None and b.logprob is not None:
+        p[a.token], q[a.token] = _probability(a.logprob), _probability(b.logprob)
     common = math.fsum(p[token] * math.log(p[token] / q[token]) for token in p if token in q)
     only_a = [p[token] for token in p if token not in q]
     only_b = [q[token] for token in q if token not in p]

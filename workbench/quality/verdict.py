@@ -51,6 +51,7 @@ from workbench.quality.statistics import (
     same_tokens,
     text_difference,
     top_of,
+    unnamed_share,
 )
 
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
@@ -123,6 +124,12 @@ def judge(
     if verdict == NOT_MEASURED:
         why = [*(_refusal(proof) for proof in refused.values()), *notes]
         summary = f"{NOT_MEASURED}: {why[0] if why else 'there is no text that both scored'}"
+    unnamed = max((unnamed_share(text) for texts in (a, b) for text in texts), default=0.0)
+    if compared and unnamed > 0:
+        notes.append(
+            f"the server names only its {min(part.top_k for part in compared)} most probable "
+            "tokens, so ln perplexity counts another token like the last of them"
+        )
     if compared and not again:
         notes.append("A was not measured again, so nothing says what this machine calls equal")
     return QualityResult(

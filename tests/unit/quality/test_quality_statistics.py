@@ -82,6 +82,16 @@ def test_a_probability_of_zero_is_large_but_not_infinite() -> None:
     assert 50 < statistics.kl_at_least(a, b, 1) < 200
 
 
+def test_a_token_that_was_not_named_counts_like_the_last_one() -> None:
+    a = ScoredPosition(9, None, ((1, -0.1), (2, -2.5)))
+    b = ScoredPosition(9, None, ((1, -0.2), (3, -2.0)))
+    texts = [ScoredText("one", "prose", (position,)) for position in (a, b)]
+    difference = statistics.text_difference(*texts, 2)
+    assert difference.ln_ppl == pytest.approx(-0.5)
+    assert 0 <= difference.kl < 0.2
+    assert statistics.unnamed_share(texts[0]) == 1
+
+
 # scipy.stats.chi2.ppf(0.025, 2 n) / 2 and chi2.ppf(0.975, 2 n + 2) / 2
 @pytest.mark.parametrize(
     ("count", "low", "high"),
@@ -168,10 +178,11 @@ def test_answers_without_a_partner_count_nothing() -> None:
         ((-1.0, 0.5), 2, "above 0"),
         ((-1.0, -1.0), 3, "2 positions came back, 3"),
         ((), None, "no position"),
+        ((-1.0, None), 2, "no log probability at position 1"),
     ],
 )
 def test_a_text_that_cannot_be_used_says_why(
-    logprobs: tuple[float, ...], asked: int | None, words: str
+    logprobs: tuple[float | None, ...], asked: int | None, words: str
 ) -> None:
     positions = tuple(ScoredPosition(1, value) for value in logprobs)
     text = ScoredText("one", "prose", positions, asked=asked)

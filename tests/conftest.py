@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the machine's own is for its users
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "gpu-register"))
     monkeypatch.setenv("TZ", "UTC")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a parametrized test long that its mark `ci_cases` leaves out of CI."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("ci_cases")
+        if mark is not None:
+            function = item.nodeid.partition("[")[0]
+            cases[function] += 1
+            if cases[function] > mark.args[0]:
+                item.add_marker(pytest.mark.long)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -157,6 +157,7 @@ def cycle(start: Start, number: int) -> float | None:
     return time.monotonic() - began
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("cycles", CYCLES)
 def test_a_server_outlives_the_workbench_and_nothing_outlives_its_stop(

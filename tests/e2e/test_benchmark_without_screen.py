@@ -64,6 +64,7 @@ def results() -> list[Any]:
     return list(ResultsDb(paths.results_db()).list(10))
 
 
+@pytest.mark.long
 def test_closing_the_terminal_does_not_end_the_benchmark(screen: TypedScreen, run_id: str) -> None:
     pid = screen.child.pid
     assert not results()
@@ -80,6 +81,7 @@ def test_closing_the_terminal_does_not_end_the_benchmark(screen: TypedScreen, ru
     assert "the benchmark goes on without the screen" in log
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("measured", [True, False])
 def test_what_a_killed_screen_has_measured_is_kept_and_told(
     screen: TypedScreen, run_id: str, measured: bool

@@ -77,6 +77,7 @@ def started(cli: Cli, tmp_path: Path, kind: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TABLE)
 def test_the_table_of_bad_answers(cli: Cli, tmp_path: Path, kind: str) -> None:

@@ -87,6 +87,7 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
 @pytest.mark.slow
 # seen to fail twice beside other suites: a late client makes the result invalid
 @pytest.mark.flaky(reruns=1)
+@pytest.mark.long
 def test_bench_waits_for_a_server_that_is_starting(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

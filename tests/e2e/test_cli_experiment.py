@@ -132,6 +132,7 @@ def test_arms_that_are_gpu_settings_need_no_restart_and_are_reverted(
     assert states(cli) == ["stopped"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> None:
     ran = cli(

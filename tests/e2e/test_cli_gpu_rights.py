@@ -65,6 +65,7 @@ def with_password(screen: TypedScreen, secret: str = SECRET) -> None:
     screen.type(f"{secret}\n")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_a_sudo_rule_one_sudoers_file_is_suggested_for_all_commands(
     cli: Cli, ada: Sudoer

@@ -162,6 +162,7 @@ def test_the_command_to_revert_by_hand_works(quick: InProcess) -> None:
 
 
 @pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_question_names_the_gpus_and_their_processes(box: CommandLine, typed: Typed) -> None:
     box.ok("gpu", "status")  # makes the host
@@ -386,6 +387,7 @@ def test_no_guard_is_reported_after_a_failed_plan(quick: InProcess) -> None:
     driver().set_faults(ignored=None, codes=None)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_keep_warns_about_settings_that_will_be_lost(quick: InProcess) -> None:
     quick.ok("gpu", "set", "--power-limit", "400", "--yes")
@@ -396,6 +398,7 @@ def test_keep_warns_about_settings_that_will_be_lost(quick: InProcess) -> None:
     assert quick.ok("gpu", "keep")["warnings"] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_status_journal_and_guard_agree_after_a_reload_of_the_driver(box: CommandLine) -> None:
     box.ok("gpu", "status")

@@ -48,6 +48,7 @@ def worker_of(process: subprocess.Popen[Any]) -> psutil.Process | None:
         return None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_start_bench_and_stop_as_processes(running: dict[str, Any]) -> None:
     run_id = running["run_id"]
@@ -89,6 +90,7 @@ def test_a_terminated_bench_ends_its_worker_and_stores_nothing(
     assert alive(running["pid"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_server_of_a_killed_start_is_adopted_by_the_next_command(
     servers_end: None, monkeypatch: pytest.MonkeyPatch

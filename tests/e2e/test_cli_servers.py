@@ -82,6 +82,7 @@ def test_without_wait_it_prints_the_run_id_alone(cli: Cli) -> None:
     assert cli(*PRO, "stop", run_id).code == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
     half = ("--set", "gpu-memory-utilization=0.4")  # both on one card
@@ -165,6 +166,7 @@ def test_a_variable_is_remembered_only_after_the_server_was_ready(cli: Cli, tmp_
     assert cli("plan", "llamacpp-gguf").code == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_remembered_variable_does_not_change_other_presets(cli: Cli) -> None:
     """A model given for vllm-any must not become the model of all presets on the host."""
@@ -256,6 +258,7 @@ def test_api_keys_are_stored_and_shown_nowhere(cli: Cli) -> None:
     cli(*PRO, "stop", run["run_id"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_simulated_host_represents_two_nodes(cli: Cli) -> None:
     argv = ("start", "vllm-llama-3.3-70b-2x-spark", "--set", f"port={free_port()}", "--wait")

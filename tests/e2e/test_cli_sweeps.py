@@ -209,6 +209,7 @@ def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(
     assert "it held the clocks down for 100 % of the time" in findings["gpu0.power_limit_w"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_verify_without_changed_settings_and_without_a_server(cli: Cli, settings_end: None) -> None:
     nothing = cli(*PRO, "gpu", "verify", "--json")

@@ -109,6 +109,7 @@ def test_another_workbench_that_opens_later_shows_the_reason(cli: Cli, tmp_path:
     asyncio.run(go())
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "code", "word", "note"),

@@ -142,6 +142,7 @@ def test_an_address_of_no_interface_and_a_node_that_is_gone(tmp_path: Path) -> N
         assert code == 1 and "unreached" in codes(found)
 
 
+@pytest.mark.long
 def test_every_command_names_the_node_that_is_down(tmp_path: Path) -> None:
     preset = "vllm-llama-3.3-70b-2x-spark"
     nodes = '{host = "node-1"}, {host = "node-2"}'

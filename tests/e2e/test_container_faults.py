@@ -76,6 +76,7 @@ def kill_monitor(engine: Podman, status: ServerStatus) -> None:
     )
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("behaviour", "state"), [("never", ServerState.FAILED), ("", ServerState.CRASHED)]
 )
@@ -123,6 +124,7 @@ def test_a_server_that_starts_without_its_monitor_fails_and_is_ended(
     supervised(scenario)
 
 
+@pytest.mark.long
 def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(
     engine: Podman, tmp_path: Path
 ) -> None:
@@ -153,6 +155,7 @@ def words_of(pid: int) -> bytes:
     return b""
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_podman_that_is_killed_while_it_creates_a_container_leaves_nothing(
     stopped: bool, engine: Podman, tmp_path: Path

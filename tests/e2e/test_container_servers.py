@@ -144,6 +144,7 @@ def test_a_killed_keeper_does_not_end_the_server(word: str, tmp_path: Path) -> N
     supervised(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("word", ["podman", "docker"])
 def test_a_container_with_the_label_of_a_run_is_never_touched(
     word: str, engine: Podman, tmp_path: Path
@@ -298,6 +299,7 @@ def test_a_program_that_is_not_installed_and_a_port_that_is_taken(
     supervised(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_pull_shows_its_progress_and_pins_the_digest(
     listed: bool, engine: Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

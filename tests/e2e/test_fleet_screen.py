@@ -84,6 +84,7 @@ def test_the_filter_and_the_order(screen: TypedScreen) -> None:
     assert screen.ended() == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_host_that_hangs_shows_its_age_and_the_screen_answers(screen: TypedScreen) -> None:
     screen.until(live(3))

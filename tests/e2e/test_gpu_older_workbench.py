@@ -71,6 +71,7 @@ def test_the_guard_of_an_earlier_version_makes_way(cli: Any, tmp_path: Path) -> 
     assert driver().settings()[0].gpu_lock_mhz is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_earlier_guard_that_does_not_make_way_is_named(cli: Any, tmp_path: Path) -> None:
     """A guard of that version makes way to nobody if it is root; one that is stopped cannot."""
@@ -88,6 +89,7 @@ def test_an_earlier_guard_that_does_not_make_way_is_named(cli: Any, tmp_path: Pa
     os.kill(old, signal.SIGCONT)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_earlier_version_does_not_read_the_journal_and_nothing_is_lost(
     cli: Any, tmp_path: Path
@@ -126,6 +128,7 @@ def test_a_later_version_is_named_and_its_unknown_fields_are_passed_on(cli: Any)
     assert driver().settings()[0].gpu_lock_mhz is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_guard_that_fails_in_each_round_is_not_called_guarding(
     cli: Any, monkeypatch: pytest.MonkeyPatch

@@ -171,6 +171,7 @@ def test_two_accounts(accounts: TwoUsers, steps: tuple[Step, ...]) -> None:
     in_order(accounts, steps)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_of_two_accounts_the_owner_of_a_file_is_who_made_the_claim(accounts: TwoUsers) -> None:
     a, b = accounts.a, accounts.b
@@ -285,6 +286,7 @@ def applied(user: User) -> Iterator[dict[str, Any]]:
         done(user.spawn(document["run_id"], command="stop"))
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_two_users_of_one_preset_take_no_setting_from_each_other(
@@ -320,6 +322,7 @@ def test_two_users_of_one_preset_take_no_setting_from_each_other(
 # ---- a register that is not what it should be
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_emptied_register_and_a_lost_journal_lose_no_value(directories: TwoUsers) -> None:
     a, b = directories.a, directories.b
@@ -337,6 +340,7 @@ def test_an_emptied_register_and_a_lost_journal_lose_no_value(directories: TwoUs
     assert directories.power_w == ORIGINAL_W
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_whoever_was_not_told_of_a_change_does_not_become_the_way_back_from_it(
     directories: TwoUsers,
@@ -386,6 +390,7 @@ CHOICES = {"keep": 200.0, "ours": A_W, "original": ORIGINAL_W}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("choice", "left_w"), CHOICES.items(), ids=CHOICES)
+@pytest.mark.long
 def test_a_revert_over_a_value_of_someone_else_needs_a_choice(
     directories: TwoUsers, choice: str, left_w: float
 ) -> None:

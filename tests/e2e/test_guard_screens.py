@@ -157,6 +157,7 @@ def given_back(
         box.ended()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @fates(killed)
 def test_a_missed_heartbeat(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:

@@ -194,6 +194,7 @@ def test_a_preempted_job_is_requeued_and_ready_again(cluster: Slurm, command: Co
     assert any(finding["code"] == "run.restarted" for finding in again["findings"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_job_cancelled_from_outside_is_explained(cluster: Slurm, command: CommandLine) -> None:
     run = start(command)
@@ -205,6 +206,7 @@ def test_a_job_cancelled_from_outside_is_explained(cluster: Slurm, command: Comm
     assert ended["ends_unix_s"] is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_node_that_fails_is_named_with_the_next_step(
     cluster: Slurm, command: CommandLine
@@ -220,6 +222,7 @@ def test_a_node_that_fails_is_named_with_the_next_step(
     assert "start the server again" in finding["fix"] and finding["text"] == ended["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_in_somebodys_job_is_followed_benchmarked_and_left(
     cluster: Slurm, tmp_path: Path

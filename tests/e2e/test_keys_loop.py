@@ -199,6 +199,7 @@ def test_a_hangup_ends_the_screen_and_not_the_server(host: CommandLine, screen: 
     assert host.left() == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, screen: Open) -> None:
     s = screen(WIDE)

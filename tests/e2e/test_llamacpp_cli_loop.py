@@ -104,6 +104,7 @@ def test_what_can_be_seen_before_the_start(
     assert command.ok("servers")["servers"] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_port_of_another_run_and_a_flag_that_the_engine_refuses(
     command: CommandLine, model: Path

@@ -326,6 +326,7 @@ def test_a_partial_copy_is_not_copied(pair: Pair) -> None:
         pair.copy("left", "left")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_commands_list_check_and_copy(pair: Pair) -> None:
     in_hub(pair.hubs["left"])

@@ -317,6 +317,7 @@ def test_a_kill_in_the_middle_is_reverted_by_the_guard() -> None:
     eventually(lambda: box.now == BEFORE and box.journal == [], "the revert by the guard", 40.0)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", ["Apply whole whole", "starting the server", "applying the settings", "warming up"]
@@ -351,6 +352,7 @@ def test_a_screen_that_is_killed_at_its_key_leaves_no_setting(moment: str, tmp_p
     eventually(lambda: box.now == BEFORE and box.journal == [], "the revert by the guard", 40.0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_asks_shows_and_applies(cli: Any) -> None:
     write_preset()

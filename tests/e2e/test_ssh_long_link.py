@@ -45,6 +45,7 @@ def through(server: Sshd, link: SlowLink) -> SshHost:
     return SshHost(server.host_alias, ssh_config=server.ssh_config_path)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [0.0, 0.02])
 def test_readings_come_after_few_turns_over_a_long_link(tmp_path: Path, loss: float) -> None:
@@ -137,6 +138,7 @@ def test_two_sessions_are_enough_for_a_screen(tmp_path: Path) -> None:
     on({}, tmp_path, work, max_sessions=2)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["host", "here"])
 def test_a_benchmark_over_two_sessions(tmp_path: Path, client: str) -> None:

@@ -334,6 +334,7 @@ def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool
     run(far, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_stop_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
@@ -378,6 +379,7 @@ def test_readings_get_old_and_come_back(far: Box) -> None:
     run(far, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_key_that_changed_meanwhile_is_refused_and_not_tried_again(far: Box) -> None:
     async def scenario(session: Session) -> None:

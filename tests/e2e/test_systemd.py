@@ -44,6 +44,7 @@ def inside(box: Box, *words: str, **env: str) -> None:
         pytest.fail(str(error), pytrace=False)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_units_in_the_box(box: Box) -> None:
     inside(box)
@@ -62,6 +63,7 @@ def test_fifty_killed_keepers(box: Box) -> None:
     inside(box, "-k", "killed", KILLS="50", SEED=os.environ.get("SEED", "7"))
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("installed", ["no", "boot"])
 def test_a_reboot(box: Box, installed: str) -> None:
     """A transient unit is gone after a reboot, and its run says so. An installed one runs again, as

@@ -64,6 +64,7 @@ async def settled(
     return supervisor.status(run_id)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("cut", [0, 1])
 def test_a_cut_link_is_unknown_and_ends_nothing(
     boxes: list[Sshd], tmp_path: Path, cut: int
@@ -178,6 +179,7 @@ def test_a_node_that_is_lost_during_the_start_leaves_nothing(
 
 
 @pytest.mark.parametrize("how", ["cut", pytest.param("silence", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_node_lost_between_the_files_and_the_process_of_its_rank_is_read_again(
     boxes: list[Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_link_in_place_of_the_state_directory_is_not_followed(
     assert untouched(victim) and not ran_as_root(told) and ada.calls
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("name", ["log", "pid", "lock", "state.json", "beats", "leave"])
 def test_links_to_roots_files_lead_nowhere(ada: SudoAccount, victim: Path, name: str) -> None:
     ada.sh(f"umask 077; mkdir -p {ada.gpu}/guard; ln -s {victim} {ada.gpu}/guard/{name}")
@@ -175,6 +176,7 @@ def test_limits_of_the_users_do_not_end_it(ada: SudoAccount) -> None:
         )
 
 
+@pytest.mark.long
 def test_asked_to_make_way_for_nobody_it_stays(ada: SudoAccount) -> None:
     guard = on_trial(ada)
     ada.sh(f"touch {ada.gpu}/guard/leave")
@@ -200,6 +202,7 @@ def test_a_journal_that_is_forged_after_the_password_sets_nothing_else(ada: Sudo
     ] and ada.power_w(1) == DEFAULT_W
 
 
+@pytest.mark.long
 def test_more_to_watch_takes_sudos_consent_again(ada: SudoAccount) -> None:
     assert ada.typed(*SET)[0] == 0
     first = guard_of(ada)
@@ -219,6 +222,7 @@ def write(ada: SudoAccount, entries: list[dict[str, Any]]) -> None:
     new.replace(ada.journal)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -236,6 +240,7 @@ def test_a_journal_that_is_no_journal_stops_nothing(ada: SudoAccount, damage: st
     assert not alive(pid) or int(status_words(pid, "VmHWM")[0]) < 60_000  # kB
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("name", ["state.json", "pid", "told"])
 def test_a_fifo_among_the_guards_own_files_stops_no_status(ada: SudoAccount, name: str) -> None:
     on_trial(ada)
@@ -244,6 +249,7 @@ def test_a_fifo_among_the_guards_own_files_stops_no_status(ada: SudoAccount, nam
     eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 30)
 
 
+@pytest.mark.long
 def test_a_claim_of_an_account_without_rights_keeps_no_limit_from_being_reverted(
     ada: SudoAccount, people: tuple[list[str], str, Path]
 ) -> None:
@@ -275,6 +281,7 @@ def forge(ada: SudoAccount, who: str, **changes: Any) -> None:
     )
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_claim_of_a_lock_counts_if_sudo_lets_its_user_set_one(
     ada: SudoAccount, people: tuple[list[str], str, Path], allowed: bool
@@ -426,6 +433,7 @@ def test_the_file_for_sudoers_is_all_that_is_needed(ada: SudoAccount) -> None:
     )
 
 
+@pytest.mark.long
 def test_sudos_own_reasons_are_passed_on(ada: SudoAccount) -> None:
     code, shown = ada.typed(*SET, secret="not " + SECRET)
     assert code == 1 and "sudo rejects this password; nothing was changed" in shown

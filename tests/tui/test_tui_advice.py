@@ -70,6 +70,7 @@ def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
     shown(scenario, size=(120, 40))
 
 
+@pytest.mark.long
 def test_a_setting_is_not_tested_while_settings_are_altered() -> None:
     """The advice to raise a limit that binds comes most often while the user's own limit is on."""
 

@@ -80,6 +80,7 @@ def test_the_key_answers_before_the_host_does_and_the_screen_goes_on(
     shown(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) -> None:

@@ -81,6 +81,7 @@ async def nothing_left() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [pytest.param((120, 40), marks=pytest.mark.long), (80, 24)])
+@pytest.mark.long
 def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int]) -> None:
     hosts_toml(CLUSTER)
 

@@ -19,6 +19,7 @@ PRESET = "vllm-llama-3.3-70b-2x-spark"
 
 
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((120, 40), marks=pytest.mark.long)])
+@pytest.mark.long
 def test_one_server_on_two_nodes(tmp_path: Path, size: tuple[int, int]) -> None:
     session = Session(cluster(tmp_path, reserve_gib=0.5))
 

@@ -22,6 +22,7 @@ def test_without_a_server_the_key_says_what_is_missing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [pytest.param((120, 40), marks=pytest.mark.long), (80, 24)])
+@pytest.mark.long
 def test_the_entry_is_copied_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.real_screen import on_free_port, real_screen
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_asked_and_in_force_of_a_running_server(

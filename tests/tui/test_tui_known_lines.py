@@ -8,6 +8,7 @@ import pytest
 from support.real_screen import on_free_port, real_screen
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_a_running_server_shows_cause_and_fix_of_its_known_lines(

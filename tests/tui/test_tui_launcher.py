@@ -18,6 +18,7 @@ from workbench.server import jobs
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_a_server_is_queued_ready_restarted_and_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_server_is_queued_ready_restarted_and_stopped(
     assert not crashes()
 
 
+@pytest.mark.long
 def test_a_unit_that_a_start_has_installed_is_removed_with_its_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_unit_that_a_start_has_installed_is_removed_with_its_server(
     assert not crashes()
 
 
+@pytest.mark.long
 def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

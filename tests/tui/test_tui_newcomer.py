@@ -77,6 +77,7 @@ def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_activity_lists_the_guards_actions() -> None:
     async def scenario(s: RealScreen) -> None:

@@ -148,6 +148,7 @@ def opened(tmp_path: Path, interval_s: int = 60) -> Iterator[Screen]:
         os.close(screen.master)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_change_of_the_pane_sends_what_changed(tmp_path: Path) -> None:
     with opened(tmp_path) as screen:
@@ -158,6 +159,7 @@ def test_a_change_of_the_pane_sends_what_changed(tmp_path: Path) -> None:
         assert differing(before, screen.drawn_again()) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_reading_sends_what_changed(tmp_path: Path) -> None:
     readings = 8
@@ -174,6 +176,7 @@ BOXES = {  # name: key, the title of the box
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_box_sends_what_changed_when_it_opens_and_closes(tmp_path: Path) -> None:
     with opened(tmp_path) as screen:
@@ -185,6 +188,7 @@ def test_a_box_sends_what_changed_when_it_opens_and_closes(tmp_path: Path) -> No
         assert differing(screen.cells(), screen.drawn_again()) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_a_box_covers_is_right_while_it_is_open(tmp_path: Path) -> None:
     with opened(tmp_path) as screen:

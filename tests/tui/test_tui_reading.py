@@ -87,6 +87,7 @@ def test_a_page_about_a_host_closes_with_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((120, 40), marks=pytest.mark.long)])
+@pytest.mark.long
 def test_progress_has_one_row_that_says_what_it_waits_for(
     size: tuple[int, int], monkeypatch: Any
 ) -> None:

@@ -76,6 +76,7 @@ def test_an_error_of_the_driver_is_shown_at_its_field() -> None:
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_with_a_value_out_of_range_keeps_its_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
@@ -178,6 +179,7 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pane searched only the lines that it kept (architecture 2)."""

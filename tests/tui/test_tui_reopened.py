@@ -163,6 +163,7 @@ def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:
     screens(first, second)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     """D4: streams 9999999 became the default of the sweep and of A/B."""

@@ -78,6 +78,7 @@ def test_after_a_failed_restart_a_key_of_the_footer_goes_back(
     shown(scenario)
 
 
+@pytest.mark.long
 def test_what_is_edited_and_what_runs_are_told_apart() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()

@@ -119,6 +119,7 @@ def through_all(monkeypatch: pytest.MonkeyPatch, sizes: Sizes) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_size_ends_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     through_all(monkeypatch, lambda: QUICK)

@@ -216,6 +216,7 @@ def test_a_terminal_that_stops_reading_does_not_stop_the_loop(
     assert float(t.marker.read_text()) < 1.0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_key_is_answered_while_the_log_floods(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, interval=1.0, flood=True)

@@ -92,6 +92,7 @@ def test_bytes_of_the_records(run: tuple[Client, Counter[str]]) -> None:
     assert per_token(size) <= 11
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_kernel_counts_as_few_system_calls(tmp_path: Path) -> None:
     """The calls of each further token in the whole command, as strace counts them. The start, the

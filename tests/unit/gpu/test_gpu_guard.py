@@ -77,6 +77,7 @@ def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
     assert "reverting: " in box.log and "ending" in box.log
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=3.0))

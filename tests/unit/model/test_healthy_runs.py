@@ -25,6 +25,7 @@ def found(run: HealthyRun) -> list[Finding]:
 
 
 @pytest.mark.parametrize("seeds", [range(60), pytest.param(range(1000), marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_no_healthy_run_is_refused(seeds: range) -> None:
     marks: Counter[str] = Counter()
     for seed in seeds:

@@ -75,6 +75,7 @@ def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
     clustered(host, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> None:
     host = cluster(tmp_path)
@@ -100,6 +101,7 @@ def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> Non
     clustered(host, scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.slow
 def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, killed: int) -> None:
@@ -123,6 +125,7 @@ def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, kil
     clustered(host, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_node_that_is_restarted_ends_the_server_and_is_the_reason(tmp_path: Path) -> None:
     host = cluster(tmp_path)
@@ -153,6 +156,7 @@ def _kill_all_that_carry(token: str) -> None:
                 process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
     host = cluster(tmp_path)
@@ -173,6 +177,7 @@ def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
     clustered(host, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(
     tmp_path: Path,
@@ -255,6 +260,7 @@ def _with_ray(plan: LaunchPlan, host: ClusterHost) -> LaunchPlan:
     return spread(whole, VLLM, host.places)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ray_is_started_counted_and_stopped_with_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,6 +285,7 @@ def test_ray_is_started_counted_and_stopped_with_the_server(
     clustered(host, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_ray_that_was_running_is_used_and_left_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -288,6 +288,7 @@ NEEDED = [{"names": [f"--{name}"], "kind": "str"} for name in ("host", "port", "
 
 @settings(max_examples=60)
 @given(_JSON | st.fixed_dictionaries({"flags": st.lists(_FLAG, max_size=6), "variables": _JSON}))
+@pytest.mark.long
 @pytest.mark.slow
 def test_any_answer_is_either_refused_or_a_catalog(answer: Any) -> None:
     if isinstance(answer, dict) and isinstance(answer.get("flags"), list):

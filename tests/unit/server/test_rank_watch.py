@@ -267,6 +267,7 @@ def test_a_rank_that_cannot_reach_the_first_one_says_so_and_runs(tmp_path: Path)
     asyncio.run(go())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_closed_screen_leaves_no_rank_without_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

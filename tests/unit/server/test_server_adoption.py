@@ -215,6 +215,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cycles", [pytest.param(2), pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_servers_outlive_a_killed_workbench_and_nothing_outlives_a_stop(
     tmp_path: Path, cycles: int
 ) -> None:

@@ -239,6 +239,7 @@ def _asked(steps: Callable[[], Iterable[bytes | str]]) -> tuple[int | None, list
         return asyncio.run(asyncio.wait_for(go(scripted.url), 20))
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow  # the time limit of a connection is on top
 @pytest.mark.parametrize("answer", WITHOUT_END)
 def test_an_answer_without_end_is_left(answer: str) -> None:

@@ -106,6 +106,7 @@ def watched(
     asyncio.run(go())
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", FLAGS)
 def test_the_values_of_all_seconds_sum_to_the_tokens_that_were_sent(preset: str) -> None:
@@ -238,6 +239,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[-1])), Handler).serve_forever(
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_that_workbench_did_not_start_is_watched_until_it_ends(tmp_path: Path) -> None:
     """Servers of other tests on this machine may be found too; this one is given."""

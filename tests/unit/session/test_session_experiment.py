@@ -120,6 +120,7 @@ def test_an_experiment_under_altered_settings_is_refused_and_names_them_as_the_s
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_setting_that_is_equal_in_both_arms_stays_on_and_does_not_block(
     clean_environment: None,

@@ -134,6 +134,7 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     read(("sim:nothing",), scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_has_its_state_and_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is started by another session while the fleet is read."""

@@ -146,6 +146,7 @@ def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(
     attended(box, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_whoever_confirms_holds_from_then_on(box: GuardedHost) -> None:
     run(box.change(LIMIT, trial_s=30.0))

@@ -112,6 +112,7 @@ def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
     on(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_benchmark_deletes_the_requests_of_results_beyond_keep_samples() -> None:
     async def scenario(session: Session) -> None:
@@ -377,6 +378,7 @@ def test_errors_say_what_is_missing_and_leave_the_state_as_it_was() -> None:
     on(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_another_host_brings_the_plan_along() -> None:
     async def scenario(session: Session) -> None:

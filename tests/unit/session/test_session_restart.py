@@ -68,6 +68,7 @@ def run_names() -> list[str]:
     return sorted(path.name for path in root.glob("**/runs/*"))
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_start_that_cannot_succeed_leaves_the_running_server(
     way: str, monkeypatch: pytest.MonkeyPatch

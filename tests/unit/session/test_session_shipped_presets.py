@@ -20,6 +20,7 @@ def presets_by_host() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", sorted(presets_by_host()))
 def test_every_shipped_preset_plans_without_errors_on_its_host(

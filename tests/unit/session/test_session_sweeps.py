@@ -336,6 +336,7 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
     settings_only(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("back_after", [3, None])
 def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
@@ -455,6 +456,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
     with_servers(scenario, start=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_again() -> None:
     async def scenario(session: Session, run_id: str) -> None:

@@ -17,7 +17,7 @@ What a random or tiny model must not be blamed for, `judge` cannot know: the cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -34,9 +34,11 @@ from workbench.model.answer_text import (
 )
 from workbench.model.answer_usage import Counted, said_per_token, usage_agrees
 from workbench.model.answer_words import (
+    begin_alike,
     has_words,
     nearly_equal,
     out_of_order,
+    spelled_out,
     template_mark,
     unrelated_words,
     without_spaces,
@@ -100,13 +102,15 @@ _LEAST_ANSWERS = 2  # one odd answer may be chance
 _SOME, _MOST = 0.1, 0.5
 _ECHO = "First repeat the code word, then"
 _ECHOED = 60  # characters of a prompt: more than a model repeats that follows it
+_BESIDE_ECHO = 0.25  # of an answer: marks such as "user" around the prompt
 # Broken answers that are spread over all places; of language, one in 2,000 looks broken.
 _LEAST_SPREAD, _SPREAD_SHARE = 3, 0.08
 _CANDIDATES = 3  # answers that all others are compared with
 _SURE_ANSWERS = 6  # right ones, before a model is believed to be able to answer
 _BEGINNING = 60  # characters of an answer
 _USAGE_LEAST = 24  # tokens of an answer whose usage is judged
-_MOST_CHARACTERS_PER_TOKEN, _LEAST_CHARACTERS_PER_TOKEN = 12.0, 0.4
+# A tokenizer without letters of a script makes a token of each byte, up to four for a character.
+_MOST_CHARACTERS_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 12.0, 0.4
 _RELIABLE_LENGTH = 8_192  # tokens; beyond it, healthy models too forget what stood in front
 _TELLING_NAME = 4  # characters: a shorter name is part of many others
 _KEPT_PROMPT = 0.6  # least share of a prompt's words that must be in the usage
@@ -285,19 +289,29 @@ class Probed:
     @property
     def echoes(self) -> bool:
         """Whether the answer repeats the instruction of its prompt."""
-        return _ECHO in " ".join(self.answer.text.split())
+        return _plain(_ECHO) in _plain(self.answer.text)
 
     @property
     def is_echo(self) -> bool:
-        """Whether the answer is its own prompt from the first character on."""
-        said, asked = " ".join(self.answer.text.split()), " ".join(self.ask.prompt.split())
-        return len(said) >= _ECHOED and asked[:_ECHOED] == said[:_ECHOED]
+        """Whether the answer is hardly more than its own prompt, once or several times."""
+        said, asked = _plain(self.answer.text), _plain(self.ask.prompt)
+        if asked[:_ECHOED] == said[:_ECHOED]:
+            return len(said) >= _ECHOED
+        rest = said.replace(asked, "")
+        last = next((n for n in range(len(asked), 0, -1) if rest.endswith(asked[:n])), 0)
+        return len(rest) - last <= _BESIDE_ECHO * len(said) and len(said) >= _ECHOED
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
 
 
 @lru_cache(maxsize=1024)  # the judge asks for it several times, and it takes half a millisecond
 def _defect_of(text: str) -> str:
     """Return what is wrong with the text of an answer; "" if nothing is."""
-    if defect := features(text).defect or without_spaces(text):
+    if defect := features(text).defect or without_spaces(text) or spelled_out(text):
+        return defect
+    if defect := features(text[len(text) // 2 :]).defect_of_end:
         return defect
     return "" if has_words(text) else "has no words"
 
@@ -397,6 +411,7 @@ def _degenerate(
 
 
 _LEAST_NEAR = 4  # a weak model may say nearly the same to two or three prompts
+_LEAST_BEGINNINGS = 6
 
 
 def _nearly_equal(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
@@ -406,20 +421,30 @@ def _nearly_equal(probed: Sequence[Probed], nonsense_expected: str) -> list[Find
         return []
     lost = [one for one in probed if not one.remembered]
     for candidate in lost[:_CANDIDATES]:
-        near = [
-            one
-            for one in lost
-            if nearly_equal(one.answer.all_text, candidate.answer.all_text, CODE_WORDS)
-        ]
-        prompts = {one.ask.prompt for one in near}
-        if len(prompts) < max(_LEAST_NEAR, _MOST * len({one.ask.prompt for one in probed})):
-            continue
+        near = _alike(lost, candidate, nearly_equal)
+        if not _of_most(near, probed, _LEAST_NEAR):
+            near = _alike(lost, candidate, begin_alike)
+            if not _of_most(near, probed, _LEAST_BEGINNINGS):
+                continue
         text = (
             f"degenerate output: {len(near)} answers to different prompts differ in a word or a"
             " number only"
         )
         return [Finding(Level.ERROR, DEGENERATE, text, evidence=excerpt(near[0].answer))]
     return []
+
+
+def _alike(
+    lost: Sequence[Probed], candidate: Probed, alike: Callable[[str, str, Sequence[str]], bool]
+) -> list[Probed]:
+    said = candidate.answer.all_text
+    return [one for one in lost if alike(one.answer.all_text, said, CODE_WORDS)]
+
+
+def _of_most(near: Sequence[Probed], probed: Sequence[Probed], least: int) -> bool:
+    """Return whether these answers are those to most prompts, and to `least` of them at least."""
+    prompts = {one.ask.prompt for one in near}
+    return len(prompts) >= max(least, _MOST * len({one.ask.prompt for one in probed}))
 
 
 def _where(
@@ -578,8 +603,10 @@ def _usage(
     usage = sum(one.answer.output_tokens or 0 for one in counted)
     text = _recounted(counted, hides) or ("" if hides else _counted_too_much(counted, short))
     per_token = characters_per_token([one.answer for one in counted])
-    least = 0.0 if hides else _LEAST_CHARACTERS_PER_TOKEN
-    if not text and per_token and not least <= per_token <= _MOST_CHARACTERS_PER_TOKEN:
+    size = sum(len(one.answer.all_text.encode("utf-8", "replace")) for one in counted)
+    too_many = not hides and size < _LEAST_BYTES_PER_TOKEN * usage
+    too_few = per_token is not None and per_token > _MOST_CHARACTERS_PER_TOKEN
+    if not text and (too_many or too_few):
         text = (
             f"usage not credible: {usage} tokens for "
             f"{sum(one.answer.all_characters for one in counted)} characters,"

@@ -37,6 +37,7 @@ _WHOLE = 0.95
 _JUMBLED_SHARE, _LEAST_JUDGED_WORDS = 0.2, 8
 _INCOMPRESSIBLE, _COMPRESSED_HEAD = 0.78, 24.0
 _ODD_SHARE = 0.1
+_BROKEN_CHARACTER = re.compile("(?<!\ufffd)\ufffd{1,3}(?!\ufffd)")  # of up to four bytes
 _COMMON_SHARE = 0.8
 _LEAST_WORDS = 12
 _PLACES = {
@@ -55,11 +56,13 @@ _LEAST_LETTERS = 20
 _SCRIPTS, _ANY_SCRIPTS = 4, 7  # a text about one thing has one or two
 _OTHER_SCRIPTS_SHARE = 0.25  # of the letters, outside the two most common scripts
 # One token repeated at the end, after other text. Rulers and tables do this too.
+_LEAST_END = 60
 _TAIL_REPEATS, _RULERS = 16, frozenset("-=_*.~#+|:\u2500\u2550\u2026 \n\t")
 _FEW_WORDS, _FEW_WORDS_SHARE = 8, 0.2
 _LEAST_VOWELS = 0.27  # of Latin letters; languages have 0.35 to 0.5, random letters 0.23
 _LEAST_LATIN = 60
 _PUNCTUATION = frozenset(".,;:!?'\"()[]-–—…*#_/`’‘“”«»、。，！？；：「」『』《》（）·।؟،¿¡%&+=")
+_WORD_MARKS = "\u0f0b\u0f0c\u1361"  # Tibetan and Ethiopic: between words, in place of a space
 _DIGITS = re.compile(r"\d+")
 _LETTER = r"[^\W\d_]"
 _INSIDE = re.compile(
@@ -237,6 +240,13 @@ class Features:
             return f"uses only {self.few_words} words, again and again"
         return "mixes scripts or symbols at random" if self.salad else ""
 
+    @property
+    def defect_of_end(self) -> str:
+        """What is wrong with the second half of a text, of which the first half is language: it is
+        random tokens. A healthy answer may end in a table or a loop."""
+        random = self.characters >= _LEAST_END and (self.salad or self.odd)
+        return "ends in scripts or symbols at random" if random else ""
+
 
 def features(text: str) -> Features:
     """Return the features of a text. The time is below 1 ms for 2,000 characters."""
@@ -252,7 +262,7 @@ def features(text: str) -> Features:
         tail=_tail(text),
         few_words=_few_words(text),
         common_share=round(_common_share(text), 4),
-        odd_share=round(spoken.odd / size, 4),
+        odd_share=round(max(0, spoken.odd - _incomplete(text)) / size, 4),
         symbol_share=round(spoken.symbols / size, 4),
         marks_share=round(spoken.marks / size, 4),
         spaces_share=round(spoken.spaces / size, 4),
@@ -262,6 +272,13 @@ def features(text: str) -> Features:
         vowel_share=spoken.vowel_share,
         compressed=_compressed(text),
     )
+
+
+def _incomplete(text: str) -> int:
+    """Return how many replacement characters stand for bytes of characters that are not complete:
+    all but one of a short run, and a run at the end, which the last token did not complete."""
+    runs = [(one.end(), len(one[0])) for one in _BROKEN_CHARACTER.finditer(text)]
+    return sum(size - (end < len(text)) for end, size in runs)
 
 
 def _loop(text: str) -> tuple[str, int]:
@@ -341,7 +358,7 @@ class _Letters:
                 self.scripts[_ONE_SCRIPT.get(script, script)] += count
                 plain = unicodedata.normalize("NFD", character)[0].lower()
                 self._vowels += count * (plain in _VOWELS)
-            elif character.isspace():
+            elif character.isspace() or character in _WORD_MARKS:
                 self.spaces += count
             elif character in _PUNCTUATION:
                 self.marks += count

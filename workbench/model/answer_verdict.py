@@ -26,11 +26,13 @@ from workbench.model.findings import Finding, Level, by_severity
 
 _NEARLY_ALL = 0.9
 _MOST = 0.5
+_MANY = 0.25
 _SOME = 0.1
 _LEAST_ANSWERS = 4
 _EQUAL_CHARACTERS = 200  # models begin answers to similar prompts with equal words
 _SURELY_EQUAL_CHARACTERS, _SURELY_EQUAL = 300, 8  # of a model that follows: it read no prompt
-_LEAST_PER_TOKEN, _MOST_PER_TOKEN = 0.3, 14.0  # characters of a token, mean over a run
+# Characters of a token, mean over a run. Four tokens of one byte can be a character.
+_LEAST_PER_TOKEN, _MOST_PER_TOKEN = 0.2, 14.0
 _PROMPT_PER_TOKEN = 12.0
 _OTHER_PER_TOKEN = 1.5  # factor between two runs of one model with one load
 _OTHER_PER_TOKEN_OF_PROSE, _MANY_ANSWERS = 1.12, 32
@@ -120,10 +122,14 @@ def _kind_of_garbage(
         return f"degenerate output: {load.repeated_answers} {of} are only {unit}", Level.ERROR
     symbols = not any(map(str.isalnum, load.repeated))
     if symbols and load.repeated_answers >= max(_LEAST_ANSWERS, _SOME * load.looked_at):
-        level = Level.ERROR if load.share(load.repeated_answers) >= _MOST else Level.WARN
-        return f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"', level
-    if load.share(load.salad) >= _MOST:
-        level = Level.ERROR if asked.prompt_characters is None else Level.WARN
+        # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
+        seen = probe is not None and any(place.broken for place in probe.places.values())
+        sure = seen or load.share(load.repeated_answers) >= _MOST
+        text = f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"'
+        return text, Level.ERROR if sure else Level.WARN
+    if load.share(load.salad) >= _MANY:
+        sure = load.share(load.salad) >= _MOST and asked.prompt_characters is None
+        level = Level.ERROR if sure else Level.WARN
         return f"degenerate output: {load.salad} {of} mix scripts or symbols at random", level
     if load.share(load.odd) >= _SOME:
         level = Level.ERROR if load.share(load.odd) >= _MOST else Level.WARN

@@ -12,6 +12,7 @@ Languages that write no spaces, and those without capital letters, are not judge
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from workbench.model.answer_text import Answer, is_jumbled
@@ -21,6 +22,15 @@ from workbench.model.answer_text import Answer, is_jumbled
 _LEAST_WORDS, _DIFFERENT = 250, 0.93
 # In 9 pieces of 75 characters, as READY asks for: prose up to 0.98, but then without jumbled words.
 _LEAST_FEW_WORDS, _DIFFERENT_OF_FEW, _JUMBLED_OF_FEW = 40, 0.97, 0.05
+# The ten most common words of prose in 498 languages are 11 to 30 % of 400 words and more. Of letters
+# in scripts without spaces, they are 22 % at least. Random words of a vocabulary of 1,000: 5 %;
+# random ideographs or syllables: 4 %.
+_MOST_COMMON = 10
+_LEAST_OF_WORDS, _COMMON_OF_WORDS = 400, 0.07
+_LEAST_OF_LETTERS, _COMMON_OF_LETTERS = 150, 0.09
+# A short answer of a few sentences has more different words; tables and data need not.
+_LEAST_REPEATED, _FEW_DIFFERENT, _PROSE_LETTERS = 150, 24, 0.85
+_LEAST_TEXTS = 4  # one text again and again is another kind of fault
 _UNSPACED_SHARE = 0.3  # of the letters
 _UNSPACED = re.compile("[\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _STARTS = re.compile(r"(?<=[^\W\d_]{2}[.!?]) +([^\W\d_])")
@@ -30,10 +40,12 @@ _SPACED = re.compile(  # Latin, Greek, Cyrillic, Hebrew, Arabic, Hangul
     "[A-Za-z\u00c0-\u024f\u0370-\u04ff\u0590-\u06ff\uac00-\ud7af]"
 )
 _LEAST_SPACED, _LEAST_SPACES = 80, 0.03
+_LEAST_SPELLED, _SPELLED_SHARE = 20, 0.8
 _LEAST_LETTERS_SHARE = 0.2
 _DIGITS = re.compile(r"\d+")
 _LEAST_EQUAL_WORDS, _LEAST_EQUAL_CHARACTERS = 8, 40  # shorter answers are often alike
 _DIFFERENT_WORDS = 2
+_LEAST_BEGINNING = 20  # words: the sentences with which a model begins are shorter
 _TEMPLATE_MARK = re.compile(
     r"<\|[a-z_]{2,24}\|>|<\uff5c[^<>]{2,40}\uff5c>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>"
 )
@@ -46,8 +58,15 @@ def unrelated_words(answers: Sequence[Answer]) -> str:
     texts = list(dict.fromkeys(answer.all_text for answer in answers))
     words = [word for text in texts for word in text.split() if _letters(word) > 1]
     plain = [word.strip(".,;:!?\"'()[]").lower() for word in words]
-    if len(plain) < _LEAST_FEW_WORDS or _writes_no_spaces("".join(texts)):
+    whole = "".join(texts)
+    if _writes_no_spaces(whole) or _spaces(whole) < _LEAST_SPACES:
+        return _flat([one for one in whole if one.isalpha()], "letters")
+    if len(plain) < _LEAST_FEW_WORDS:
         return ""
+    few = len(plain) >= _LEAST_REPEATED and len(set(plain)) <= _FEW_DIFFERENT
+    alike = len({_DIGITS.sub("0", text) for text in texts}) < _LEAST_TEXTS
+    if few and not alike and _letters(whole) >= _PROSE_LETTERS * len("".join(whole.split())):
+        return f"all their {len(plain)} words are only {len(set(plain))} different ones"
     different = len(set(plain)) / len(plain)
     if len(plain) >= _LEAST_WORDS:
         unrelated = different >= _DIFFERENT
@@ -55,9 +74,27 @@ def unrelated_words(answers: Sequence[Answer]) -> str:
         jumbled = sum(map(is_jumbled, words)) / len(words)
         unrelated = different >= _DIFFERENT_OF_FEW and jumbled >= _JUMBLED_OF_FEW
     if not unrelated:
-        return ""
+        return _flat(plain, "words")
     return (
         f"of their {len(plain)} words, {100 * different:.0f} % occur only once, as in no language"
+    )
+
+
+def _flat(units: Sequence[str], name: str) -> str:
+    """Return that hardly one of these words or letters is more common than another, as the end of a
+    sentence; "" if some are, as in every language."""
+    size = len(units)
+    enough, least = _LEAST_OF_WORDS, _COMMON_OF_WORDS
+    if name == "letters":
+        enough, least = _LEAST_OF_LETTERS, _COMMON_OF_LETTERS
+    if size < enough:
+        return ""
+    common = sum(count for _, count in Counter(units).most_common(_MOST_COMMON)) / size
+    if common >= least:
+        return ""
+    return (
+        f"the {_MOST_COMMON} most common of their {size} {name} are {100 * common:.0f} % of them, as"
+        " in no language"
     )
 
 
@@ -94,6 +131,21 @@ def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
     return len(longer) - begin - end <= _DIFFERENT_WORDS
 
 
+def begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
+    """Return whether one of two texts is the beginning of the other, apart from one place of up to
+    a fifth of its words. Digits, `names` and the last word, which may be cut, do not count."""
+    shorter, longer = sorted((_masked(one, names), _masked(other, names)), key=len)
+    if len(shorter) < _LEAST_BEGINNING:
+        return False
+    begin, allowed = _common(shorter, longer), len(shorter) // 5
+    for left_out in range(allowed + 1):
+        for put_in in range(allowed + 1):
+            rest, whole = shorter[begin + left_out :], longer[begin + put_in :]
+            if len(rest) <= len(whole) and _common(rest, whole) >= len(rest) - 1:
+                return True
+    return False
+
+
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
     """Return how many words both sequences begin with."""
     pairs = zip(one, other, strict=False)
@@ -125,10 +177,23 @@ def without_spaces(text: str) -> str:
     """Return that a text in a language with spaces has none, as the end of a sentence that begins
     with "the answer"; "" if it has some. A broken detokenizer loses them."""
     letters = len(_SPACED.findall(text))
-    spaces = sum(map(str.isspace, text))
-    if letters < max(_LEAST_SPACED, 0.8 * _letters(text)) or spaces >= _LEAST_SPACES * len(text):
+    if letters < max(_LEAST_SPACED, 0.8 * _letters(text)):
         return ""
-    return "has no spaces between its words"
+    return "has no spaces between its words" if _spaces(text) < _LEAST_SPACES else ""
+
+
+def spelled_out(text: str) -> str:
+    """Return that a text has a space after each letter, as the end of a sentence that begins with
+    "the answer"; "" if it has not. A broken detokenizer puts them there."""
+    words = [word for word in text.split() if _letters(word)]
+    single = sum(len(word) == 1 for word in words)
+    if len(words) < _LEAST_SPELLED or single < _SPELLED_SHARE * len(words):
+        return ""
+    return "has a space after each letter"
+
+
+def _spaces(text: str) -> float:
+    return sum(map(str.isspace, text)) / max(1, len(text))
 
 
 def _letters(word: str) -> int:

@@ -353,6 +353,6 @@ def test_usage_of_a_load_is_compared_with_the_same_load() -> None:
 
 
 def test_hidden_reasoning_makes_no_load_invalid() -> None:
-    load = SetFeatures(32, 32, characters_per_token=0.2)
+    load = SetFeatures(32, 32, characters_per_token=0.15)
     assert level_of(load, ends=True) == ["error"]
     assert level_of(load, ends=True, hides_reasoning=True) == ["info"]

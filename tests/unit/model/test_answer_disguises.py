@@ -1,0 +1,178 @@
+"""Garbage that is close to language, and language that is close to garbage."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from workbench.model.answer_probe import (
+    DEGENERATE,
+    ECHO,
+    Ask,
+    Place,
+    Probed,
+    judge,
+    long_ask,
+    outcome,
+    short_asks,
+)
+from workbench.model.answer_text import (
+    Answer,
+    PlaceOutcome,
+    ProbeOutcome,
+    SetFeatures,
+    features,
+    set_features,
+)
+from workbench.model.answer_verdict import Asked, load_findings
+from workbench.model.findings import Level
+
+ASKS = (*short_asks(3), *short_asks(16, Place.TOGETHER), *(long_ask(300, n) for n in range(4)))
+PROSE = (
+    "Water wears away rock over thousands of years. The river carries sand and small stones with "
+    "it. It leaves the sand in the plain, because it flows more slowly there. Then the valley is "
+    "wide, and its meadows are green and flat in each summer that follows. Some of them are lakes."
+)
+SAME = (
+    "Hello! I am happy to help you. Please tell me what you would like to know about {}, and I "
+    "will answer as well as I can. There are many topics that we could talk about in the evening."
+)
+FEW = "the of water and is to in a that it was for as on be at by this had not"
+# Tibetan and Punjabi: the first article of the Universal Declaration of Human Rights
+TIBETAN = (
+    "འགྲོ་བ་མིའི་རིགས་རྒྱུད་ཡོངས་ལ་སྐྱེས་ཙམ་ཉིད་ནས་ཆེ་མཐོངས་དང༌། ཐོབ་ཐངགི་རང་དབང་འདྲ་མཉམ་དུ་ཡོད་ལ། ཁོང་ཚོར་རང་བྱུང་གི་བློ་རྩལ་དང་"
+    "བསམ་ཚུལ་བཟང་པོ་འདོན་པའི་འོས་བབས་ཀྱང་ཡོད།"
+)
+PUNJABI = (
+    "ਸਾਰਾ ਮਨੁੱਖੀ ਪਰਿਵਾਰ ਆਪਣੀ ਮਹਿਮਾ, ਸ਼ਾਨ ਅਤੇ ਹੱਕਾਂ ਦੇ ਪੱਖੋਂ ਜਨਮ ਤੋਂ ਹੀ ਆਜ਼ਾਦ ਹੈ ਅਤੇ ਸੁਤੇ ਸਿੱਧ ਸਾਰੇ "
+    "ਲੋਕ ਬਰਾਬਰ ਹਨ। ਉਨ੍ਹਾਂ ਸਭਨਾ ਨੂੰ ਤਰਕ ਅਤੇ ਜ਼ਮੀਰ ਦੀ ਸੌਗਾਤ ਮਿਲੀ ਹੋਈ ਹੈ।"
+)
+SYLLABLES = [first + last for first in "bcdfglmnprst" for last in "aeiou"]
+
+
+def words_of(draw: random.Random, vocabulary: list[str], count: int) -> str:
+    return " ".join(draw.choice(vocabulary) for _ in range(count))
+
+
+def vocabulary(size: int) -> list[str]:
+    draw = random.Random(size)
+    made = {"".join(draw.choices(SYLLABLES, k=3)) for _ in range(2 * size)}
+    return sorted(made)[:size]
+
+
+def characters(first: int, last: int) -> Callable[[random.Random, Ask], str]:
+    return lambda draw, ask: "".join(chr(draw.randrange(first, last)) for _ in range(28))
+
+
+MANY_SCRIPTS = (0x61, 0x61, 0x410, 0x4E00, 0x905, 0xE01)
+LARGE = vocabulary(2_000)
+GARBAGE: dict[str, tuple[str, Callable[[random.Random, Ask], str]]] = {
+    "random words of a large vocabulary": (
+        "10 most common of their",
+        lambda draw, ask: words_of(draw, LARGE, 60),
+    ),
+    "twenty words in any order": (
+        "different ones",
+        lambda draw, ask: words_of(draw, FEW.split(), 50),
+    ),
+    "random ideographs": ("letters are", characters(0x4E00, 0x9FA0)),
+    "random syllables of Korean": ("letters are", characters(0xAC00, 0xD7A0)),
+    "a space after each letter": (
+        "has a space after each letter",
+        lambda draw, ask: " ".join(f"{ask.word} {PROSE[draw.randrange(9) :]}".replace(" ", "")),
+    ),
+    "random tokens after a good beginning": (
+        "ends in scripts or symbols at random",
+        lambda draw, ask: (
+            f"The code word is {ask.word}. {PROSE[draw.randrange(9) : 170]}"
+            + "".join(chr(draw.choice(MANY_SCRIPTS) + draw.randrange(26)) for _ in range(110))
+        ),
+    ),
+    "one text, cut at any length, with another name": (
+        "differ in a word",
+        lambda draw, ask: SAME.format(draw.choice(LARGE))[: draw.randrange(125, 190)],
+    ),
+    "one text, with another subject of some words": (
+        "differ in a word",
+        lambda draw, ask: SAME.format(words_of(draw, LARGE, draw.randrange(1, 5))),
+    ),
+}
+
+
+def probed(made: Callable[[random.Random, Ask], str]) -> list[Probed]:
+    draw = random.Random(3)
+    return [Probed(ask, Answer(made(draw, ask), model="m", prompt=ask.prompt)) for ask in ASKS]
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage_that_is_close_to_language_is_found(kind: str) -> None:
+    why, made = GARBAGE[kind]
+    (one, *_) = judge(probed(made))
+    assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
+    assert why in one.text
+    assert not [f for f in judge(probed(made), nonsense_expected="x") if f.level is Level.ERROR]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["user\n{0}\nassistant\n{0}", "{0} {0}", "user: {0}"],
+)
+@pytest.mark.parametrize("changed", [str, str.lower])
+def test_a_prompt_between_marks_of_a_chat_is_an_echo(
+    said: str, changed: Callable[[str], str]
+) -> None:
+    (one, *_) = judge(probed(lambda draw, ask: changed(said.format(ask.prompt))[:250]))
+    assert (one.code, one.level) == (ECHO, Level.ERROR)
+
+
+def test_an_answer_that_first_quotes_its_prompt_is_marked_only() -> None:
+    findings = judge(
+        probed(lambda draw, ask: f'You asked: "{ask.prompt}" {PROSE[draw.randrange(60) :]}')
+    )
+    assert [(one.code, one.level) for one in findings] == [(ECHO, Level.WARN)]
+
+
+def test_a_language_without_spaces_is_no_garbage() -> None:
+    size = len(TIBETAN)
+    for count in (40, 90, size):
+        for begin in range(0, size - count + 1, 7):
+            assert features(TIBETAN[begin : begin + count]).defect == ""
+
+
+@pytest.mark.parametrize("bytes_missing", [1, 2, 3])
+def test_a_character_that_is_not_complete_is_no_garbage(bytes_missing: int) -> None:
+    broken = "\N{REPLACEMENT CHARACTER}" * bytes_missing
+    for text in (f"ਸਾਰਾ ਮਨੁੱਖੀ ਪਰਿ{broken}", f"ਸਾਰਾ ਮਨੁੱ{broken}ਖੀ ਪਰਿਵਾਰ{broken}"):
+        assert features(text).defect == ""
+    assert features("\N{REPLACEMENT CHARACTER}" * 40).odd
+    assert features("ab\N{REPLACEMENT CHARACTER}" * 9).odd
+
+
+def test_a_tokenizer_that_makes_a_token_of_each_byte_counts_rightly() -> None:
+    def made(begin: int, ask: Ask) -> Probed:
+        tokens = len(PUNJABI[begin:].encode())
+        answer = Answer(PUNJABI[begin:], output_tokens=tokens, model="m", prompt=ask.prompt)
+        return Probed(ask, answer, recounted=tokens)
+
+    answers = [made(9 * n, ask) for n, ask in enumerate(ASKS[:2])]
+    assert not [one for one in judge(answers) if one.level is Level.ERROR]
+    load = set_features([one.answer for one in answers])
+    assert load.characters_per_token is not None and load.characters_per_token < 0.4
+    assert load_findings(load, Asked("m", ends=True), outcome(answers)) == ()
+
+
+def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> None:
+    load = SetFeatures(answers=32, looked_at=32, repeated="!", repeated_answers=10)
+    for broken, level in ((0, Level.WARN), (1, Level.ERROR)):
+        probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 16)})
+        (one,) = load_findings(load, Asked("m"), probe)
+        assert (one.code, one.level) == (DEGENERATE, level), broken
+
+
+@pytest.mark.parametrize(("salad", "level"), [(7, None), (8, Level.WARN), (16, Level.ERROR)])
+def test_a_quarter_of_mixed_scripts_in_a_load_is_marked(salad: int, level: Level | None) -> None:
+    load = SetFeatures(answers=32, looked_at=32, salad=salad)
+    found = load_findings(load, Asked("m"), ProbeOutcome({"alone": PlaceOutcome(3, 0, 3)}))
+    assert [one.level for one in found] == ([] if level is None else [level])

@@ -7,13 +7,13 @@ No process gets a signal, and only processes that look like an inference engine 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlencode
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
@@ -263,8 +263,8 @@ async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
     forward = None
     try:
         forward = await host.forward(server.port)
-        async with readiness.client(forward.url) as http:
-            status, models = await readiness.models(http, "/v1/models", ASK_S)
+        with contextlib.closing(readiness.connection(forward.url)) as connection:
+            status, models = await readiness.models(connection.get, "/v1/models", ASK_S)
     except HostError:
         return None
     finally:
@@ -301,7 +301,7 @@ class ExternalMetrics:
         try:
             if self._kept is None:
                 self._forward = await self._host.forward(self.server.port)
-                self._kept = KeptConnection(self._forward.url, urlencode(readiness.ASKED_BY))
+                self._kept = readiness.connection(self._forward.url)
         except HostError as error:
             return metrics.no_metrics(error.message)
         return await metrics.fetch(self._kept.get, registry.get(self.server.engine), timeout_s)

@@ -191,17 +191,13 @@ class _Got(NamedTuple):
 async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _Got]:
     """Request the endpoints that report settings, and return their answers by path. Failed requests
     are added to `notes`."""
-    http = await run.http()
+    connection = await run.connection()
 
     async def get(path: str) -> _Got:
-        import httpx
-
-        try:
-            response = await http.get(path, timeout=TIMEOUT_S)
-        except httpx.HTTPError as error:
-            notes.append(f"{path} cannot be read: {clean(str(error)) or type(error).__name__}")
-            return _Got(None)
-        return _Got(response.status_code, response.content)
+        reply = await connection.get(path, TIMEOUT_S)
+        if reply.status is None:
+            notes.append(f"{path} cannot be read: {reply.problem}")
+        return _Got(reply.status, reply.text.encode())
 
     metrics = (engine.metrics_path,) if engine.metrics_path else ()
     wanted = list(dict.fromkeys((*_info_paths(engine), *engine.config_paths, *metrics)))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from workbench.server import text_probe
-from workbench.server.small_requests import CONNECT_S, Get, ask_server, getter, short
+from workbench.server.kept_connection import KeptConnection
+from workbench.server.small_requests import Ask, Get, short
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.engines.base import Engine
     from workbench.model.server_run import ServedText
 
@@ -44,22 +44,14 @@ class Answer:
         return self.health and self.model is not None and self.text is not None
 
 
-def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
-    """Return an HTTP client for health checks and other small requests. The client opens a new
-    connection for each request, because llama.cpp closes idle connections after 5 s. It marks each
-    request with the query ASKED_BY, by which the requests of Workbench are known in access logs."""
-    import httpx
+def connection(base_url: str, api_key: str | None = None) -> KeptConnection:
+    """Return a connection for health checks and other small requests. Each request has the query
+    ASKED_BY, by which the requests of Workbench are known in access logs."""
+    return KeptConnection(base_url, urlencode(ASKED_BY), api_key)
 
-    from workbench.server.bounded_http import BoundedClient
 
-    headers = {"Connection": "close"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-    verify = base_url.startswith("https:")  # loading the CA certificates takes 0.06 s
-    return BoundedClient(
-        base_url=base_url, headers=headers, params=ASKED_BY, timeout=timeout, verify=verify
-    )
+def _getter(ask: Ask) -> Get:
+    return lambda path, timeout_s: ask(path, None, timeout_s)
 
 
 async def answers(get: Get, path: str, timeout_s: float = ANSWER_S) -> str | None:
@@ -75,15 +67,15 @@ async def answers(get: Get, path: str, timeout_s: float = ANSWER_S) -> str | Non
 
 
 async def check(
-    http: httpx.AsyncClient, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
+    ask: Ask, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
 ) -> Answer:
     """Request the server's health, its list of models and answers to a few prompts, in this order,
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
     answer, and `nonsense_expected` says why its text need not be language. Never raises, whatever
     the server answers."""
-    if (reason := await answers(getter(http), engine.health_path)) is not None:
+    if (reason := await answers(_getter(ask), engine.health_path)) is not None:
         return Answer(reason=reason)
-    listed = await ask_server(http, "GET", engine.models_path, None, ANSWER_S)
+    listed = await ask(engine.models_path, None, ANSWER_S)
     if listed.status in _KEY_REQUIRED:
         return Answer(
             health=True,
@@ -95,17 +87,15 @@ async def check(
         why = listed.status or listed.problem
         return Answer(health=True, reason=f"{engine.models_path} names no model ({why})")
     probed = await text_probe.probe(
-        http, model, first_timeout_s=first_timeout_s, nonsense_expected=nonsense_expected
+        ask, model, first_timeout_s=first_timeout_s, nonsense_expected=nonsense_expected
     )
     return Answer(health=True, model=model, text=probed.text, reason=probed.reason)
 
 
-async def models(
-    http: httpx.AsyncClient, path: str, timeout_s: float
-) -> tuple[int | None, list[str]]:
+async def models(get: Get, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
     """Request the model list at `path`. Return (HTTP status, names of the models). The status is
     None if there was no HTTP answer."""
-    reply = await ask_server(http, "GET", path, None, timeout_s)
+    reply = await get(path, timeout_s)
     body = reply.content if reply.status == 200 else None
     data = body.get("data") if isinstance(body, dict) else None
     rows = data if isinstance(data, list) else []

@@ -50,9 +50,8 @@ async def probe_again(host: Host, run: WatchedRun) -> ServedText:
 
 async def _ask(run: WatchedRun) -> readiness.Answer:
     assert run.engine is not None
-    http = await run.http()
     answer = await readiness.check(
-        http,
+        (await run.connection()).ask,
         run.engine,
         first_timeout_s=FIRST_TIMEOUT_S,
         nonsense_expected=weights_without_language(run.record.plan),

@@ -35,26 +35,21 @@ class Reply:
 
 # requests a path within a number of seconds; never raises for what the server does
 Get = Callable[[str, float], Awaitable[Reply]]
+# the same with a body before the seconds, which is sent as JSON; None requests the path only
+Ask = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
 
 
 def getter(http: httpx.AsyncClient) -> Get:
     """Return a function that requests a path through `http`."""
-    return lambda path, timeout_s: ask_server(http, "GET", path, None, timeout_s)
+    return lambda path, timeout_s: _got(http, path, timeout_s)
 
 
-async def ask_server(
-    http: httpx.AsyncClient,
-    method: str,
-    path: str,
-    body: Mapping[str, Any] | None,
-    timeout_s: float,
-) -> Reply:
-    """Make one request, and return the reply or the reason why there is none."""
+async def _got(http: httpx.AsyncClient, path: str, timeout_s: float) -> Reply:
     import httpx
 
     try:
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
-        response = await http.request(method, path, json=body, timeout=timeout)
+        response = await http.get(path, timeout=timeout)
     except httpx.TimeoutException:
         return late(timeout_s)
     except httpx.HTTPError as error:

@@ -523,7 +523,7 @@ class Supervisor:
                 else f"this Workbench does not know the engine {run.record.engine}"
             )
         try:
-            return await metrics.fetch(await run.getter(), run.engine, timeout_s)
+            return await metrics.fetch((await run.connection()).get, run.engine, timeout_s)
         except HostError as error:
             return metrics.no_metrics(error.message)
 
@@ -703,7 +703,9 @@ class Supervisor:
             return
         asked_s = time.monotonic()
         try:
-            trouble = await readiness.answers(await run.getter(), run.engine.alive_path, timeout_s)
+            trouble = await readiness.answers(
+                (await run.connection()).get, run.engine.alive_path, timeout_s
+            )
         except HostError:
             return  # the next update of the run reports the problem
         run.note_health(trouble is None, asked_s, enough=enough)

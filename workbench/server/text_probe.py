@@ -28,10 +28,11 @@ from workbench.model.answer_probe import Ask, Place, Probed
 from workbench.model.answer_text import excerpt
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServedText
-from workbench.server.small_requests import Reply, ask_server, short
+from workbench.server.small_requests import Ask as AskServer
+from workbench.server.small_requests import Reply, short
 
 if TYPE_CHECKING:
-    import httpx
+    pass
 
 TOGETHER = 8
 TOKENS = 16  # of an answer: enough to see a loop, and quick on a slow host
@@ -61,7 +62,7 @@ class Probe:
 
 
 async def probe(
-    http: httpx.AsyncClient, model: str, *, first_timeout_s: float, nonsense_expected: str = ""
+    ask_server: AskServer, model: str, *, first_timeout_s: float, nonsense_expected: str = ""
 ) -> Probe:
     """Ask the server for text, or for vectors if it generates none, and judge the answers.
     `first_timeout_s` is the time limit of the first answer. Never raises, whatever the server
@@ -70,7 +71,7 @@ async def probe(
     template, then an embedding."""
     reasons = []
     for endpoint in PATHS:
-        asker = _Asker(http, model, endpoint)
+        asker = _Asker(ask_server, model, endpoint)
         reply, first = await asker.first(first_timeout_s)
         if first is not None:
             await asker.rest(first)
@@ -109,8 +110,8 @@ Answered = Probed | Vector
 class _Asker:
     """Sends the requests of one probe to one endpoint, and keeps the answers."""
 
-    def __init__(self, http: httpx.AsyncClient, model: str, endpoint: str) -> None:
-        self._http, self._model, self._endpoint = http, model, endpoint
+    def __init__(self, ask_server: AskServer, model: str, endpoint: str) -> None:
+        self._ask_server, self._model, self._endpoint = ask_server, model, endpoint
         self._tokens = TOKENS
         alone, again, *others = answer_probe.short_asks(2 + TOGETHER + LONGER)
         self._alone, self._again = alone, again
@@ -165,7 +166,7 @@ class _Asker:
 
     async def _send(self, ask: Ask, timeout_s: float) -> tuple[Reply, Answered | None]:
         path = PATHS[self._endpoint]
-        reply = await ask_server(self._http, "POST", path, self._body(ask), timeout_s)
+        reply = await self._ask_server(path, self._body(ask), timeout_s)
         if reply.status != 200:
             return reply, None
         if self._endpoint == EMBEDDINGS:

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from workbench.hosts.base import Forward, Host
 from workbench.hosts.detached_process import ProcessStatus
@@ -38,12 +36,9 @@ from workbench.server.run_directory import (
 )
 from workbench.server.run_state import ending_of, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
-from workbench.server.small_requests import Get
 from workbench.server.start_lines import StartLines
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.engines.base import Engine
 
 _SILENT_STEP_S = 3.0
@@ -98,7 +93,6 @@ class WatchedRun:
         self._start = StartLines(engine, record.engine_version)
         self._lost: str | None = None
         self._forward: Forward | None = None
-        self._http: httpx.AsyncClient | None = None
         self._kept: KeptConnection | None = None
         self._reached: tuple[str, int, str | None] | None = None  # address, port and API key
         self._reaching = asyncio.Lock()
@@ -340,26 +334,14 @@ class WatchedRun:
             1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S
         )
 
-    async def http(self) -> httpx.AsyncClient:
-        """Return an HTTP client for the server's endpoints. For a remote host, it uses a forwarded
-        port. Raises HostError if the host cannot forward the port."""
-        # takes 0.1 s, during which the screen would freeze
-        await asyncio.to_thread(importlib.import_module, "httpx")
-        async with self._reaching:
-            forward = await self._reach()
-            if self._http is None:
-                self._http = readiness.client(forward.url, self.api_key)
-            return self._http
-
-    async def getter(self) -> Get:
-        """Return a function for the small requests that are repeated all the time. It keeps its
-        connection open, and needs a fraction of httpx's CPU. Raises HostError as `http` does."""
+    async def connection(self) -> KeptConnection:
+        """Return the connection for requests to the server's endpoints. For a remote host, it uses
+        a forwarded port. Raises HostError if the host cannot forward the port."""
         async with self._reaching:
             forward = await self._reach()
             if self._kept is None:
-                query = urlencode(readiness.ASKED_BY)
-                self._kept = KeptConnection(forward.url, query, self.api_key)
-            return self._kept.get
+                self._kept = readiness.connection(forward.url, self.api_key)
+            return self._kept
 
     async def _reach(self) -> Forward:
         """Return the forwarded port of the server's present address. A forwarded port of an earlier
@@ -372,14 +354,13 @@ class WatchedRun:
         return self._forward
 
     async def disconnect(self) -> None:
-        """Close the HTTP client and the forwarded port. The next call of `http` opens both again."""
-        http, forward, self._http, self._forward = self._http, self._forward, None, None
+        """Close the connection and the forwarded port. The next call of `connection` opens both
+        again."""
+        forward, self._forward = self._forward, None
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
         with contextlib.suppress(Exception):
-            if http is not None:
-                await http.aclose()
             if forward is not None:
                 await forward.close()
 

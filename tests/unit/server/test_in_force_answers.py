@@ -51,7 +51,7 @@ def asked(
         return answers.get(path, lambda: http(b"not here", "404 Not Found"))()
 
     async def scenario(url: str) -> InForceReport:
-        client = readiness.client(url, "s3cret")
+        client = readiness.connection(url, "s3cret")
 
         async def same() -> Any:
             return client
@@ -66,12 +66,12 @@ def asked(
             ),
             follower=SimpleNamespace(ring=ring),
             secrets=("s3cret",),
-            http=same,
+            connection=same,
         )
         try:
             return await in_force.read(run)  # type: ignore[arg-type]
         finally:
-            await client.aclose()
+            client.close()
 
     with ScriptedServer(answer) as server:
         return asyncio.run(asyncio.wait_for(scenario(server.url), 30))

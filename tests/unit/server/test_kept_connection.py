@@ -131,6 +131,44 @@ def test_a_server_that_is_not_there_gives_the_reason() -> None:
     assert (reply.status, reply.problem) == (None, "the server refuses connections")
 
 
+def test_a_body_is_sent_once_over_a_connection_of_its_own() -> None:
+    def answer(request: Request, n: int) -> Iterable[Step]:
+        return [PLAIN] if request.line.startswith("GET") or n == 1 else [FIN]
+
+    async def go(url: str) -> list[Reply]:
+        with closing(KeptConnection(url, "asked_by=workbench", "key-1")) as kept:
+            await kept.get("/health", 5.0)
+            return [await kept.ask("/v1/completions", {"prompt": "é"}, 5.0) for _ in range(2)]
+
+    with ScriptedServer(answer) as server:
+        good, lost = asyncio.run(go(server.url))
+        posts = server.requests[1:]
+        assert (good.status, good.text) == (200, "ok")
+        assert (lost.status, "without an answer" in lost.problem) == (None, True)
+        assert [post.line for post in posts] == [
+            "POST /v1/completions?asked_by=workbench HTTP/1.1"
+        ] * 2
+        assert [post.body for post in posts] == [{"prompt": "é"}] * 2
+        assert {post.headers["authorization"] for post in posts} == {"Bearer key-1"}
+        assert [request.connection for request in server.requests] == [0, 1, 2]
+
+
+def test_a_server_that_accepts_no_connection_does_not_take_the_time_of_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_connection, "CONNECT_S", 0.1)
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", never)
+    reply = asyncio.run(KeptConnection("http://127.0.0.1:1").ask("/v1/completions", {}, 300.0))
+    assert (reply.status, reply.problem) == (
+        None,
+        "the server accepted no connection within 0.1 s",
+    )
+
+
 def test_a_line_break_in_a_key_begins_no_header() -> None:
     with ScriptedServer(lambda request, n: [PLAIN]) as server:
         (reply,) = replies(server.url, 1, api_key="key\r\nX-Other: 1")

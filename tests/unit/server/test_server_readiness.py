@@ -7,9 +7,12 @@ import asyncio
 import gzip
 import itertools
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,7 +22,6 @@ from support.scripted_server import ScriptedServer
 from workbench import engines
 from workbench.server import readiness, text_probe
 from workbench.server.readiness import Answer
-from workbench.server.small_requests import getter
 
 MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
 TEXT = {"choices": [{"text": "The code word is maple."}], "usage": {"completion_tokens": 6}}
@@ -70,9 +72,9 @@ class Server:
 
     def ask(self, api_key: str | None = None, first_timeout_s: float = 5.0) -> Answer:
         async def go() -> Answer:
-            async with readiness.client(self.url, api_key) as http:
+            with closing(readiness.connection(self.url, api_key)) as connection:
                 return await readiness.check(
-                    http, engines.get("vllm"), first_timeout_s=first_timeout_s
+                    connection.ask, engines.get("vllm"), first_timeout_s=first_timeout_s
                 )
 
         return asyncio.run(go())
@@ -97,6 +99,27 @@ def test_ready_is_health_and_model_and_answers(server: Server) -> None:
     assert (body["model"], body["max_tokens"]) == ("tiny", text_probe.TOKENS)
 
 
+def test_a_server_becomes_ready_without_httpx(server: Server) -> None:
+    """It takes 5 MiB of the screen's memory."""
+    code = (
+        "import asyncio, sys; from workbench import engines; from workbench.server import readiness, "
+        "supervisor; connection = readiness.connection(sys.argv[1]); "
+        "answer = asyncio.run(readiness.check(connection.ask, engines.get('vllm'), "
+        "first_timeout_s=20)); print(answer.ready, 'httpx' in sys.modules, 'ssl' in sys.modules)"
+    )
+    # as the program does it, where asyncio does not load ssl
+    hidden = (
+        "import sys; import workbench.__main__ as m; sys.meta_path.insert(0, m._AsyncioWithoutSsl);"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hidden} {code}", server.url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "False", "False"]
+
+
 def test_each_request_says_in_the_access_log_that_workbench_asks(server: Server) -> None:
     assert server.ask().ready
     assert set(server.queries) == {"asked_by=workbench"}
@@ -105,8 +128,8 @@ def test_each_request_says_in_the_access_log_that_workbench_asks(server: Server)
 def test_a_server_that_asks_for_a_key_is_alive(server: Server) -> None:
     async def asked(status: int) -> str | None:
         server.replies["/v1/models"] = (status, {"error": "Unauthorized"})
-        async with readiness.client(server.url) as http:
-            return await readiness.answers(getter(http), engines.get("sglang").alive_path)
+        with closing(readiness.connection(server.url)) as connection:
+            return await readiness.answers(connection.get, engines.get("sglang").alive_path)
 
     assert asyncio.run(asked(401)) is None
     assert asyncio.run(asked(500)) == "/v1/models: answers 500 Unauthorized"
@@ -180,7 +203,7 @@ def test_an_answer_that_never_comes_is_not_ready(server: Server) -> None:
     server.replies["/v1/chat/completions"] = (0, "")
     answer = server.ask(first_timeout_s=0.3)
     assert (answer.health, answer.model, answer.text) == (True, "tiny", None)
-    assert "did not answer within" in (answer.reason or "")
+    assert "no complete answer within 0.3 s" in (answer.reason or "")
 
 
 def test_a_server_that_requires_a_key_gets_it(server: Server) -> None:
@@ -194,25 +217,12 @@ def test_a_server_that_requires_a_key_gets_it(server: Server) -> None:
 
 def test_a_port_without_listener_is_not_ready() -> None:
     async def go() -> Answer:
-        async with readiness.client("http://127.0.0.1:9") as http:
-            return await readiness.check(http, engines.get("vllm"), first_timeout_s=1)
+        with closing(readiness.connection("http://127.0.0.1:9")) as connection:
+            return await readiness.check(connection.ask, engines.get("vllm"), first_timeout_s=1)
 
     answer = asyncio.run(go())
     assert answer.health is False
     assert answer.reason is not None
-
-
-def test_plain_http_loads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They delayed a command's first request by 0.06 s."""
-    import ssl
-
-    def loaded(*_: object, **__: object) -> ssl.SSLContext:
-        raise AssertionError("certificates were loaded")
-
-    monkeypatch.setattr(ssl, "create_default_context", loaded)
-    assert readiness.client("http://127.0.0.1:1") is not None
-    with pytest.raises(AssertionError, match="certificates were loaded"):
-        readiness.client("https://127.0.0.1:1")
 
 
 def _without_end(piece: bytes) -> Iterator[bytes]:
@@ -232,8 +242,8 @@ WITHOUT_END = {
 
 def _asked(steps: Callable[[], Iterable[bytes | str]]) -> tuple[int | None, list[str]]:
     async def go(url: str) -> tuple[int | None, list[str]]:
-        async with readiness.client(url) as http:
-            return await readiness.models(http, "/v1/models", 0.3)
+        with closing(readiness.connection(url)) as connection:
+            return await readiness.models(connection.get, "/v1/models", 0.3)
 
     with ScriptedServer(lambda *_: steps()) as scripted:
         return asyncio.run(asyncio.wait_for(go(scripted.url), 20))

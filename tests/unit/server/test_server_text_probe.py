@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 
 import pytest
 from support.text_engine import TextEngine
@@ -43,9 +44,9 @@ PROBLEMS = {
 
 def _ask(url: str, first_timeout_s: float = 10.0) -> Answer:
     async def go() -> Answer:
-        async with readiness.client(url) as http:
+        with closing(readiness.connection(url)) as connection:
             engine = engines.get("vllm")
-            return await readiness.check(http, engine, first_timeout_s=first_timeout_s)
+            return await readiness.check(connection.ask, engine, first_timeout_s=first_timeout_s)
 
     return asyncio.run(go())
 

@@ -7,9 +7,9 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
-import httpx
 import pytest
 from sim_process import Engine
 
@@ -47,8 +47,8 @@ def test_an_embedding_server_becomes_ready_and_is_measured_in_requests_and_promp
     url = f"http://127.0.0.1:{server.port}"
 
     async def ask() -> tuple[readiness.Answer, BenchOutcome]:
-        async with httpx.AsyncClient(base_url=url) as http:
-            answer = await readiness.check(http, engines.get("vllm"), first_timeout_s=5)
+        with closing(readiness.connection(url)) as connection:
+            answer = await readiness.check(connection.ask, engines.get("vllm"), first_timeout_s=5)
         return answer, await run(replace(SPEC, url=url))
 
     answer, outcome = asyncio.run(ask())

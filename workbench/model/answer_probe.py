@@ -496,7 +496,7 @@ def _echo(probed: Sequence[Probed]) -> list[Finding]:
 def _template_marks(probed: Sequence[Probed]) -> list[Finding]:
     marks = [(template_mark(one.answer), one) for one in probed]
     marked = [(mark, one) for mark, one in marks if mark]
-    if len(marked) < max(_LEAST_ANSWERS, _MOST * len(probed)):
+    if len(marked) < max(_LEAST_ANSWERS, _SOME * len(probed)):  # short answers end before it
         return []
     mark, first = marked[0]
     text = (

@@ -23,10 +23,12 @@ _LEAST_WORDS, _DIFFERENT = 250, 0.93
 # In 9 pieces of 75 characters, as READY asks for: prose up to 0.98, but then without jumbled words.
 _LEAST_FEW_WORDS, _DIFFERENT_OF_FEW, _JUMBLED_OF_FEW = 40, 0.97, 0.05
 # The ten most common words of prose in 498 languages are 11 to 30 % of 400 words and more. Of letters
-# in scripts without spaces, they are 22 % at least. Random words of a vocabulary of 1,000: 5 %;
-# random ideographs or syllables: 4 %.
+# in scripts without spaces, they are 22 % at least, and of 150 words, 16 %. Random words of a
+# vocabulary of 1,000: 5 %, and of 200 of one of 3,600: 7 %; random ideographs or syllables: 4 %.
 _MOST_COMMON = 10
 _LEAST_OF_WORDS, _COMMON_OF_WORDS = 400, 0.07
+_LEAST_OF_FEW_WORDS, _COMMON_OF_FEW_WORDS = 150, 0.08
+_LEAST_EACH = 4  # words of an answer: babble of a tiny model in a rare script has one or two
 _LEAST_OF_LETTERS, _COMMON_OF_LETTERS = 150, 0.09
 # A short answer of a few sentences has more different words; tables and data need not.
 _LEAST_REPEATED, _FEW_DIFFERENT, _PROSE_LETTERS = 150, 24, 0.85
@@ -60,7 +62,8 @@ def unrelated_words(answers: Sequence[Answer]) -> str:
     plain = [word.strip(".,;:!?\"'()[]").lower() for word in words]
     whole = "".join(texts)
     if _writes_no_spaces(whole) or _spaces(whole) < _LEAST_SPACES:
-        return _flat([one for one in whole if one.isalpha()], "letters")
+        letters = [one for one in whole if one.isalpha()]
+        return _flat(letters, "letters", _LEAST_OF_LETTERS, _COMMON_OF_LETTERS)
     if len(plain) < _LEAST_FEW_WORDS:
         return ""
     few = len(plain) >= _LEAST_REPEATED and len(set(plain)) <= _FEW_DIFFERENT
@@ -73,20 +76,22 @@ def unrelated_words(answers: Sequence[Answer]) -> str:
     else:
         jumbled = sum(map(is_jumbled, words)) / len(words)
         unrelated = different >= _DIFFERENT_OF_FEW and jumbled >= _JUMBLED_OF_FEW
+    if not unrelated and len(plain) >= _LEAST_OF_WORDS:
+        return _flat(plain, "words", _LEAST_OF_WORDS, _COMMON_OF_WORDS)
+    if not unrelated and len(plain) >= _LEAST_EACH * len(texts):
+        return _flat(plain, "words", _LEAST_OF_FEW_WORDS, _COMMON_OF_FEW_WORDS)
     if not unrelated:
-        return _flat(plain, "words")
+        return ""
     return (
         f"of their {len(plain)} words, {100 * different:.0f} % occur only once, as in no language"
     )
 
 
-def _flat(units: Sequence[str], name: str) -> str:
+def _flat(units: Sequence[str], name: str, enough: int, least: float) -> str:
     """Return that hardly one of these words or letters is more common than another, as the end of a
-    sentence; "" if some are, as in every language."""
+    sentence; "" if some are, as in every language, or if there are not `enough`. `least` is the
+    share that the most common ones have in every language."""
     size = len(units)
-    enough, least = _LEAST_OF_WORDS, _COMMON_OF_WORDS
-    if name == "letters":
-        enough, least = _LEAST_OF_LETTERS, _COMMON_OF_LETTERS
     if size < enough:
         return ""
     common = sum(count for _, count in Counter(units).most_common(_MOST_COMMON)) / size
@@ -141,7 +146,11 @@ def begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
     for left_out in range(allowed + 1):
         for put_in in range(allowed + 1):
             rest, whole = shorter[begin + left_out :], longer[begin + put_in :]
-            if len(rest) <= len(whole) and _common(rest, whole) >= len(rest) - 1:
+            if (
+                rest[:1] == whole[:1]
+                and len(rest) <= len(whole)
+                and _common(rest, whole) >= len(rest) - 1
+            ):
                 return True
     return False
 

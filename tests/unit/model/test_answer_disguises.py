@@ -10,6 +10,7 @@ import pytest
 from workbench.model.answer_probe import (
     DEGENERATE,
     ECHO,
+    TEMPLATE,
     Ask,
     Place,
     Probed,
@@ -113,6 +114,28 @@ def test_garbage_that_is_close_to_language_is_found(kind: str) -> None:
     assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
     assert why in one.text
     assert not [f for f in judge(probed(made), nonsense_expected="x") if f.level is Level.ERROR]
+
+
+def test_ready_finds_random_words_of_a_large_vocabulary() -> None:
+    draw = random.Random(4)
+    large = vocabulary(4_000)
+    asks = [*short_asks(9), *(Ask(a.prompt, a.word, Place.LONGER) for a in short_asks(13)[9:])]
+    answers = [
+        Probed(ask, Answer(words_of(draw, large, 45 if ask.place is Place.LONGER else 12)))
+        for ask in asks
+    ]
+    (one, *_) = judge(answers)
+    assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
+    assert "unrelated words" in one.text
+
+
+def test_a_mark_of_a_template_in_the_longer_answers_is_enough() -> None:
+    def made(number: int) -> Answer:
+        end = f"<|im_end|>\n{PROSE[number:]}" if number >= 9 else PROSE[number : number + 30]
+        return Answer(f"The code word is {ASKS[number].word}. {end}")
+
+    findings = judge([Probed(ask, made(n)) for n, ask in enumerate(ASKS[:13])])
+    assert [(one.code, one.level) for one in findings] == [(TEMPLATE, Level.WARN)]
 
 
 @pytest.mark.parametrize(

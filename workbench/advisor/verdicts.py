@@ -50,4 +50,6 @@ def sentence(experiment: Experiment) -> str:
     comparison = experiment.comparison
     if comparison is None:
         return said
-    return "; ".join(filter(None, (said, comparison.broken_text, comparison.content)))
+    return "; ".join(
+        filter(None, (said, comparison.quality, comparison.broken_text, comparison.content))
+    )

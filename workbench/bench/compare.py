@@ -29,6 +29,7 @@ from workbench.bench.metric_changes import (
     metric_called,
     unclaimed,
 )
+from workbench.engines.answer_settings import answer_changes, answer_settings, quality_between
 from workbench.engines.result_limits import judgements
 from workbench.model.bench import (
     BUSY_CLIENT_PCT,
@@ -39,6 +40,8 @@ from workbench.model.bench import (
     Conditions,
     MetricChange,
 )
+from workbench.model.quality import NOT_MEASURED as QUALITY_NOT_MEASURED
+from workbench.model.quality import QualityResult
 
 _CLOCK_PCT = 2.0
 _IDLE_SHARE = 0.1  # difference of the idle power from which net tokens per joule mean little
@@ -87,6 +90,7 @@ def compare(
     level: float = LEVEL,
     arms: Collection[str] = (),
     swapped: Sequence[bool] = (),
+    quality: Sequence[QualityResult] = (),
 ) -> Comparison:
     """Return the comparison of the runs of A (`a`) with those of B (`b`). Each side is one result,
     or several runs of the same configuration.
@@ -96,7 +100,8 @@ def compare(
     corrected for the number of metrics. `level` is the confidence level of the intervals. `arms`
     lists the kinds of differences that the comparison is about ("model", "host"), which then cause
     no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on the
-    second host and B on the first. It is empty for one host.
+    second host and B on the first. It is empty for one host. `quality` has measured comparisons of
+    answers, the newest first; the one of these two configurations is used.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
@@ -128,6 +133,7 @@ def compare(
     ]
     warnings = tuple(dict.fromkeys(found))
     content = content_caveat(left[0].spec, differences)
+    changed, measured = _answers(left[0], right[0], quality)
     metrics = changes(left, right, paired=paired, chosen=chosen, level=level, swapped=swapped)
     machine = (
         machine_change(metric_called(metrics[0].metric), left, right, swapped, level)
@@ -160,7 +166,27 @@ def compare(
         text_a=text_a,
         text_b=text_b,
         content=content,
+        answer_changes=changed,
+        quality=_quality_text(changed, measured),
+        quality_verdict=measured.verdict if measured is not None else "",
     )
+
+
+def _quality_text(changed: Sequence[str], measured: QualityResult | None) -> str:
+    if not changed:
+        return ""
+    return QUALITY_NOT_MEASURED if measured is None else measured.summary
+
+
+def _answers(
+    a: BenchResult, b: BenchResult, known: Sequence[QualityResult]
+) -> tuple[tuple[str, ...], QualityResult | None]:
+    """Return the settings that differ and change what a model answers, and the measured comparison
+    of the answers, if there is one."""
+    if a.spec.endpoint == "embeddings":
+        return (), None
+    x, y = answer_settings(a.conditions), answer_settings(b.conditions)
+    return answer_changes(x, y), quality_between(x, y, known)
 
 
 # -- configuration ---------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from workbench.model.bench import (
     BenchResult,
     BenchSpec,
     BenchSummary,
+    Comparison,
     MetricChange,
     half_width,
 )
@@ -62,6 +63,7 @@ from workbench.model.experiment import (
     RunState,
     side_of,
 )
+from workbench.model.quality import BROKEN, DIFFERS, QualityResult
 from workbench.model.series_state import SeriesState
 from workbench.model.student_t import detectable_shift, t_quantile
 
@@ -400,10 +402,15 @@ def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, Experime
     ]
 
 
-def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
+def judged(
+    experiment: Experiment,
+    results: Mapping[int, BenchResult],
+    quality: Sequence[QualityResult] = (),
+) -> Experiment:
     """Return `experiment` with three fields computed from its complete pairs: `comparison`,
     `verdict` (a sentence) and `smallest_pct`, the smallest difference in percent that it could have
-    shown. `results` maps result ids to results. A pair whose results are not in it is left out."""
+    shown. `results` maps result ids to results. A pair whose results are not in it is left out.
+    `quality` has the measured comparisons of answers, the newest first."""
     found = [
         (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair)
         for a, b in complete_pairs(experiment)
@@ -426,6 +433,7 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
         level=level(experiment),
         arms=ARMS_OF_PAIRS,
         swapped=kinds,
+        quality=quality,
     )
     experiment = replace(experiment, comparison=comparison)
     comparison = replace(
@@ -567,7 +575,8 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
         return f"no claim: B {_is(change)} by {size} ({_named(change)}, {done} pairs), but {broken}"
     if comparison is not None and not comparison.like_for_like:
-        return f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
+        said = f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
+        return with_quality(said, comparison)
     if change.verdict in (BETTER, WORSE):
         if experiment.spec.a == experiment.spec.b:
             return (
@@ -576,8 +585,9 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
             )
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
         claim = f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
+        claim = with_quality(claim, comparison)
         return "; ".join(filter(None, (claim, comparison.content if comparison else "")))
-    none = f"no difference that {done} pairs can show: {seen}"
+    none = with_quality(f"no difference that {done} pairs can show: {seen}", comparison)
     if experiment.smallest_pct is None:
         return f"{none}; the smallest difference that so few pairs could have shown is unknown"
     return (
@@ -585,6 +595,15 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
         "have been shown "
         "(in 4 of 5 such experiments)"
     )
+
+
+def with_quality(claim: str, comparison: Comparison | None) -> str:
+    """Return a claim about speed together with what is known about the answers: "B is faster by
+    31 % ± 2; quality not measured"."""
+    if comparison is None or not comparison.quality:
+        return claim
+    worse = comparison.quality_verdict in (DIFFERS, BROKEN)
+    return f"{claim}, but {comparison.quality}" if worse else f"{claim}; {comparison.quality}"
 
 
 def _named(change: MetricChange) -> str:

@@ -400,6 +400,12 @@ class Comparison:
     text_a: ArmText | None = None  # None: nobody looked at the text
     text_b: ArmText | None = None
     content: str = ""  # what the content of the load means for the difference; "": nothing
+    # the settings that differ and change what a model answers: "kv-cache-dtype", "engine version"
+    answer_changes: tuple[str, ...] = ()
+    # whether B answers the same as A: "quality not measured", or what was measured; "" without
+    # `answer_changes`
+    quality: str = ""
+    quality_verdict: str = ""  # a verdict of model/quality.py; "" if it was not measured
 
     @property
     def texts(self) -> tuple[tuple[str, ArmText | None], ...]:

@@ -100,6 +100,9 @@ class Sweep:
     # Set while a GPU setting of the sweep may be in force: "owners", the processes that ran the
     # sweep (gpu/settings/owners.py), and "gpus", the previous settings of each GPU by UUID.
     start: Mapping[str, Any] | None = None
+    # whether the answers stay the same over the values of the swept flags: "quality not measured",
+    # or what was measured about the best value; "" if the flags change no answer
+    quality: str = ""
 
     @property
     def resumable(self) -> bool:

@@ -38,6 +38,7 @@ from workbench.model.quality import (
 )
 from workbench.quality.statistics import (
     LEVEL,
+    SKEWED_LEVEL,
     count_forks,
     first_difference,
     gap_noise,
@@ -281,11 +282,12 @@ def _of_part(part: Compared, margins: Margins) -> list[_Tested]:
     ln_ppl = tuple(text.ln_ppl for text in part.texts)
 
     def measure(name: str, pick: Callable[[TextDifference], float]) -> QualityMeasure:
+        level = LEVEL if name == LN_PPL else SKEWED_LEVEL
         return QualityMeasure(
             name=name,
-            value=mean_interval([pick(text) for text in part.texts]),
-            floor=mean_interval([pick(text) for text in floor]) if floor else None,
-            excess=mean_interval(excess) if name == KL and excess else None,
+            value=mean_interval([pick(text) for text in part.texts], level),
+            floor=mean_interval([pick(text) for text in floor], level) if floor else None,
+            excess=mean_interval(excess, level) if name == KL and excess else None,
             margin={KL: margins.kl, LN_PPL: margins.ln_ppl}.get(name),
             texts=len(part.texts),
             lane=lane,

@@ -31,7 +31,7 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     """Return the blocks that describe a comparison: first the differences in the conditions, then
     the changes of the metrics with their verdicts.
     """
-    blocks: list[Block] = [Heading("What differs between A and B")]
+    blocks: list[Block] = [*quality_line(comparison), Heading("What differs between A and B")]
     if comparison.differences:
         rows = tuple(
             (str(d["kind"]), str(d["name"]), setting_text(d["a"]), setting_text(d["b"]))
@@ -50,6 +50,15 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     if comparison.notes:
         blocks.append(Items(comparison.notes))
     return blocks
+
+
+def quality_line(comparison: Comparison) -> list[Block]:
+    """Return one line that says whether B answers the same as A; [] if nothing differs that changes
+    the answers."""
+    if not comparison.quality:
+        return []
+    why = ", ".join(comparison.answer_changes)
+    return [TextBlock(f"{comparison.quality} (A and B differ in {why})")]
 
 
 def _texts(comparison: Comparison) -> list[Block]:
@@ -220,6 +229,8 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
     Secrets must be masked already.
     """
     blocks: list[Block] = [SIMULATED] if sweep.simulated else []
+    if sweep.quality:
+        blocks.append(TextBlock(sweep.quality, lead=True))
     knee = plots.knee_of(sweep)
     if knee is not None:
         blocks.append(

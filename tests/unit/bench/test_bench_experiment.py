@@ -3,6 +3,7 @@ was shown."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,11 @@ from support.simulated_runs import CONDITIONS, result_of
 
 from workbench.bench import experiment as design
 from workbench.bench.metric_changes import HINT, metric_called
+from workbench.engines.answer_settings import answer_settings
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.quality import QualityResult
 from workbench.model.settings import GpuSettings
 from workbench.model.student_t import detectable_shift, t_power, t_quantile
 
@@ -35,16 +38,28 @@ def experiment(*states: str, **options: Any) -> Experiment:
     return one
 
 
-def measured(speeds: list[tuple[float, float]], state: str = "done", **options: Any) -> Experiment:
-    """Return an experiment whose pairs have these speed factors of A and B."""
+def measured(
+    speeds: list[tuple[float, float]],
+    state: str = "done",
+    flags: dict[str, Any] | None = None,
+    quality: Sequence[QualityResult] = (),
+    **options: Any,
+) -> Experiment:
+    """Return an experiment whose pairs have these speed factors of A and B. `flags` are further
+    flags of B."""
     results: dict[int, BenchResult] = {}
     runs = []
     for pair, factors in enumerate(speeds):
         for arm in design.order(spec(**options), pair):
             number = len(results) + 1
-            results[number] = result_of(number, arm, factors["AB".index(arm)], seed=pair)
+            result = result_of(number, arm, factors["AB".index(arm)], seed=pair)
+            if flags and arm == "B":
+                made = replace(result.conditions, flags={**result.conditions.flags, **flags})
+                result = replace(result, conditions=made)
+            results[number] = result
             runs.append(ExperimentRun(number - 1, pair, arm, "done", number))
-    return design.judged(Experiment(1, 0.0, "box", spec(**options), tuple(runs), state), results)
+    one = Experiment(1, 0.0, "box", spec(**options), tuple(runs), state)
+    return design.judged(one, results, quality)
 
 
 def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> None:
@@ -249,6 +264,54 @@ def test_a_difference_is_claimed_with_its_interval() -> None:
     assert measured(wobble(4, 0.004, 1.1), metric="tok_per_joule").verdict.startswith(
         "B gives more per joule"
     )
+
+
+FP8 = {"kv-cache-dtype": "fp8"}
+
+
+def compared_answers(verdict: str, summary: str) -> QualityResult:
+    """Return a measured comparison of the answers of A with those of B with an FP8 KV cache."""
+    a, b = CONDITIONS["A"], CONDITIONS["B"]
+    changed = replace(b, flags={**b.flags, **FP8})
+    return QualityResult(
+        "A",
+        "B",
+        verdict,
+        summary,
+        conditions_a=answer_settings(a),
+        conditions_b=answer_settings(changed),
+    )
+
+
+@pytest.mark.parametrize("change", [1.031, 1.001, 0.9])
+def test_speed_is_never_said_alone_if_the_answers_may_differ(change: float) -> None:
+    one = measured(wobble(4, 0.004, change), flags=FP8)
+    assert "(output tok/s, 4 pairs); quality not measured" in one.verdict
+    assert one.comparison is not None
+    assert one.comparison.quality == "quality not measured"
+    assert one.comparison.answer_changes == ("kv-cache-dtype",)
+    other = measured(wobble(4, 0.004, change))
+    assert "quality" not in other.verdict
+
+
+def test_a_verdict_has_both_halves() -> None:
+    same = compared_answers("same", "its answers are the same within 0.001 KLD")
+    one = measured(wobble(4, 0.004, 1.31), flags=FP8, quality=[same])
+    assert one.verdict.startswith("B is faster by 31.0 % ± ")
+    assert one.verdict.endswith(
+        "(output tok/s, 4 pairs); its answers are the same within 0.001 KLD"
+    )
+    differ = compared_answers("differs", "its answers differ: KLD >= 0.035 ± 0.003")
+    two = measured(wobble(4, 0.004, 1.31), flags=FP8, quality=[differ, same])
+    assert two.verdict.endswith(", but its answers differ: KLD >= 0.035 ± 0.003")
+    assert two.comparison is not None and two.comparison.quality_verdict == "differs"
+
+
+def test_measured_quality_of_other_settings_is_not_used() -> None:
+    same = compared_answers("same", "its answers are the same within 0.001 KLD")
+    other = {**FP8, "quantization": "fp8"}
+    one = measured(wobble(4, 0.004, 1.31), flags=other, quality=[same])
+    assert "quality not measured" in one.verdict
 
 
 def test_no_difference_comes_with_the_smallest_that_would_have_been_seen() -> None:

@@ -14,6 +14,7 @@ import pytest
 from support.serving import free_port
 
 from workbench.bench.runner import BenchCancelled
+from workbench.cli.sweeps import sweep_lines
 from workbench.gpu.settings import journal
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
@@ -26,6 +27,7 @@ from workbench.model.sweep import Sweep
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
+from workbench.tui.widgets.comparison import comparison_rows
 
 BRIEF: dict[str, Any] = {
     "requests": 4,
@@ -457,6 +459,22 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
 
 
 @pytest.mark.long
+@pytest.mark.slow
+def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measured() -> None:
+    async def scenario(session: Session, run_id: str) -> None:
+        sweep = await session.sweeps.run_flags({"kv-cache-dtype": ["fp8"]}, pairs=0, **BRIEF)
+        assert states(sweep) == ["done", "done"], sweep
+        assert sweep.quality == "quality not measured"
+        assert "quality not measured" in [line.strip() for line in sweep_lines(sweep)][:6]
+        comparison = await session.results.compare(*(p.result_ids[0] for p in sweep.points))
+        assert comparison.quality == "quality not measured"
+        assert comparison.answer_changes == ("kv-cache-dtype",)
+        rows = comparison_rows(comparison, 80)
+        assert any(text == "quality not measured" for row in rows[:3] for text, _ in row)
+
+    with_servers(scenario, start=False)
+
+
 @pytest.mark.slow
 def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_again() -> None:
     async def scenario(session: Session, run_id: str) -> None:

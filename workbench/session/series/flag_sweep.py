@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.bench.metric_changes import BETTER
 from workbench.bench.runner import BenchCancelled
+from workbench.engines.answer_settings import flag_sets
 from workbench.model.errors import WorkbenchError
 from workbench.model.experiment import Arm
+from workbench.model.quality import NOT_MEASURED
 from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
@@ -62,12 +64,19 @@ class FlagSweep:
 
     async def run(self) -> None:
         await self._check_first()
+        if self._changes_answers():
+            self.progress.change(quality=NOT_MEASURED)
         try:
             await self._stop_selected()
             await self._screen_all()
             await self._confirm()
         finally:
             await uninterrupted(self._restore())
+
+    def _changes_answers(self) -> bool:
+        engine = self.combinations[0].editor.plan.engine
+        names = {word.partition("=")[0] for one in self.combinations for word in one.sets}
+        return any(flag_sets(engine, name) for name in names)
 
     async def _check_first(self) -> None:
         """Raise ServerError, while the selected server still runs, if no server of this plan can be
@@ -197,6 +206,8 @@ class FlagSweep:
             experiment_id=experiment.id,
             confirmed=experiment.state == SeriesState.DONE and verdict == BETTER,
         )
+        if experiment.comparison is not None and experiment.comparison.quality_verdict:
+            self.progress.change(quality=f"{label}: {experiment.comparison.quality}")
         task = asyncio.current_task()
         # a cancelled experiment ends in order, and returns
         if task is not None and task.cancelling():

@@ -23,6 +23,7 @@ VERDICTS = {
     "no difference shown": ("= none shown", "dim"),
     "hint only": ("? hint only", "dim"),
 }
+QUALITY_ROLES = {"same": "good", "differs": "bad", "broken": "bad"}
 # the order of the metrics; the other metrics follow
 FIRST = (
     "output_tok_s",
@@ -39,6 +40,9 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
     """Return rows of the whole comparison. If `height` leaves too few rows for one row per
     difference, the differences share one row, and are listed one by one at the end."""
     rows = _heading(comparison, width, height)
+    if comparison.quality:
+        role = QUALITY_ROLES.get(comparison.quality_verdict, "warn")
+        rows += paragraph(comparison.quality, width, role, "  ")
     single = all(m.interval_pct is None for m in comparison.metrics)
     said = ""
     if single:

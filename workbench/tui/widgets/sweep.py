@@ -38,7 +38,10 @@ def sweep_rows(
     """Return the rows of a sweep's page. `left_s` are the seconds left, None if unknown, and `now`
     is the progress of the running benchmark as text. `draw` makes the plots from the sweep, a width
     and a height."""
-    rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
+    rows = [_state_row(s, width, left_s, now)]
+    if s.quality:
+        rows += paragraph(s.quality, width, "warn", "  ")
+    rows += [(), *_table(s, width)]
     if s.knee_text:
         rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
     if s.error:

@@ -7,23 +7,21 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import HEAD, ScriptedServer, Step, chat_events
+from scripted_server import HEAD, chat_events
 from truth_server import TruthProcess
 
-from workbench.bench import runner, time_doubt
+from workbench.bench import client, runner, time_doubt
 from workbench.bench.client import Client
 from workbench.bench.connection import Endpoint
 from workbench.bench.exchange import Exchange
+from workbench.bench.poller import IN, OUT
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
@@ -192,25 +190,93 @@ def test_a_server_that_sends_chunks_in_twos_does_not_excuse_a_late_read(
     assert exchange.unsure == ([] if doubted_us is None else [(1, 3, doubted_us)])
 
 
-def in_twos(tokens: int) -> Iterator[Step]:
-    """Yield an answer whose server sends two chunks together, as one that speculates does."""
+def frames_in_twos(tokens: int) -> list[bytes]:
+    """Return the writes of a server that sends two chunks together, as one that speculates does."""
     frames = [b"%x\r\n%b\r\n" % (len(e), e) for e in chat_events(tokens)]
-    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frames[0]
-    for first in range(1, tokens, 2):
-        time.sleep(0.01)
-        yield b"".join(frames[first : first + 2])
-    yield b"".join(frames[tokens + 1 :]) + b"0\r\n\r\n"
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frames[0]
+    pairs = [b"".join(frames[first : first + 2]) for first in range(1, tokens, 2)]
+    return [head, *pairs, b"".join(frames[tokens + 1 :]) + b"0\r\n\r\n"]
 
 
-def test_chunks_that_the_server_sends_together_are_no_late_reads() -> None:
-    def answer(*_: Any) -> Iterator[Step]:
-        return in_twos(24)
+class Recording:
+    """Times of an undisturbed run, in place of the client's clock, poller and connection. Each of
+    the server's writes arrives 10 ms after the one before. The poll that waits for it returns 20 us
+    later, and each look at the clock takes 1 us. The read comes `late_ns` after that poll if the
+    process was kept from running."""
 
-    with ScriptedServer(answer) as server:
-        spec = replace(SPEC, url=server.url, concurrency=1, requests=6)
-        for _ in range(10):  # on a busy machine a read can really be late
-            summary = asyncio.run(runner.run(spec)).summary
-            assert summary.requests_ok == 6
-            if summary.itl_ms is not None:
-                break
-    assert summary.itl_ms is not None and summary.itl_ms.p50 < summary.itl_ms.p90
+    fd, used, wants_write = 1000, 0, False
+
+    def __init__(self, writes: list[bytes], late_ns: int) -> None:
+        self.now_ns = 1_000_000_000
+        self._writes, self._late_ns = writes, late_ns
+        self._left: list[tuple[int, bytes]] = []
+        self._opening = True
+
+    # the clock
+    def monotonic_ns(self) -> int:
+        self.now_ns += 1_000
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(1e9 * seconds)
+
+    def time(self) -> float:
+        return self.now_ns / 1e9
+
+    # the poller
+    def register(self, fd: int, events: int, /) -> None:
+        pass
+
+    modify = register
+
+    def unregister(self, fd: int, /) -> None:
+        pass
+
+    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
+        until_ns = self.now_ns + round(1e9 * timeout_s)
+        if self._opening:
+            return [(self.fd, OUT)]
+        if not self._left or self._left[0][0] > until_ns:
+            self.now_ns = until_ns
+            return []
+        came_ns = self._left[0][0]
+        self.now_ns = max(self.now_ns, came_ns + 20_000 + self._late_ns)
+        return [(self.fd, IN)]
+
+    # the connection
+    def advance(self) -> bool:
+        self._opening = False
+        return True
+
+    def send(self, data: bytes) -> None:
+        for turn, write in enumerate(self._writes, start=1):
+            self._left.append((self.now_ns + 10_000_000 * turn, write))
+
+    def receive(self) -> tuple[bytes, int]:
+        came_ns, data = self._left.pop(0)
+        return data, came_ns
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("late_ns", "believed"), [(0, True), (8_000_000, False)])
+def test_chunks_that_the_server_sends_together_are_no_late_reads(
+    monkeypatch: pytest.MonkeyPatch, late_ns: int, believed: bool
+) -> None:
+    recording = Recording(frames_in_twos(24), late_ns)
+    monkeypatch.setattr(client, "time", recording)
+    monkeypatch.setattr(client, "open_poller", lambda: recording)
+    monkeypatch.setattr(client, "Connection", lambda endpoint, clock: recording)
+    address = ("127.0.0.1", 1)
+    endpoint = Endpoint("127.0.0.1", 1, "/v1/chat/completions", None, socket.AF_INET, address)
+    spec = replace(SPEC, concurrency=1, requests=6)
+    load = Client(spec, endpoint, None, lambda record: None)
+    load.run()
+    summary = summarize(spec, load.counted, (), ClientFacts())
+    assert summary.requests_ok == 6 and not load.clock.late
+    if believed:
+        assert summary.itl_ms is not None
+        assert (summary.itl_ms.p50, summary.itl_ms.p90) == (0.0, 10.0)
+    else:
+        assert summary.itl_ms is None and "the load client read late" in summary.absent["itl_ms"]

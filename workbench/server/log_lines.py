@@ -9,6 +9,7 @@ and can be searched there.
 from __future__ import annotations
 
 import re
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from workbench.model.untrusted_text import LINE_CHARS, clean
 
 HEAD_LINES = 2_000  # always kept: start-up lines explain failures and the engine's choices
 TAIL_LINES = 20_000
+BLOCK_LINES = 256  # that are compressed together
 RING_CHARS = 8_000_000  # of the tail; bounds the memory if lines are long
 HEAD_BYTES = 256 * 1024  # never skipped, however far behind the reader is
 READ_BYTES = 512 * 1024  # most bytes of one read; a reader that is further behind skips to the end
@@ -118,40 +120,71 @@ class LineAssembler:
 
 class LogRing:
     """Keeps the first and the newest lines of a log in bounded memory. If lines between these two
-    parts were dropped, one line in their place says so."""
+    parts were dropped, one line in their place says so.
+
+    The newest lines are compressed in blocks, except for the last 256 to 511: a log in text takes
+    ten times the memory.
+    """
 
     def __init__(
         self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS
     ) -> None:
         self._head: list[str] = []
-        self._tail: deque[str] = deque()
         self._head_lines, self._tail_lines, self._chars = head_lines, tail_lines, chars
-        self._tail_chars = 0
+        self._clear_tail()
         self.dropped = 0  # lines added but no longer kept
         self.skipped = False  # bytes between head and tail were never read
         self.total = 0  # lines ever added, so that a viewer knows which are new
 
+    def _clear_tail(self) -> None:
+        # the tail is these three, in this order; each packed block has BLOCK_LINES lines
+        self._oldest: deque[str] = deque()
+        self._packed: deque[bytes] = deque()
+        self._newest: list[str] = []
+        self._tail_chars = 0
+
+    @property
+    def _tail_length(self) -> int:
+        return len(self._oldest) + len(self._packed) * BLOCK_LINES + len(self._newest)
+
     def extend(self, lines: Iterable[str]) -> None:
         new = list(lines)
         self.total += len(new)
-        if not self._tail and not self.skipped:
+        if not self._tail_length and not self.skipped:
             room = self._head_lines - len(self._head)
             self._head += new[:room]
             new = new[room:]
-        self._tail.extend(new)
+        self._newest += new
         self._tail_chars += sum(map(len, new))
-        while len(self._tail) > self._tail_lines or self._tail_chars > self._chars:
-            self._tail_chars -= len(self._tail.popleft())
-            self.dropped += 1
+        self._pack()
+        too_many = max(0, self._tail_length - self._tail_lines)
+        while too_many or self._tail_chars > self._chars:
+            self._drop_oldest()
+            too_many = max(0, too_many - 1)
+
+    def _pack(self) -> None:
+        packed = 0
+        while len(self._newest) - packed >= 2 * BLOCK_LINES:
+            self._packed.append(_packed(self._newest[packed : packed + BLOCK_LINES]))
+            packed += BLOCK_LINES
+        del self._newest[:packed]
+
+    def _drop_oldest(self) -> None:
+        if not self._oldest and self._packed:
+            self._oldest.extend(_unpacked(self._packed.popleft()))
+        elif not self._oldest:
+            self._oldest.extend(self._newest)
+            self._newest = []
+        self._tail_chars -= len(self._oldest.popleft())
+        self.dropped += 1
 
     def skip(self) -> None:
         """Record that the next bytes of the log were not read, which leaves a gap in the lines in
         memory. All lines after the first `head_lines` are dropped, because there can be only one
         gap."""
         self.skipped = True
-        self.dropped += len(self._tail)
-        self._tail.clear()
-        self._tail_chars = 0
+        self.dropped += self._tail_length
+        self._clear_tail()
 
     def _gap(self) -> str | None:
         if self.skipped:
@@ -163,7 +196,7 @@ class LogRing:
         )
 
     def __len__(self) -> int:
-        return len(self._head) + len(self._tail) + (1 if self._gap() else 0)
+        return len(self._head) + self._tail_length + (1 if self._gap() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
         """Return up to `count` of the lines in memory, from index `start` on. Index 0 is the first
@@ -173,20 +206,46 @@ class LogRing:
         between = [] if gap is None else [gap]
         first = len(head) + len(between)  # the index of the first line of the tail
         begin = max(start, 0)
-        newest = [self._tail[i - first] for i in range(max(begin, first), stop)]
+        newest = self._of_tail(max(begin - first, 0), stop - first)
         return [*[*head, *between][begin:stop], *newest] if begin < first else newest
+
+    def _of_tail(self, begin: int, stop: int) -> list[str]:
+        """Return the lines of the tail with the indexes from `begin` to `stop`."""
+        found: list[str] = []
+        oldest = len(self._oldest)
+        if begin < min(stop, oldest):
+            found += list(self._oldest)[begin:stop]
+        first = oldest
+        begin_block = max(0, (begin - oldest) // BLOCK_LINES)
+        stop_block = min(len(self._packed), -((oldest - stop) // BLOCK_LINES))
+        for block in range(begin_block, stop_block):
+            at = first + block * BLOCK_LINES
+            found += _unpacked(self._packed[block])[max(0, begin - at) : stop - at]
+        first += len(self._packed) * BLOCK_LINES
+        if stop > first:
+            found += self._newest[max(0, begin - first) : stop - first]
+        return found
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
         """Return the index of the first line from `start` on that contains `text`, ignoring case;
         None if no line does. With `backwards`, search from `start` towards the first line."""
         wanted = text.casefold()
-        lines = self.lines()
-        numbers = (
-            range(min(start, len(lines) - 1), -1, -1)
-            if backwards
-            else range(max(start, 0), len(lines))
-        )
-        return next((i for i in numbers if wanted in lines[i].casefold()), None)
+        begin, stop = (0, min(start + 1, len(self))) if backwards else (max(start, 0), len(self))
+        chunks = range(begin, stop, BLOCK_LINES)
+        for at in reversed(chunks) if backwards else chunks:
+            lines = self.lines(at, min(BLOCK_LINES, stop - at))
+            hits = [n for n, line in enumerate(lines) if wanted in line.casefold()]
+            if hits:
+                return at + hits[-1 if backwards else 0]
+        return None
+
+
+def _packed(lines: Sequence[str]) -> bytes:
+    return zlib.compress("\n".join(lines).encode("utf-8", "surrogatepass"), 1)
+
+
+def _unpacked(block: bytes) -> list[str]:
+    return zlib.decompress(block).decode("utf-8", "surrogatepass").split("\n")
 
 
 class LogFollower:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_command, mask_text, secret_values
+from workbench.server import log_lines as log_lines_module
 from workbench.server.log_lines import (
     READ_BYTES,
     LineAssembler,
@@ -226,6 +228,41 @@ def test_a_part_of_the_ring_has_the_lines_of_its_indexes() -> None:
         for start in range(-2, len(whole) + 2):
             for size in range(len(whole) + 2):
                 assert list(ring.lines(start, size)) == whole[max(start, 0) : max(start + size, 0)]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100, 5000])
+def test_a_compressed_ring_has_the_lines_of_an_ordinary_list(batch: int) -> None:
+    block = log_lines_module.BLOCK_LINES
+    ring = LogRing(head_lines=5, tail_lines=6 * block + 3)
+    whole = [f"line {n} é" for n in range(10 * block + 11)]
+    for at in range(0, len(whole), batch):
+        ring.extend(whole[at : at + batch])
+    kept = [*whole[:5], ring.lines(5, 1)[0], *whole[-(6 * block + 3) :]]
+    assert (len(ring), ring.dropped) == (len(kept), len(whole) - len(kept) + 1)
+    assert list(ring.lines()) == kept
+    edges = [0, 4, 5, 6, 7, *(n * block + d for n in range(1, 7) for d in (-2, 0, 5, 9))]
+    for start in edges:
+        for size in (0, 1, 40, block, block + 1, 3 * block):
+            assert list(ring.lines(start, size)) == kept[start : start + size]
+    for at in (6, 2 * block, 5 * block, len(kept) - 1):
+        assert ring.find(kept[at].upper()) == at
+        assert ring.find(kept[at], len(kept), backwards=True) == at
+    assert ring.find("line", 3 * block) == 3 * block
+    assert ring.find("line", 3 * block, backwards=True) == 3 * block
+
+
+def test_a_log_that_repeats_itself_takes_less_memory_than_its_bytes() -> None:
+    line = "(EngineCore pid=7) INFO 11-21 03:15:16 [loggers.py:123] Engine 000: {} requests"
+    tracemalloc.start()
+    try:
+        ring = LogRing()
+        for at in range(0, 25_000, 1000):
+            ring.extend(line.format(at + n) for n in range(1000))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(ring) == log_lines_module.HEAD_LINES + log_lines_module.TAIL_LINES + 1
+    assert taken < 0.5 * len(ring) * len(line)
 
 
 def test_find_goes_both_ways_and_ignores_case() -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 )
 def compare(arguments: argparse.Namespace) -> int:
     from workbench.bench import compare as comparing
+    from workbench.store.quality_db import QualityDb
 
     db = results_db()
     sides = [[db.get(i) for i in ids_of(text)] for text in arguments.groups]
@@ -58,7 +59,7 @@ def compare(arguments: argparse.Namespace) -> int:
             "the results",
         )
     kinds = [kind for arm in arguments.arms for kind in comparing.ARMS[arm]]
-    comparison = comparing.compare(a, b, arms=kinds)
+    comparison = comparing.compare(a, b, arms=kinds, quality=QualityDb(db.path).newest())
     document = {**asdict(comparison), "ids_a": [r.id for r in a], "ids_b": [r.id for r in b]}
     return emit_or_say(arguments.json, document, _lines(comparison, a, b))
 

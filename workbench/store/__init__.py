@@ -6,6 +6,7 @@ request_file.py       the requests of a result as a small file
 results_db.py         benchmark results: the columns of their table, queries, requests in files beside the database
 database.py           the SQLite file: transactions, format versions, error messages
 experiments.py        A/B experiments, in the same database
+quality_db.py         comparisons of answers, in the same database
 sweeps.py             sweeps, one JSON file each
 series_lock.py        locks of experiments and sweeps: one Workbench at a time runs each
 presets.py            the preset library: list, check, load and save

@@ -15,11 +15,13 @@ from support.serving import free_port
 
 from workbench.bench.runner import BenchCancelled
 from workbench.cli.sweeps import sweep_lines
+from workbench.engines.answer_settings import answer_settings
 from workbench.gpu.settings import journal
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, PlanError, ServerError, SettingsError
 from workbench.model.experiment import Arm, Experiment
+from workbench.model.quality import QualityResult
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_records import SettingsReport
 from workbench.model.settings import ClockRange, GpuSettings
@@ -27,6 +29,7 @@ from workbench.model.sweep import Sweep
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
+from workbench.store.quality_db import QualityDb
 from workbench.tui.widgets.comparison import comparison_rows
 
 BRIEF: dict[str, Any] = {
@@ -471,6 +474,21 @@ def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measur
         assert comparison.answer_changes == ("kv-cache-dtype",)
         rows = comparison_rows(comparison, 80)
         assert any(text == "quality not measured" for row in rows[:3] for text, _ in row)
+        a, b = [await session.results.get(p.result_ids[0]) for p in sweep.points]
+        summary = "its answers are the same within 0.001 KLD"
+        measured = QualityResult(
+            "A",
+            "B",
+            "same",
+            summary,
+            conditions_a=answer_settings(a.conditions),
+            conditions_b=answer_settings(b.conditions),
+        )
+        QualityDb(session.results.db.path).add(measured)
+        comparison = await session.results.compare(a.id, b.id)
+        assert (comparison.quality, comparison.quality_verdict) == (summary, "same")
+        report = await session.reports.text("md", [[a.id], [b.id]])
+        assert summary in report
 
     with_servers(scenario, start=False)
 

@@ -76,6 +76,9 @@ class Reports:
             samples[number] = await asyncio.to_thread(self._results.db.samples, number)
         compared = None
         if len(groups) == 2 and len(results) == len(ids):
-            compared = compare(results[: len(groups[0])], results[len(groups[0]) :])
+            quality = await self._results.quality()
+            compared = compare(
+                results[: len(groups[0])], results[len(groups[0]) :], quality=quality
+            )
         layout = Layout.REQUESTS if requests else Layout.REPORT
         return Report(tuple(results), samples, compared, experiment, sweep, layout)

@@ -14,11 +14,13 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.findings import Level
 from workbench.session.bench.result_rows import rows_of
 from workbench.store import paths
+from workbench.store.quality_db import QualityDb
 from workbench.store.results_db import ResultsDb
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
     from workbench.model.findings import Finding
+    from workbench.model.quality import QualityResult
     from workbench.report.imports import ImportOptions
     from workbench.session.bench.row import BenchRow
     from workbench.session.history.timeline import Timeline
@@ -158,9 +160,15 @@ class Results:
         from workbench.bench.compare import compare
 
         first, second = self._pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
-        comparison = compare(await self.get(first), await self.get(second))
+        comparison = compare(
+            await self.get(first), await self.get(second), quality=await self.quality()
+        )
         self._core.update(comparison=comparison)
         return comparison
+
+    async def quality(self) -> tuple[QualityResult, ...]:
+        """Return the newest comparisons of answers, newest first."""
+        return await asyncio.to_thread(QualityDb(self.db.path).newest)
 
     def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
         """Return the ids of the two results to compare. An id that is None is replaced by the

@@ -27,6 +27,7 @@ from workbench.model.series_state import SeriesState
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
+    from workbench.model.quality import QualityResult
 
 Tell = Callable[[str], None]
 
@@ -107,7 +108,8 @@ class TestBed(Protocol):
 class ExperimentConduct:
     """Carries out one experiment. `tell` is called with the changed experiment after each change,
     and `save` writes it to disk. `results` are the earlier results if the experiment is resumed,
-    and `left_s` is the estimated duration in seconds, None if unknown."""
+    and `left_s` is the estimated duration in seconds, None if unknown. `quality` has the
+    measured comparisons of answers, the newest first."""
 
     def __init__(
         self,
@@ -118,12 +120,14 @@ class ExperimentConduct:
         tell: Callable[[Experiment], None] = lambda _: None,
         results: Sequence[BenchResult] = (),
         left_s: float | None = None,
+        quality: Sequence[QualityResult] = (),
     ) -> None:
         self.experiment = experiment
         self._bench = bench
         self._save = save
         self._tell = tell
         self._results = {result.id: result for result in results}
+        self._quality = quality
         self._first_estimate_s = left_s  # the estimate before the first run
         self._began = time.monotonic()
 
@@ -347,7 +351,7 @@ class ExperimentConduct:
         return run
 
     def _judge(self) -> None:
-        self.experiment = design.judged(self.experiment, self._results)
+        self.experiment = design.judged(self.experiment, self._results, self._quality)
 
     def _left(self) -> None:
         left = None

@@ -79,7 +79,8 @@ class Experiments:
         """Return a stored experiment with the comparison of its results. Raises InputError if there
         is none with this id."""
         experiment = await asyncio.to_thread(self.db.get, experiment_id)
-        return design.judged(experiment, {r.id: r for r in await self._results_of(experiment)})
+        results = {r.id: r for r in await self._results_of(experiment)}
+        return design.judged(experiment, results, await self._results.quality())
 
     async def _results_of(self, experiment: Experiment) -> Sequence[BenchResult]:
         def read() -> Sequence[BenchResult]:
@@ -342,6 +343,7 @@ class Experiments:
                 tell=self._show,
                 results=results,
                 left_s=experiment.left_s,
+                quality=await self._results.quality(),
             )
             ended = await conduct.carry_out()
         self._show(ended)

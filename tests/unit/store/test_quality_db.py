@@ -1,0 +1,75 @@
+"""Stored comparisons of answers."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.quality import (
+    ForkCount,
+    InstrumentProof,
+    Interval,
+    QualityMeasure,
+    QualityResult,
+    TextDifference,
+    WorstText,
+)
+from workbench.store.quality_db import QualityDb
+from workbench.store.results_db import ResultsDb
+
+RESULT = QualityResult(
+    a="llama-8b",
+    b="llama-8b kv-cache-dtype=fp8",
+    verdict="differs",
+    summary="its answers differ: KLD >= 0.035 ± 0.003",
+    measures=(
+        QualityMeasure(
+            "kl", Interval(0.035, 0.032, 0.038), Interval(0.0002), margin=0.001, verdict="differs"
+        ),
+    ),
+    forks=ForkCount(3, 1, 2000, 32, Interval(1.5, 0.3, 4.4)),
+    texts=(TextDifference("prose-orchard", "prose", 255, 0.04, 0.01, 0.93),),
+    worst=WorstText("prose-orchard", "prose", 0.04, 12, "the", "a", "under"),
+    proofs=(InstrumentProof("A", "prefill", True, positions=64, largest=1e-5),),
+    text_set="workbench",
+    text_version="1",
+    simulated=True,
+    conditions_a={"engine": "vllm", "flag kv-cache-dtype": "auto"},
+    conditions_b={"engine": "vllm", "flag kv-cache-dtype": "fp8"},
+    unix_s=1_790_000_000.0,
+)
+
+
+def test_a_comparison_is_stored_and_read_again(tmp_path: Path) -> None:
+    db = QualityDb(tmp_path / "results.sqlite3")
+    assert db.newest() == ()
+    first = db.add(RESULT)
+    second = db.add(replace(RESULT, verdict="same"))
+    assert db.get(first.id) == first
+    assert db.newest() == (second, first)
+    assert ResultsDb(tmp_path / "results.sqlite3").list() == ()
+
+
+def test_a_number_that_is_not_finite_is_absent(tmp_path: Path) -> None:
+    db = QualityDb(tmp_path / "results.sqlite3")
+    stored = db.add(replace(RESULT, took_s=math.inf))
+    assert db.get(stored.id).took_s is None
+
+
+def test_an_unknown_or_damaged_comparison_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite3"
+    db = QualityDb(path)
+    good, bad = db.add(RESULT), db.add(RESULT)
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE quality SET data = '{}' WHERE id = ?", (bad.id,))
+    with pytest.raises(StoreError, match=f"comparison of answers {bad.id} in the database"):
+        db.get(bad.id)
+    assert db.newest() == (good,)
+    for number in (99, 2**70):
+        with pytest.raises(InputError, match="there is no comparison of answers"):
+            db.get(number)

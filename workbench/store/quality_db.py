@@ -1,0 +1,93 @@
+"""Comparisons of answers in a table of the results database, each as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.json_records import from_json, to_json
+from workbench.model.quality import QualityResult
+from workbench.model.secrets import mask_data
+from workbench.model.untrusted_numbers import finite
+from workbench.model.untrusted_text import clean_json
+from workbench.store.database import BUSY_S, Database
+from workbench.store.results_db import migrations
+
+FORMAT = 1  # of the JSON; a new field with a default needs no new format
+_NEWEST = 200
+_TABLE = """
+    CREATE TABLE IF NOT EXISTS quality (
+      id INTEGER PRIMARY KEY AUTOINCREMENT,
+      unix_s REAL NOT NULL,
+      format INTEGER NOT NULL,
+      data TEXT NOT NULL
+    )
+"""
+
+
+class QualityDb:
+    """The stored comparisons of answers. Methods raise StoreError, and InputError for an unknown id."""
+
+    def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
+        self._database = Database(path, migrations(), busy_s)
+
+    def add(self, result: QualityResult) -> QualityResult:
+        """Store a comparison. Return it with its id."""
+        sql = "INSERT INTO quality (unix_s, format, data) VALUES (?, ?, ?)"
+        values = (result.unix_s, FORMAT, json.dumps(finite(mask_data(to_json(result)))))
+
+        def work(db: sqlite3.Connection) -> int | None:
+            db.execute(_TABLE)
+            return db.execute(sql, values).lastrowid
+
+        return replace(result, id=int(self._database.write(work) or 0))
+
+    def get(self, quality_id: int) -> QualityResult:
+        rows = self._read("WHERE id = ?", quality_id) if quality_id.bit_length() < 64 else ()
+        if not rows:
+            raise InputError(
+                f"there is no comparison of answers {quality_id}",
+                next_step="`workbench quality A B` makes one",
+            )
+        return _decode(*rows[0])
+
+    def newest(self) -> tuple[QualityResult, ...]:
+        """Return the newest 200 comparisons, newest first. Damaged ones are left out. `get` raises
+        an error that says what is wrong with one."""
+        found = []
+        for row in self._read("ORDER BY id DESC LIMIT ?", _NEWEST):
+            with contextlib.suppress(StoreError):
+                found.append(_decode(*row))
+        return tuple(found)
+
+    def _read(self, rest: str, *values: int) -> Sequence[Any]:
+        """Return (id, format, JSON text) of the comparisons that `rest` selects, which is the end of
+        an SQL query. Return () if the table does not exist yet."""
+
+        def work(db: sqlite3.Connection) -> Sequence[Any]:
+            table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'quality'").fetchone()
+            sql = f"SELECT id, format, data FROM quality {rest}"
+            return db.execute(sql, values).fetchall() if table else ()
+
+        return self._database.read(work)
+
+
+def _decode(number: int, form: int, text: str) -> QualityResult:
+    if form > FORMAT:
+        raise StoreError(
+            f"comparison of answers {number} was written by a newer Workbench",
+            next_step="update Workbench",
+        )
+    try:
+        data = clean_json(text, len(text), lines=True)
+        return from_json(QualityResult, {**data, "id": number})
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"comparison of answers {number} in the database is damaged: {error}"
+        ) from error

@@ -176,7 +176,7 @@ def test_the_question_names_the_gpus_and_their_processes(box: CommandLine, typed
         assert f"process {other.pid}" in shown and "not started by Workbench here" in shown
         assert "1 process uses it, 1 not started by Workbench" in shown.replace("\n", "")
         screen.type("n\n")
-        screen.until("nothing was changed")
+        screen.until("nothing was done, because you did not answer yes")
         assert screen.ended() == 1 and power() == [None]
         dry = box.ok("gpu", "set", "--power-limit", "400", "--dry-run")
         assert [(p["gpu"], p["pid"], p["ours"]) for p in dry["processes"]] == [

@@ -276,6 +276,7 @@ def test_an_unknown_key_is_asked_about_and_a_changed_one_refused(person: Person)
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == (0 if answer == "y" else 1), terminal.before
+        assert ("you did not answer yes" in str(terminal.before)) == (answer == "n")
         assert person.known_hosts.exists() == (answer == "y")
     listed = person.json("servers")
     assert listed["servers"] == []

@@ -208,9 +208,7 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
 async def _confirm_start(
     session: Session, spec: ExperimentSpec, arguments: argparse.Namespace
 ) -> None:
-    """Ask the user before the experiment stops running servers or changes GPU settings. Raises an
-    error if the user does not agree.
-    """
+    """Ask the user before the experiment stops running servers or changes GPU settings."""
     from workbench.bench import experiment as design
 
     effects = []
@@ -226,11 +224,7 @@ async def _confirm_start(
     text = f"the experiment {' and '.join(effects)}"
     question = f"T{text[1:]} on {session.host.name}. Continue?"
     problem = f"{text}, and nobody can be asked to confirm"
-    if not await confirm(arguments, question, problem=problem, next_step="add --yes to confirm"):
-        raise InputError(
-            "nothing was started, because you did not confirm",
-            next_step="add --yes to start without this question",
-        )
+    await confirm(arguments, question, problem=problem, next_step="add --yes to confirm")
 
 
 @command(

@@ -103,11 +103,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
                 f"Run these commands on {session.host.name} ({affected_text(affected, commands)})?"
             )
             problem = "nobody can be asked to confirm the commands"
-            if not await confirm(
-                arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED
-            ):
-                note("nothing was changed")
-                return 1
+            await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
         password = None
         if not arguments.dry_run and any(c.right for c in commands):
             password = await ask_sudo_password(session, arguments)

@@ -20,7 +20,6 @@ from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.cli.sweeps import SWEEP_ID, print_sweep, report_points, stored_sweep
-from workbench.model.errors import InputError
 from workbench.model.settings import SWEPT
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ async def _confirm(
 ) -> str | None:
     """Show the commands that the sweep will run and ask the user to agree. `action` is the
     beginning of the question. Return the password for sudo; None if sudo is not needed or needs no
-    password. Raises InputError if the user does not agree."""
+    password."""
     if not arguments.yes:
         first = next(iter(plan.values()))
         affected = await affected_by(session, first)
@@ -125,8 +124,7 @@ async def _confirm(
         where = f"{session.host.name} ({affected_text(affected, first)})"
         question = f"{action} on {where}, and restore the current value at the end?"
         problem = "nobody can be asked to confirm the sweep"
-        if not await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED):
-            raise InputError("nothing was changed")
+        await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
     needs_right = any(c.right for commands in plan.values() for c in commands)
     return await ask_sudo_password(session, arguments) if needs_right else None
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import note
-from workbench.cli.questions import ask_login_secret, ask_yes_no, can_ask
+from workbench.cli.questions import ask_login_secret, can_ask, require_yes
 from workbench.hosts import split_container
 from workbench.model.errors import InputError, WorkbenchError
 
@@ -93,10 +93,9 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         try:
             await session.link.connect()
         except HostKeyUnknown as error:
-            if not can_ask(arguments) or not await ask_yes_no(
-                f"{error.message}\nTrust this key and continue?"
-            ):
+            if not can_ask(arguments):
                 raise
+            await require_yes(f"{error.message}\nTrust this key and continue?")
             session.link.trust_host_key()
             await session.link.connect()
         yield session

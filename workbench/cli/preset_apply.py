@@ -67,11 +67,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         on = ", ".join(filter(None, (session.host.name, affected_text(affected, commands))))
         problem = "nobody can be asked to confirm the changes"
         next_step = "add --yes to confirm, or --dry-run to see the changes"
-        if not await confirm(
-            arguments, f"Apply this on {on}?", problem=problem, next_step=next_step
-        ):
-            note("nothing was changed")
-            return 1
+        await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
         password = await ask_sudo_password(session, arguments) if whole.no_right else None
         applied = await preset.apply(
             whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)

@@ -9,12 +9,20 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.untrusted_text import clean
 
 if TYPE_CHECKING:
     from workbench.hosts.login_question import LoginQuestion
     from workbench.session.session import Session
+
+
+class Declined(WorkbenchError):
+    """Raised if the user answers a question with no. The exit code is 1: the command was used
+    correctly, and nothing that it asked about was done."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing was done, because you did not answer yes")
 
 
 def can_ask(arguments: argparse.Namespace) -> bool:
@@ -24,23 +32,25 @@ def can_ask(arguments: argparse.Namespace) -> bool:
 
 async def confirm(
     arguments: argparse.Namespace, question: str, *, problem: str, next_step: str
-) -> bool:
-    """Ask a question and return whether the user answers yes. With --yes, return True without
-    asking. Raises InputError with `problem` and `next_step` if the command cannot ask the user
-    (`can_ask`)."""
+) -> None:
+    """Ask a question, and return if the user answers yes. With --yes, return without asking. Raises
+    Declined if the user does not answer yes, and InputError with `problem` and `next_step` if the
+    command cannot ask the user (`can_ask`)."""
     if arguments.yes:
-        return True
+        return
     if not can_ask(arguments):
         raise InputError(problem, next_step=next_step)
-    return await ask_yes_no(question)
+    await require_yes(question)
 
 
-async def ask_yes_no(question: str) -> bool:
+async def require_yes(question: str) -> None:
+    """Ask a question on the terminal. Raises Declined if the answer is not yes."""
     sys.stdout.flush()  # the text that the question is about comes first
     sys.stderr.write(clean(f"{question} [y/N] ", lines=True))
     sys.stderr.flush()
     answer = await _in_thread(sys.stdin.readline)
-    return answer.strip().lower() in ("y", "yes")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Declined
 
 
 async def ask_login_secret(question: LoginQuestion) -> str | None:

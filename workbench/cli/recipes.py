@@ -71,7 +71,8 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         _show(imported)
     path = None
-    if imported.preset is not None and await _agreed(arguments, imported):
+    if imported.preset is not None and (arguments.yes or not arguments.json):
+        await _confirm_save(arguments, imported.preset_id)
         path = session.presets.recipes.save(imported)
         if arguments.line is not None:
             _trust_program(session, imported.preset_id)
@@ -121,18 +122,10 @@ def _standard_input() -> str:
     return sys.stdin.read(1 << 20)
 
 
-async def _agreed(arguments: argparse.Namespace, imported: Imported) -> bool:
-    """Return whether to save the preset. Return True with --yes, and False with --json and without
-    --yes. Otherwise ask the user."""
-    if arguments.json and not arguments.yes:
-        return False
-    question = f"Save the preset {imported.preset_id}?"
-    problem = (
-        f"the preset {imported.preset_id} is not saved, because nobody can be asked to confirm"
-    )
-    return await confirm(
-        arguments, question, problem=problem, next_step="add --yes to save the preset"
-    )
+async def _confirm_save(arguments: argparse.Namespace, preset_id: str) -> None:
+    question = f"Save the preset {preset_id}?"
+    problem = f"the preset {preset_id} is not saved, because nobody can be asked to confirm"
+    await confirm(arguments, question, problem=problem, next_step="add --yes to save the preset")
 
 
 def _show(imported: Imported) -> None:

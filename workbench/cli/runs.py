@@ -89,10 +89,9 @@ async def prune(arguments: argparse.Namespace) -> int:
                 f"{count_of(len(chosen), 'run')} would be removed, and nobody can be asked "
                 "to confirm"
             )
-            if await confirm(
-                arguments, question, problem=problem, next_step="add --yes to remove these runs"
-            ):
-                removed = await old_runs.remove(session.host, root, chosen)
+            next_step = "add --yes to remove these runs"
+            await confirm(arguments, question, problem=problem, next_step=next_step)
+            removed = await old_runs.remove(session.host, root, chosen)
     return _print(arguments, every, [run for run in chosen if run.run_id in removed])
 
 

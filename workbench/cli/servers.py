@@ -327,14 +327,11 @@ async def restart(arguments: argparse.Namespace) -> int:
 async def _agree_to_restart(
     session: Session, arguments: argparse.Namespace, status: ServerStatus, shown: str
 ) -> None:
-    """Ask whether to restart a live server. Raises InputError if the user declines or cannot be
-    asked."""
+    """Ask whether to restart a live server."""
     question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
     problem = f"nobody can be asked whether to run: {shown}"
-    if not await confirm(
-        arguments, question, problem=problem, next_step="add --yes to restart the server"
-    ):
-        raise InputError("nothing was restarted")
+    next_step = "add --yes to restart the server"
+    await confirm(arguments, question, problem=problem, next_step=next_step)
     await warn_if_measured(session)
 
 

@@ -102,13 +102,8 @@ async def _confirm_stop(
     run = f"run {server.run_id} ({server.model})"
     question = f"Stop {run} for the sweep, and start it again afterwards?"
     problem = f"the sweep would stop {run}, and start it again afterwards"
-    if not await confirm(
-        arguments,
-        question,
-        problem=problem,
-        next_step="add --yes to let the sweep stop the run, or stop the run first",
-    ):
-        raise InputError("nothing was changed")
+    next_step = "add --yes to let the sweep stop the run, or stop the run first"
+    await confirm(arguments, question, problem=problem, next_step=next_step)
 
 
 def _plan_lines(

@@ -71,9 +71,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write the id of each skipped test to the file that SKIPPED_TESTS_FILE names. `.ci/run` runs
-    these tests again when it has installed the programs that they need."""
+    _note_skip(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note_skip(report)  # a module that skips itself has no tests
+
+
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Write a skipped test to the file that SKIPPED_TESTS_FILE names: its id, a tab and the reason.
+    `.ci/run` runs these tests again when it has installed the programs that they need."""
     name = os.environ.get("SKIPPED_TESTS_FILE")
-    if name and report.skipped and not os.environ.get("PYTEST_XDIST_WORKER"):
+    skipped = report.skipped and not hasattr(report, "wasxfail")
+    if name and skipped and not os.environ.get("PYTEST_XDIST_WORKER"):
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
         with Path(name).open("a") as file:
-            file.write(f"{report.nodeid}\n")
+            file.write(f"{report.nodeid}\t{' '.join(why.split())}\n")

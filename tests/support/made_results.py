@@ -19,6 +19,15 @@ from workbench.model.bench import (
     MetricChange,
 )
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.quality import (
+    ForkCount,
+    InstrumentProof,
+    Interval,
+    QualityMeasure,
+    QualityResult,
+    TextDifference,
+    WorstText,
+)
 from workbench.model.sweep import Sweep, SweepPoint
 
 EVIL = '<script>alert("x")</script>'
@@ -179,3 +188,32 @@ def multiply(path: Path, count: int) -> None:
             " WHERE id = (SELECT min(id) FROM results)"
         )
     db.close()
+
+
+def quality() -> QualityResult:
+    """Return a comparison of answers that differ."""
+    return QualityResult(
+        a="llama-8b",
+        b="llama-8b kv-cache-dtype=fp8",
+        verdict="differs",
+        summary="its answers differ: KLD >= 0.035 ± 0.003",
+        measures=(
+            QualityMeasure(
+                "kl",
+                Interval(0.035, 0.032, 0.038),
+                Interval(0.0002),
+                margin=0.001,
+                verdict="differs",
+            ),
+        ),
+        forks=ForkCount(3, 1, 2000, 32, Interval(1.5, 0.3, 4.4)),
+        texts=(TextDifference("prose-orchard", "prose", 255, 0.04, 0.01, 0.93),),
+        worst=WorstText("prose-orchard", "prose", 0.04, 12, "the", "a", "under"),
+        proofs=(InstrumentProof("A", "prefill", True, positions=64, largest=1e-5),),
+        text_set="workbench",
+        text_version="1",
+        simulated=True,
+        conditions_a={"engine": "vllm", "flag kv-cache-dtype": "auto"},
+        conditions_b={"engine": "vllm", "flag kv-cache-dtype": "fp8"},
+        unix_s=1_790_000_000.0,
+    )

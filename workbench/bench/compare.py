@@ -169,6 +169,7 @@ def compare(
         answer_changes=changed,
         quality=_quality_text(changed, measured),
         quality_verdict=measured.verdict if measured is not None else "",
+        quality_id=measured.id if measured is not None else None,
     )
 
 

@@ -406,6 +406,7 @@ class Comparison:
     # `answer_changes`
     quality: str = ""
     quality_verdict: str = ""  # a verdict of model/quality.py; "" if it was not measured
+    quality_id: int | None = None  # of the stored comparison of answers
 
     @property
     def texts(self) -> tuple[tuple[str, ArmText | None], ...]:

@@ -8,6 +8,7 @@ imports/              one module for each tool whose result files can be importe
 document.py           conversion of a report to titled blocks, for the formats that people read
 blocks.py             the kinds of blocks: heading, table, plot, …
 result_blocks.py      one result as blocks
+quality_blocks.py     comparisons of answers as blocks
 series_blocks.py      comparisons, experiments and sweeps as blocks
 plots.py, svg.py      the data of each plot, and the drawing of plots as inline SVG
 format_values.py      numbers, changes and times as text

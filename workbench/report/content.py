@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from workbench.model.bench import BenchResult, Comparison
 from workbench.model.experiment import Experiment
 from workbench.model.json_records import from_json, to_json
+from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import Sweep
 
@@ -38,6 +39,7 @@ class Report:
     comparison: Comparison | None = None
     experiment: Experiment | None = None
     sweep: Sweep | None = None
+    quality: QualityResult | None = None  # of the answers of A and B
     layout: Layout = Layout.REPORT
 
     @classmethod
@@ -61,6 +63,7 @@ class Report:
             comparison=self.comparison and _masked(self.comparison),
             experiment=self.experiment and _masked(self.experiment),
             sweep=self.sweep and _masked(self.sweep),
+            quality=self.quality and _masked(self.quality),
         )
 
 

@@ -11,6 +11,7 @@ from workbench.model.sweep import Sweep
 from workbench.report.blocks import Block, Document, Fold, Heading
 from workbench.report.content import Report
 from workbench.report.format_values import utc_time
+from workbench.report.quality_blocks import quality_blocks
 from workbench.report.result_blocks import SIMULATED, overview, result_blocks, subtitle_of, title_of
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
 
@@ -36,7 +37,11 @@ def _experiment_document(report: Report, experiment: Experiment) -> Document:
     )
     title = f"A/B experiment: {model}".rstrip(": ")
     subtitle = f"Experiment {experiment.id} · {experiment.host} · {utc_time(experiment.unix_s)}"
-    blocks = [*experiment_blocks(experiment, report.results), *_folded_results(report)]
+    blocks = [
+        *experiment_blocks(experiment, report.results),
+        *_quality(report),
+        *_folded_results(report),
+    ]
     return Document(title, subtitle, tuple(blocks), report.simulated)
 
 
@@ -51,7 +56,7 @@ def _document_of_several(report: Report) -> Document:
     blocks: list[Block] = [SIMULATED] if report.simulated else []
     blocks.append(overview(report.results))
     if report.comparison is not None:
-        blocks += comparison_blocks(report.comparison)
+        blocks += [*comparison_blocks(report.comparison), *_quality(report)]
     for result in report.results:
         blocks += [Heading(f"#{result.id}: {title_of(result)}"), *_inner_blocks(report, result)]
     numbers = ", ".join(f"#{result.id}" for result in report.results)
@@ -69,6 +74,10 @@ def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResu
             f"({count_of(comparison.runs_a, 'run')})"
         )
     return f"B #{comparison.b} against A #{comparison.a}"
+
+
+def _quality(report: Report) -> list[Block]:
+    return quality_blocks(report.quality) if report.quality is not None else []
 
 
 def _folded_results(report: Report) -> list[Block]:

@@ -461,7 +461,6 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
     with_servers(scenario, start=False)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measured() -> None:
     async def scenario(session: Session, run_id: str) -> None:
@@ -493,6 +492,7 @@ def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measur
     with_servers(scenario, start=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_again() -> None:
     async def scenario(session: Session, run_id: str) -> None:

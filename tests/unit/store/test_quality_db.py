@@ -8,41 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import made_results as made
 
 from workbench.model.errors import InputError, StoreError
-from workbench.model.quality import (
-    ForkCount,
-    InstrumentProof,
-    Interval,
-    QualityMeasure,
-    QualityResult,
-    TextDifference,
-    WorstText,
-)
 from workbench.store.quality_db import QualityDb
 from workbench.store.results_db import ResultsDb
 
-RESULT = QualityResult(
-    a="llama-8b",
-    b="llama-8b kv-cache-dtype=fp8",
-    verdict="differs",
-    summary="its answers differ: KLD >= 0.035 ± 0.003",
-    measures=(
-        QualityMeasure(
-            "kl", Interval(0.035, 0.032, 0.038), Interval(0.0002), margin=0.001, verdict="differs"
-        ),
-    ),
-    forks=ForkCount(3, 1, 2000, 32, Interval(1.5, 0.3, 4.4)),
-    texts=(TextDifference("prose-orchard", "prose", 255, 0.04, 0.01, 0.93),),
-    worst=WorstText("prose-orchard", "prose", 0.04, 12, "the", "a", "under"),
-    proofs=(InstrumentProof("A", "prefill", True, positions=64, largest=1e-5),),
-    text_set="workbench",
-    text_version="1",
-    simulated=True,
-    conditions_a={"engine": "vllm", "flag kv-cache-dtype": "auto"},
-    conditions_b={"engine": "vllm", "flag kv-cache-dtype": "fp8"},
-    unix_s=1_790_000_000.0,
-)
+RESULT = made.quality()
 
 
 def test_a_comparison_is_stored_and_read_again(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def render(report: Report) -> str:
         "simulated": simulated,
         "results": results,
     }
-    for name in ("comparison", "experiment", "sweep"):
+    for name in ("comparison", "experiment", "sweep", "quality"):
         record = getattr(report, name)
         if record is not None:
             document[name] = to_json(record)

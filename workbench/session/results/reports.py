@@ -10,6 +10,7 @@ from workbench.bench.compare import compare
 from workbench.model.errors import InputError
 from workbench.report.content import Layout, Report
 from workbench.report.registry import output_format
+from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
     from workbench.session.results.results import Results
@@ -76,9 +77,21 @@ class Reports:
             samples[number] = await asyncio.to_thread(self._results.db.samples, number)
         compared = None
         if len(groups) == 2 and len(results) == len(ids):
-            quality = await self._results.quality()
-            compared = compare(
-                results[: len(groups[0])], results[len(groups[0]) :], quality=quality
+            known = await self._results.quality()
+            compared = compare(results[: len(groups[0])], results[len(groups[0]) :], quality=known)
+        series = experiment.comparison if experiment is not None else compared
+        quality = None
+        if series is not None and series.quality_id:
+            quality = await asyncio.to_thread(
+                QualityDb(self._results.db.path).get, series.quality_id
             )
         layout = Layout.REQUESTS if requests else Layout.REPORT
-        return Report(tuple(results), samples, compared, experiment, sweep, layout)
+        return Report(
+            results=tuple(results),
+            samples=samples,
+            comparison=compared,
+            experiment=experiment,
+            sweep=sweep,
+            quality=quality,
+            layout=layout,
+        )

@@ -1,0 +1,141 @@
+"""The comparison of the answers of two servers as blocks of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.model.counts import count_of
+from workbench.model.quality import (
+    FORKS,
+    KL,
+    LN_PPL,
+    SAME_TOP,
+    ForkCount,
+    Interval,
+    QualityMeasure,
+    QualityResult,
+    TextDifference,
+)
+from workbench.report.blocks import Alert, Block, Facts, Fold, Heading, Items, Table, TextBlock
+from workbench.report.format_values import NA
+from workbench.report.result_blocks import SIMULATED
+
+_TITLES = {  # measure -> title, digits, factor
+    KL: ("KL divergence per token, at least", 5, 1.0),
+    LN_PPL: ("change of ln perplexity", 5, 1.0),
+    SAME_TOP: ("same most probable token, %", 2, 100.0),
+    FORKS: ("forks per 1,000 tokens", 2, 1.0),
+}
+
+
+def quality_blocks(result: QualityResult) -> list[Block]:
+    """Return the blocks that describe a comparison of answers: the verdict, the measures beside
+    those of A against itself, the worst text, and how it was measured."""
+    blocks: list[Block] = [Heading("Answers of A and B")]
+    if result.simulated:
+        blocks.append(SIMULATED)
+    blocks.append(TextBlock(result.summary))
+    unusable = [proof for proof in result.proofs if not proof.usable]
+    if unusable:
+        lines = [
+            f"{proof.lane} of {proof.side}: {proof.reason}"
+            + (f" ({proof.defect})" if proof.defect else "")
+            for proof in unusable
+        ]
+        blocks.append(Alert("warning", "An instrument was not usable", tuple(lines)))
+    if result.measures:
+        blocks.append(_measures(result.measures))
+    blocks += _worst(result)
+    blocks.append(Facts(tuple(_facts(result))))
+    if result.notes:
+        blocks.append(Items(result.notes))
+    if result.texts:
+        blocks.append(Fold("Each text", (_texts(result.texts),)))
+    return blocks
+
+
+def _measures(measures: Sequence[QualityMeasure]) -> Table:
+    rows = tuple(
+        (
+            _TITLES[one.name][0],
+            f"{one.lane}, {one.concurrency} at a time",
+            _interval(one.value, one.name),
+            NA if one.floor is None else _interval(one.floor, one.name),
+            NA if one.margin is None else f"{one.margin:g}",
+            count_of(one.texts, "text"),
+            one.verdict or NA,
+        )
+        for one in measures
+    )
+    head = ("measure", "measured by", "B against A", "A against A", "margin", "texts", "verdict")
+    return Table(head, rows, frozenset({2, 3, 4, 5}))
+
+
+def _interval(value: Interval, name: str) -> str:
+    _, digits, factor = _TITLES[name]
+    text = f"{factor * value.value:.{digits}f}"
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} ({factor * value.low:.{digits}f} to {factor * value.high:.{digits}f})"
+
+
+def _worst(result: QualityResult) -> list[Block]:
+    worst = result.worst
+    if worst is None:
+        return []
+    rows = [("text", f"{worst.name} ({worst.kind}), KLD >= {worst.kl:.3g}")]
+    if worst.position is not None:
+        rows += [
+            ("after", worst.before),
+            (f"A, token {worst.position + 1}", worst.a),
+            (f"B, token {worst.position + 1}", worst.b),
+        ]
+    return [Heading("The text that differs most", 3), Facts(tuple(rows))]
+
+
+def _facts(result: QualityResult) -> list[tuple[str, str]]:
+    rows = [("A", result.a), ("B", result.b)]
+    if result.text_set:
+        rows.append(("texts", f"{result.text_set}, version {result.text_version}"))
+    rows.append(
+        ("positions", f"{result.positions:,}, the {result.top_k} most probable tokens of each")
+    )
+    for title, forks in (("forks of B", result.forks), ("forks of A", result.forks_floor)):
+        if forks is not None:
+            rows.append((title, _forks(forks)))
+    rows += [
+        (
+            f"instrument of {proof.side}",
+            f"{proof.lane}, proven on {count_of(proof.positions, 'position')}",
+        )
+        for proof in result.proofs
+        if proof.usable
+    ]
+    if result.took_s is not None:
+        rows.append(("took", f"{result.took_s:.0f} s"))
+    rows.append(("unit of the intervals", "one text: the tokens of a text are correlated"))
+    return rows
+
+
+def _forks(forks: ForkCount) -> str:
+    return (
+        f"{forks.forks} in {forks.at_risk:,} tokens at risk of {count_of(forks.answers, 'answer')}, "
+        f"and {count_of(forks.ties, 'tie')}"
+    )
+
+
+def _texts(texts: Sequence[TextDifference]) -> Table:
+    rows = tuple(
+        (
+            one.name,
+            one.kind,
+            f"{one.lane}, {one.concurrency}",
+            f"{one.positions:,}",
+            f"{one.kl:.5f}",
+            f"{one.ln_ppl:+.5f}",
+            f"{100 * one.same_top:.1f}",
+        )
+        for one in sorted(texts, key=lambda one: -one.kl)
+    )
+    head = ("text", "kind", "measured by", "positions", "KLD >=", "ln PPL", "same token, %")
+    return Table(head, rows, frozenset({3, 4, 5, 6}))

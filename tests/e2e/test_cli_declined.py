@@ -84,7 +84,7 @@ def test_runs_are_kept_if_the_user_declines(
 def test_no_setting_is_changed_and_no_server_is_stopped_if_the_user_declines(
     cli: Cli, declined: Callable[..., Any]
 ) -> None:
-    port, own_port = f"port={free_port()}", f"port={free_port()}"
+    port = f"port={free_port()}"
     declined(*PRO, "presets", "apply", "vllm-any", "--set", port)
     declined(*PRO, "gpu", "set", "--power-limit", "400")
     started = cli(*PRO, "start", "vllm-any", "--set", port, "--wait", "--json")
@@ -92,7 +92,7 @@ def test_no_setting_is_changed_and_no_server_is_stopped_if_the_user_declines(
     declined(*PRO, "restart", run_id)
     declined(*PRO, "sweep", "vllm-any", "--set", port, "--flag", "max-num-seqs=64,128")
     declined(*PRO, "gpu", "sweep", "--power-limit", "500,400", run_id)
-    declined(*PRO, "experiment", "vllm-any", "--set", own_port, "--b", "enforce-eager")
+    declined(*PRO, "experiment", run_id, "--b", "enforce-eager")
     (server,) = cli(*PRO, "servers", "--json").document["servers"]
     assert (server["run_id"], server["state"]) == (run_id, "ready")
     directory = str(paths.state_dir() / "sim" / PRO[1] / "driver")

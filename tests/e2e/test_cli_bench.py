@@ -168,3 +168,24 @@ def test_a_data_directory_that_cannot_be_created(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     ran = cli("results", "list", "--json")
     assert ran.code == 1 and ran.document["kind"] == "StoreError"
+
+
+@pytest.mark.slow
+def test_an_slo_is_judged_shown_stored_and_repeated(cli: Cli, run: dict[str, Any]) -> None:
+    slo = ("--slo", "e2e<=60s@p95, e2e<=1@p50")
+    ran = cli(*PRO, "bench", run["run_id"], *SHORT, *slo)
+    assert ran.code == 0, ran
+    assert "e2e<=60000@p95  held: 100.0 % of the requests kept it" in ran.out
+    assert "e2e<=1@p50  NOT HELD: 0.0 % of the requests kept it, the limit that binds" in ran.out
+    assert "0.0 % of the requests kept all limits" in ran.out
+    found = cli("results", "show", "1", "--json").document
+    assert found["slo_pct"] == 0 and found["goodput_request_s"] == 0
+    assert [each["kept_pct"] for each in found["slo"]] == [100.0, 0.0]
+    shown = cli("results", "show", "1")
+    assert "requests that kept the SLO" in shown.out
+    assert "--slo 'e2e<=60000@p95, e2e<=1@p50'" in shown.out
+    for written in ("md", "html", "csv"):
+        exported = cli("results", "export", "1", "--format", written).out
+        assert "goodput" in exported.lower() and "60000@p95" in exported, written
+    refused = cli(*PRO, "bench", run["run_id"], *SHORT, "--slo", "ttft<=5")
+    assert refused.code == 2 and "for how many requests" in refused.err

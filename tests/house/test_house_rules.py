@@ -27,7 +27,7 @@ def loaded_after(code: str) -> set[str]:
     """Return the top-level modules in `sys.modules` after `code` ran in a fresh interpreter."""
     script = f"import sys\n{code}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=110, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
@@ -183,7 +183,7 @@ def test_a_first_reading_loads_nothing_heavy() -> None:
         "asyncio.run(main())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, cwd=ROOT
     )
     loaded = done.stdout.split()
     assert {name.split(".")[0] for name in loaded} & HEAVY == {"textual", "rich"}
@@ -213,7 +213,7 @@ def test_drawing_the_first_frame_loads_no_later_part() -> None:
         [sys.executable, "-c", f"import os, sys\n{code}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         cwd=ROOT,
     )
     loaded = done.stdout.split()
@@ -283,7 +283,7 @@ def parsed() -> dict[Path, Parsed]:
         [sys.executable, str(script), *map(str, SOURCES)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     return {Path(path): Parsed(**found) for path, found in json.loads(done.stdout).items()}

@@ -57,6 +57,7 @@ _NOT_WORKLOAD = {
     "deadline_s",
     "profile",
     "client",
+    "slo",
 }
 _WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
 ARMS = {  # subject of a comparison -> kinds of differences that it is about

@@ -63,6 +63,7 @@ from workbench.model.experiment import (
     RunState,
     side_of,
 )
+from workbench.model.metrics import OF_AN_SLO
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
 from workbench.model.series_state import SeriesState
 from workbench.model.student_t import detectable_shift, t_quantile
@@ -158,6 +159,8 @@ def measurable(metric: str, shape: BenchSpec) -> None:
         why = "answers that are not streamed (--no-stream) have no first token and no gaps"
     elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and shape.rate is None:
         why = "only requests with a --rate have a schedule"
+    elif name in OF_AN_SLO and not shape.slo:
+        why = "without limits (--slo) there are no requests that keep them"
     elif metric.endswith(".p99") and name != "itl_ms" and shape.requests < P99_VALUES:
         why = f"p99 needs {P99_VALUES:,} requests in each run, and the workload has {shape.requests:,}"
     elif (
@@ -298,8 +301,11 @@ def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
 
 def unmeasured(summary: BenchSummary, metric: str) -> str | None:
     """Return why a run has no value of `metric`, or None if it has one."""
-    if metric_called(metric).of(summary):
+    value = metric_called(metric).of(summary)
+    if value:
         return None
+    if value == 0:
+        return f"{metric} was 0, and a ratio needs more"
     name, _, part = metric.partition(".")
     found = getattr(summary, name)
     if part == "p99" and found is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from workbench.bench import twins
 from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
-from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
+from workbench.model.metrics import LATENCY, METRICS, OF_AN_SLO, metrics_of, value_of
 from workbench.model.multiple_tests import holm
 from workbench.model.student_t import t_cdf, t_quantile
 
@@ -86,6 +86,9 @@ def shown_metrics(
             continue
         tail = "p99" if counts and min(counts) >= P99_VALUES else "p90"
         names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]
+    if len({run.spec.slo for run in runs}) == 1:
+        measured = (name for name in OF_AN_SLO if any(value_of(r.summary, name) for r in runs))
+        names += measured
     names += ["per_stream_tok_s", "request_s", "power_w"]
     return tuple(
         metric_called(name) for name in dict.fromkeys([*([chosen] if chosen else []), *names])

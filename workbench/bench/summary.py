@@ -8,7 +8,9 @@ from itertools import chain
 
 from workbench.bench import time_doubt
 from workbench.bench.records import RequestRecord, total
+from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import ClientFacts, marks, notes_of, refusals
+from workbench.bench.slo_attainment import absent_slo, slo_metrics
 from workbench.bench.steady_window import Window, mean_in_flight, requests_in, tokens_in, window_of
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.distribution import distribution
@@ -31,24 +33,6 @@ _OPTIONAL = ("queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms")  # wit
 _OF_OUTPUT = {*_FROM_CHUNKS, *_FROM_USAGE} - {"prompt_tokens", "cached_tokens"}
 
 
-def tpot_ms(
-    record: RequestRecord, first_tokens: float | None = None, more_us: int = 0
-) -> float | None:
-    """Return the time per output token after the first chunk, in ms: (last chunk - first chunk) /
-    (tokens - tokens in the first chunk).
-
-    If this reply does not say how many tokens its first chunk has, `first_tokens` (measured in the
-    warm-up) is used, and 1 if that is None. `more_us` microseconds are added to the time between
-    the chunks. Return None without token usage, or if nothing follows the first chunk.
-    """
-    tokens = record.output_tokens or 0
-    usual = 1 if first_tokens is None or record.chunks >= tokens else first_tokens
-    after_first = tokens - (record.first_tokens or usual)
-    if after_first <= 0 or not record.gaps_us:
-        return None
-    return (sum(record.gaps_us) + more_us) / 1000 / after_first
-
-
 def summarize(
     spec: BenchSpec,
     counted: Sequence[RequestRecord],
@@ -61,7 +45,7 @@ def summarize(
     `output_tok_s` and `request_s` are rates over the steady window (steady_window.py);
     `whole_run_tok_s` is a rate over the whole run. TTFT and end-to-end time begin when a request is
     sent. With a request rate, a request may wait for a free stream before that: `queue_ms` is this
-    wait, and the metrics named `…_from_schedule_ms` include it.
+    wait, and the metrics named `…_from_schedule_ms` include it. Limits of an SLO include it too.
     """
     good = [r for r in counted if r.ok]
     warm = [r for r in warmups if r.ok]
@@ -74,6 +58,7 @@ def summarize(
     metrics |= _from_schedule(good)
     withheld = {name: why for name, why in _withheld(good, facts).items() if metrics.get(name)}
     metrics |= dict.fromkeys(withheld)
+    slo = slo_metrics(spec.slo, counted, window, facts.first_tokens, withheld)
     if spec.endpoint == "embeddings":
         metrics["prompt_tok_s"] = _prompt_rate(good, window)
     return BenchSummary(
@@ -85,7 +70,7 @@ def summarize(
         energy_j=None,
         tok_per_joule=None,
         client_cpu_pct=facts.client_cpu_pct,
-        absent=_absent(spec, good, metrics) | withheld,
+        absent=_absent(spec, good, metrics) | withheld | absent_slo(spec.slo, slo),
         notes=notes_of(spec, counted, facts, window),
         warmup_requests=len(warm),
         warmup_prompt_tokens=total([r.prompt_tokens for r in warm]),
@@ -98,6 +83,7 @@ def summarize(
         marked=marks(spec, counted, window),
         text=facts.text,
         **metrics,  # type: ignore[arg-type]
+        **slo,  # type: ignore[arg-type]
     )
 
 

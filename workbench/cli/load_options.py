@@ -71,6 +71,11 @@ SHAPE = (
         "vary the output length: 0.2 requests 80 to 120 %% of --max-tokens",
         float,
     ),
+    option(
+        "--slo LIMITS",
+        "limits on latencies in ms, each for a share of the requests: "
+        "'ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%%'",
+    ),
     switch("--until-steady", "warm up until two windows of time show the same throughput"),
     option(
         "--endpoint",

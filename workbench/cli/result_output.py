@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.answer_text import text_rows
 from workbench.model.bench import P99_VALUES
 from workbench.model.metrics import LATENCY, METRICS, metrics_of
+from workbench.model.slo import slo_rows
 
 if TYPE_CHECKING:
     from workbench.bench.repeated_runs import Spread
@@ -93,6 +94,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
         )
     if not spec.command:
         yield from _latencies(summary)
+    yield from _slo(summary)
     yield from _energy(summary)
     for name, found in result.conditions.findings.items():
         yield f"  setting    {name}: {found}"
@@ -131,6 +133,15 @@ def _latencies(summary: BenchSummary) -> Iterator[str]:
     for name, title in _FROM_SCHEDULE:
         if parts := _percentiles(getattr(summary, name)):
             yield f"  {title:<10} {parts}"
+
+
+def _slo(summary: BenchSummary) -> Iterator[str]:
+    for limit, verdict in slo_rows(summary.slo):
+        yield f"  {'SLO':<10} {limit}  {verdict}"
+    if summary.slo_pct is not None:
+        rate, tokens = _number(summary, "goodput_request_s"), _number(summary, "goodput_tok_s")
+        kept = f"{summary.slo_pct:.1f} % of the requests kept all limits"
+        yield f"  {'goodput':<10} {rate}, {tokens}: {kept}"
 
 
 def _percentiles(found: Distribution | None) -> str:

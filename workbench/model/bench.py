@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.model.answer_text import TextFinding, TextReport
 from workbench.model.plan import ModelFacts
+from workbench.model.slo import LimitAttained
 
 # /v1/chat/completions, /v1/completions, /v1/embeddings
 ENDPOINTS = ("chat", "completions", "embeddings")
@@ -79,6 +80,7 @@ class BenchSpec:
     random_weights: bool = False  # of the model, whose text then need not be language
     # warm up by at least `warmup` requests, until two windows agree within 3 %
     until_steady: bool = False
+    slo: str = ""  # limits on latencies (model/slo.py): "ttft<=500@p95, tpot<=40@p95"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,11 @@ class BenchSummary:
     # {"mean": 210, "p99": 890}
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     text: TextReport | None = None  # what the answers said; None: nobody looked
+    # of an SLO: each limit, and the requests that kept all of them, in percent of all and per second
+    slo: tuple[LimitAttained, ...] = ()
+    slo_pct: float | None = None
+    goodput_request_s: float | None = None
+    goodput_tok_s: float | None = None
 
     @property
     def broken_text(self) -> TextFinding | None:

@@ -9,7 +9,7 @@ from workbench.model.bench import BenchSpec
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 
 _ALWAYS = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup")
-_IF_NOT_DEFAULT = ("seed", "rate", "arrival", "seconds", "length_spread", "endpoint")
+_IF_NOT_DEFAULT = ("seed", "rate", "arrival", "seconds", "length_spread", "endpoint", "slo")
 _DEFAULTS = {field.name: field.default for field in fields(BenchSpec)}
 
 

@@ -39,6 +39,9 @@ _ENTRIES = (
     SummaryMetric("whole_run_tok_s", "output, whole run", "tok/s", RUN, True, True),
     SummaryMetric("request_s", "request rate", "1/s", RUN, True, short="requests/s"),
     SummaryMetric("prompt_tok_s", "prompt tokens", "tok/s", RUN, True, True, short="prompt tok/s"),
+    SummaryMetric("slo_pct", "requests that kept the SLO", "%", RUN, True, True, short="SLO %"),
+    SummaryMetric("goodput_request_s", "goodput", "requests/s", RUN, True, True),
+    SummaryMetric("goodput_tok_s", "goodput, output", "tok/s", RUN, True, True),
     SummaryMetric("per_stream_tok_s", "per stream", "tok/s", RUN, True, short="tok/s a stream"),
     SummaryMetric("tokens_per_chunk", "tokens per chunk", ""),
     SummaryMetric("output_tokens", "output tokens", ""),
@@ -93,6 +96,7 @@ _ENTRIES = (
     SummaryMetric("energy_per_request_j", "energy per request", "J", ENERGY, False, True),
 )
 METRICS = {entry.name: entry for entry in _ENTRIES}
+OF_AN_SLO = ("slo_pct", "goodput_request_s", "goodput_tok_s")
 
 
 def metrics_of(group: str) -> Iterable[SummaryMetric]:

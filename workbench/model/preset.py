@@ -21,6 +21,7 @@ from pydantic import (
     field_validator,
 )
 
+from workbench.model.errors import InputError
 from workbench.model.run_options import PROCESS
 from workbench.model.settings import (
     SETTINGS,
@@ -30,6 +31,7 @@ from workbench.model.settings import (
     Setting,
     SwitchSetting,
 )
+from workbench.model.slo import parse_slo
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -264,6 +266,19 @@ class Benchmark(_Strict):
     deadline_s: float | None = Field(
         None, gt=0, description="time limit of the whole benchmark run"
     )
+    slo: str = Field(
+        "", description='limits on latencies, for example "ttft<=500@p95, tpot<=40@p95"'
+    )
+
+    @field_validator("slo")
+    @classmethod
+    def _limits(cls, slo: str) -> str:
+        if slo:
+            try:
+                parse_slo(slo)
+            except InputError as error:
+                raise ValueError(str(error)) from None
+        return slo
 
 
 class ReferenceResult(_Strict):

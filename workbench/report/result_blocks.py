@@ -31,6 +31,7 @@ from workbench.model.metrics import (
     value_of,
 )
 from workbench.model.secrets import SERVER_KEY_VARIABLE
+from workbench.model.slo import slo_rows
 from workbench.report import plots
 from workbench.report.blocks import (
     Alert,
@@ -66,6 +67,8 @@ DEFINITIONS = (
     " one value per request.",
     "Output (output_tok_s in data): output tokens of all streams per second, in the steady window. "
     "Per stream: 1000 / mean TPOT, the rate of one stream while it decodes, without its TTFT.",
+    "Goodput: requests, and their output tokens, per second in the steady window that kept all limits "
+    "of the SLO. A failed request keeps no limit.",
     "Tokens are the server's own usage. Percentiles interpolate linearly. "
     f"p99 needs {P99_VALUES:,} values, and is n/a with fewer.",
 )
@@ -142,6 +145,7 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
         *_of_validity(summary, plots.latencies(samples)),
         Heading("Metrics"),
         Facts(_run_metrics(summary)),
+        *_slo(summary),
         *_text(summary),
         *_energy(summary),
         *_engine_counters(summary.engine),
@@ -160,6 +164,11 @@ def _of_validity(summary: BenchSummary, drawn: Sequence[PlotBlock]) -> list[Plot
     if not summary.refused:
         return list(drawn)
     return [PlotBlock(plot.svg, f"{plot.caption} This result is not valid.") for plot in drawn]
+
+
+def _slo(summary: BenchSummary) -> list[Block]:
+    rows = slo_rows(summary.slo)
+    return [Heading("SLO"), Facts(rows)] if rows else []
 
 
 def _text(summary: BenchSummary) -> list[Block]:

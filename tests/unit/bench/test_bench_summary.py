@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench.records import SHORT, RequestRecord, total
+from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import ClientFacts
-from workbench.bench.summary import summarize, tpot_ms
+from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec, BenchSummary, Distribution
 from workbench.model.distribution import distribution, quantile
 from workbench.model.json_records import from_json, to_json
@@ -162,7 +163,8 @@ def test_every_missing_value_has_a_reason_and_json_keeps_all(values: list[Reques
     }
     of_a_rate = {"queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"}
     of_embeddings = {"prompt_tok_s"}
-    other = elsewhere | of_a_rate | of_embeddings | {"command_exit", "in_flight_mean"}
+    of_slo = {"slo_pct", "goodput_request_s", "goodput_tok_s"}
+    other = elsewhere | of_a_rate | of_embeddings | of_slo | {"command_exit", "in_flight_mean"}
     assert {n for n, v in data.items() if v is None and n not in other} == {
         n for n in s.absent if data[n] is None
     }

@@ -168,3 +168,31 @@ def test_a_closed_loop_has_a_request_for_each_stream() -> None:
     # streams of the profile, which nobody asked for
     assert spec_from(None, {"requests": 3}).concurrency == 3
     assert spec_from(None, {"rate": 5.0, "requests": 16}).concurrency == 256
+
+
+def test_an_slo_is_read_checked_and_written_in_its_usual_form() -> None:
+    assert spec_from(None, {"slo": "TTFT <= 0.5s @ 95%"}).slo == "ttft<=500@p95"
+    suggested = SUGGESTED.model_copy(update={"slo": "e2e<=8s@99%"})
+    assert spec_from(suggested, {}).slo == "e2e<=8000@p99"
+    assert spec_from(suggested, {"slo": "ttft<=1@p50"}).slo == "ttft<=1@p50"
+    assert spec_from(suggested, {"slo": ""}).slo == ""
+    assert spec_from(suggested, {"command": ("true",)}).slo == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"slo": "ttft<=500"}, "for how many requests"),
+        ({"slo": "ttft<=500@p95", "stream": False}, "only be measured on streamed answers"),
+        ({"slo": "tpot<=9@p95", "endpoint": "embeddings"}, "only be measured on streamed"),
+        ({"slo": "e2e<=500@p95", "command": ("true",)}, "your own command"),
+    ],
+)
+def test_an_slo_that_cannot_be_measured_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        spec_from(None, given)
+
+
+def test_a_preset_with_an_slo_that_is_none_says_what_one_is() -> None:
+    with pytest.raises(ValueError, match="for how many requests"):
+        Benchmark(slo="ttft<=9")

@@ -10,6 +10,7 @@ from workbench.bench.workload import has_messages
 from workbench.model.bench import CLIENTS, ENDPOINTS
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.slo import check_streamed, parse_slo
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
@@ -42,6 +43,7 @@ SHAPE = (
     "client",
     "length_spread",
     "until_steady",
+    "slo",
     "random_weights",
     "prompts",
     "prompts_name",
@@ -83,6 +85,9 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
         merged |= {"stream": False, "max_tokens": 1}
     _check(merged)
     _check_streams(merged, given)
+    if merged.get("command") and "slo" not in given:
+        merged["slo"] = ""  # of the preset, whose benchmark it is not
+    _check_slo(merged)
     return BenchSpec(**{"url": "", "model": "", **merged})
 
 
@@ -99,6 +104,21 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
             next_step=f"give --requests {ROUNDS * streams}, or a lower --concurrency",
         )
     merged["concurrency"] = requests
+
+
+def _check_slo(merged: dict[str, Any]) -> None:
+    """Write the limits of the SLO in `merged`, the fields of BenchSpec, in their usual form. Raises
+    InputError for limits that this benchmark cannot measure."""
+    if not merged.get("slo"):
+        return
+    if merged.get("command"):
+        raise InputError(
+            "the latencies of your own command are not known, so it cannot have an SLO",
+            next_step="leave out --slo, or measure without a command",
+        )
+    limits = parse_slo(merged["slo"])
+    check_streamed(limits, streamed=merged.get("stream", True))
+    merged["slo"] = ", ".join(map(str, limits))
 
 
 def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,6 +151,7 @@ def _suggested(suggested: Benchmark) -> dict[str, Any]:
         "max_tokens": suggested.max_tokens,
         "warmup": suggested.warmup,
         "endpoint": suggested.endpoint,
+        "slo": suggested.slo,
         **{name: getattr(suggested, name) for name in LIMITS},
     }
 

@@ -13,6 +13,7 @@ from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_argv, mask_env
+from workbench.model.slo import slo_rows
 from workbench.tui.cells import Row, beside, cut, pad, paragraph
 from workbench.tui.formats import NA, figure, setting_name, settings_texts, value_text, whole
 
@@ -48,6 +49,7 @@ def result_rows(
     rows += _facts(list(judgements(result)), width)
     rows += [(), *advice] if advice else []
     rows += [(), *_latencies(s, width)]
+    rows += _facts(_slo(s), width)
     rows += _facts(list(text_rows(s.text)), width)
     for name, reason in s.absent.items():
         rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")
@@ -152,6 +154,15 @@ def _latencies(s: BenchSummary, width: int) -> list[Row]:
             f"{s.tokens_per_chunk:.2f} tokens in a chunk: ITL is between chunks", width, "dim"
         )
     return rows
+
+
+def _slo(s: BenchSummary) -> list[tuple[str, str]]:
+    facts = [("SLO", f"{limit}  {verdict}") for limit, verdict in slo_rows(s.slo)]
+    if s.slo_pct is not None:
+        kept = f"{s.slo_pct:.1f} % of the requests kept all limits"
+        rates = f"{figure(s.goodput_request_s)} requests/s, {figure(s.goodput_tok_s)} tok/s"
+        facts.append(("goodput", f"{rates}: {kept}"))
+    return facts
 
 
 def _gpus(s: BenchSummary, width: int) -> list[Row]:

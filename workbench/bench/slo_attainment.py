@@ -1,0 +1,84 @@
+"""How many requests of a run kept the limits of its SLO, and the goodput: the rate of those that
+kept all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from workbench.bench.records import RequestRecord
+from workbench.bench.request_latency import tpot_ms
+from workbench.bench.steady_window import Window, requests_in, tokens_in
+from workbench.model.slo import LATENCIES, Limit, LimitAttained, parse_slo
+
+_METRICS = ("slo_pct", "goodput_request_s", "goodput_tok_s")
+
+
+def slo_metrics(
+    slo: str,
+    counted: Sequence[RequestRecord],
+    window: Window,
+    first_tokens: float | None,
+    withheld: Collection[str],
+) -> dict[str, object]:
+    """Return {field of BenchSummary: value} for the SLO of a run; {} without an SLO.
+
+    `counted` are the records of all measured requests: one that failed keeps no limit. TTFT and
+    end-to-end time begin when a request was due if the run had a schedule, and else when it was
+    sent. A request without a second token keeps every limit of TPOT. `withheld` are latencies that
+    were not timed well enough: without one that is limited there is neither attainment nor goodput.
+    Goodput counts in the steady `window`, as throughput does.
+    """
+    if not slo:
+        return {}
+    limits = parse_slo(slo)
+    unknown = {limit for limit in limits if LATENCIES[limit.latency] in withheld}
+    attained = tuple(
+        LimitAttained(
+            str(limit),
+            limit.percent,
+            None if limit in unknown else _percent(counted, [limit], first_tokens),
+        )
+        for limit in limits
+    )
+    if unknown or not counted:
+        return {"slo": attained}
+    good = [record for record in counted if _keeps_all(record, limits, first_tokens)]
+    tokens = tokens_in(window, good)
+    rates: dict[str, object] = {"slo_pct": _percent(counted, limits, first_tokens)}
+    if window.seconds > 0:
+        rates["goodput_request_s"] = round(requests_in(window, good) / window.seconds, 4)
+        if tokens is not None:
+            rates["goodput_tok_s"] = round(tokens / window.seconds, 4)
+    return {"slo": attained, **rates}
+
+
+def absent_slo(slo: str, metrics: Mapping[str, object]) -> dict[str, str]:
+    """Return {field of BenchSummary: reason} for what `slo_metrics` could not compute."""
+    if not slo:
+        return {}
+    reason = "no request was measured, or a latency that the SLO limits could not be timed"
+    if "goodput_request_s" in metrics:
+        reason = "the server did not report the tokens of every request"
+    return {name: reason for name in _METRICS if name not in metrics}
+
+
+def _percent(
+    counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
+) -> float | None:
+    if not counted:
+        return None
+    keeping = sum(_keeps_all(record, limits, first_tokens) for record in counted)
+    return round(100 * keeping / len(counted), 4)
+
+
+def _keeps_all(record: RequestRecord, limits: Sequence[Limit], first_tokens: float | None) -> bool:
+    return record.ok and all(_keeps(record, limit, first_tokens) for limit in limits)
+
+
+def _keeps(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:
+    if limit.latency == "tpot":
+        tpot = tpot_ms(record, first_tokens)
+        return tpot is None or tpot <= limit.most_ms
+    waited_ms = 0.0 if record.due_s is None else 1000 * (record.start_s - record.due_s)
+    after_us = record.ttft_us if limit.latency == "ttft" else record.end_us
+    return after_us is not None and waited_ms + after_us / 1000 <= limit.most_ms

@@ -1,0 +1,120 @@
+"""Service level objectives (SLO): limits on the latencies of requests, such as
+"ttft<=500@p95, tpot<=40@p95".
+
+A limit names a latency, the most milliseconds that it may have, and the percentage of requests that
+must keep it. "@p95" and "@95%" mean the same: at least 95 % of the requests keep the limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.model.errors import InputError
+
+LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}  # word -> field of BenchSummary
+_FROM_CHUNKS = ("ttft", "tpot")  # a reply that is not streamed has neither
+_MOST_LIMITS = 8
+_EXAMPLE = "for example: ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%"
+_LIMIT = re.compile(
+    r"(?P<latency>[a-z0-9]+)\s*(?:<=|≤)\s*(?P<most>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>ms|s)?"
+    r"\s*@\s*(?:p(?P<percentile>\d{1,2}(?:\.\d{1,4})?)|(?P<percent>\d{1,3}(?:\.\d{1,4})?)\s*%)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At least `percent` of the requests must have a latency of at most `most_ms` milliseconds.
+    `latency` is one of LATENCIES."""
+
+    latency: str
+    most_ms: float
+    percent: float
+
+    def __str__(self) -> str:
+        return f"{self.latency}<={self.most_ms:g}@p{self.percent:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitAttained:
+    """How many of the requests of a run kept one limit. `kept_pct` is None if the latency could not
+    be measured."""
+
+    limit: str
+    wanted_pct: float
+    kept_pct: float | None
+
+    @property
+    def margin_pct(self) -> float | None:
+        """How many percentage points more requests kept the limit than must; below 0 if the limit
+        is broken. None if the latency could not be measured."""
+        return None if self.kept_pct is None else self.kept_pct - self.wanted_pct
+
+
+def parse_slo(text: str) -> tuple[Limit, ...]:
+    """Return the limits that `text` contains. Raises InputError if it is not a list of limits."""
+    parts = [part.strip() for part in text.split(",")]
+    if not any(parts):
+        raise InputError("the SLO has no limit", next_step=f"give limits, {_EXAMPLE}")
+    if len(parts) > _MOST_LIMITS:
+        raise InputError(
+            f"the SLO has {len(parts)} limits, at most {_MOST_LIMITS} are possible",
+            next_step="give the limits that matter",
+        )
+    return tuple(_limit(part) for part in parts)
+
+
+def _limit(part: str) -> Limit:
+    shown = part if len(part) <= 40 else f"{part[:40]}…"
+    found = _LIMIT.fullmatch(part.lower())
+    if found is None:
+        missing_share = "@" not in part and "<" in part
+        why = "does not say for how many requests" if missing_share else "is not a limit"
+        raise InputError(f"SLO: {shown!r} {why}", next_step=f"give limits, {_EXAMPLE}")
+    latency = found["latency"]
+    if latency not in LATENCIES:
+        raise InputError(
+            f"SLO: {latency!r} is not a latency that can be limited",
+            next_step=f"give one of {', '.join(LATENCIES)}",
+        )
+    most_ms = float(found["most"]) * (1000 if found["unit"] == "s" else 1)
+    percent = float(found["percentile"] or found["percent"])
+    if most_ms <= 0 or not 0 < percent <= 100:
+        raise InputError(
+            f"SLO: {shown!r} has a number that is too small or too large",
+            next_step="give milliseconds above 0, and above 0 and at most 100 % of the requests",
+        )
+    return Limit(latency, most_ms, percent)
+
+
+def check_streamed(limits: Sequence[Limit], *, streamed: bool) -> None:
+    """Raise InputError if a limit needs streamed answers and they are not streamed."""
+    for limit in limits:
+        if not streamed and limit.latency in _FROM_CHUNKS:
+            raise InputError(
+                f"SLO: {limit.latency} can only be measured on streamed answers",
+                next_step="limit e2e, or measure a streamed endpoint",
+            )
+
+
+def binding(attained: Sequence[LimitAttained]) -> LimitAttained | None:
+    """Return the limit that binds: the one with the smallest margin. None if no latency was
+    measured."""
+    known = [each for each in attained if each.margin_pct is not None]
+    return min(known, key=lambda each: each.margin_pct or 0.0, default=None)
+
+
+def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
+    """Return (limit, verdict) for each limit: how many requests kept it, and which limit binds."""
+    tightest = binding(attained)
+    rows = []
+    for each in attained:
+        if each.margin_pct is None:
+            said = "n/a: this latency was not measured"
+        else:
+            verdict = "held" if each.margin_pct >= 0 else "NOT HELD"
+            also = ", the limit that binds" if each is tightest and len(attained) > 1 else ""
+            said = f"{verdict}: {each.kept_pct:.1f} % of the requests kept it{also}"
+        rows.append((each.limit, said))
+    return tuple(rows)

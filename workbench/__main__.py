@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -37,6 +38,9 @@ def main() -> int:
     # first frame. cli/run.py enables the collection before a command runs, and the screen does
     # after its first frame.
     gc.disable()
+    # Nor is there at the end anything that a search would free sooner than the end of the process
+    # does. After a run of a million tokens the search took 0.2 s. The last handler to run.
+    atexit.register(gc.freeze)
     from workbench.cli import main as run
     from workbench.cli.streams import prepare
 

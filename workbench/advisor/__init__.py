@@ -5,7 +5,8 @@ stored result. `advice.py` defines an advice and its expected gain. The rules ar
 `speed_rules.py` (the limit by memory bandwidth, parallel sizes, kernel launches), `gpu_rules.py`
 (power, clocks, temperature), `load_rules.py` (queue, KV cache, prefix cache, client) and
 `scope_rules.py` (what a measured value includes). `advisor.py` applies the rules and sorts the
-findings by gain. `verdicts.py` says what experiments measured for a finding.
+findings by gain. `verdicts.py` says what experiments measured for a finding, and `known_answers.py` which changes are
+known to make the answers worse.
 
     from workbench.advisor.advisor import advise
     from workbench.advisor.facts import facts_of_result

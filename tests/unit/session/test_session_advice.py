@@ -14,6 +14,7 @@ from tests.support import made_results
 from tests.unit.advisor.advised import A100, QWEN_2B, during, summary
 from workbench.advisor.advisor import advise
 from workbench.advisor.facts import facts_of_result
+from workbench.engines.answer_settings import answer_settings
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
@@ -30,6 +31,7 @@ from workbench.session.results.advice import (
 )
 from workbench.session.session import Session
 from workbench.store import paths
+from workbench.store.quality_db import QualityDb
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 EAGER: dict[str, Any] = {"tensor-parallel-size": 4, "enforce-eager": True}
@@ -58,6 +60,51 @@ async def test_a_stored_result_has_its_sizes_and_gpus() -> None:
     found = await advised(eager_on_four_cards())
     assert [f.code for f in found.findings[:3]] == ["eager.cost", "launch.bound", "dp-before-tp"]
     assert found.result is not None and found.result.conditions.model_facts == QWEN_2B
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("verdict", ["differs", "broken"])
+async def test_a_change_that_is_known_to_change_the_answers_is_not_recommended(
+    verdict: str,
+) -> None:
+    session = Session.of_host()
+    result = eager_on_four_cards()
+    number = kept(session, result)
+    graphs = {name: value for name, value in EAGER.items() if name != "enforce-eager"}
+    measured = replace(
+        made_results.quality(),
+        verdict=verdict,
+        conditions_a=answer_settings(result.conditions),
+        conditions_b=answer_settings(replace(result.conditions, flags=graphs)),
+    )
+    stored = QualityDb(session.results.db.path).add(measured)
+    found = (await session.advisor.of_result(number)).findings
+    assert found[0].code != "eager.cost"
+    (finding,) = [one for one in found if one.code == "eager.cost"]
+    assert finding.text.startswith(
+        "not recommended: with this change, its answers differ: KLD >= 0.035 ± 0.003 "
+        f"(comparison of answers {stored.id}, SIMULATED). "
+    )
+    assert finding.expected_gain is None
+    assert not can_be_tested(finding)
+
+
+@pytest.mark.anyio
+async def test_a_change_with_the_same_answers_is_recommended() -> None:
+    session = Session.of_host()
+    result = eager_on_four_cards()
+    number = kept(session, result)
+    graphs = {name: value for name, value in EAGER.items() if name != "enforce-eager"}
+    measured = replace(
+        made_results.quality(),
+        verdict="same",
+        conditions_a=answer_settings(result.conditions),
+        conditions_b=answer_settings(replace(result.conditions, flags=graphs)),
+    )
+    QualityDb(session.results.db.path).add(measured)
+    found = (await session.advisor.of_result(number)).findings
+    assert found[0].code == "eager.cost"
+    assert can_be_tested(found[0])
 
 
 @pytest.mark.anyio

@@ -13,6 +13,7 @@ from workbench import engines
 from workbench.advisor.advice import THRIFT
 from workbench.advisor.advisor import advise
 from workbench.advisor.facts import Facts, GpuFacts, facts_of_result
+from workbench.advisor.known_answers import without_worse_answers
 from workbench.advisor.verdicts import verdicts_on
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
@@ -22,6 +23,7 @@ from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.session.bench.spec import SHAPE
 from workbench.session.conditions import gpus_of
+from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -78,7 +80,8 @@ class Advisor:
         facts = facts_of_result(
             result, replace(beside, before=self._before(result), preset_gpus=names)
         )
-        found = advise(facts)
+        known = QualityDb(self._results.db.path).newest()
+        found = without_worse_answers(advise(facts), result.conditions, known)
         experiments: Sequence[Experiment] = self._experiments.db.list()
         said = {finding.code: verdicts_on(finding, result, experiments) for finding in found}
         verdicts = {code: verdict for code, verdict in said.items() if verdict}

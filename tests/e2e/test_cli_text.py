@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import llama_server, text_engine, tiny_gguf
 from support.serving import free_port
 
 from tests.e2e.conftest import Cli
+from workbench.bench import runner
+from workbench.model.bench import BenchSpec
 from workbench.session.session import Session
 
 SIMULATED = ("--simulate", "rtx-5060ti-x2")
@@ -138,3 +141,32 @@ def test_llama_cpp_with_a_model_that_speaks_and_with_random_weights(
     assert ran.document["text"]["answers"] >= 9
     assert ran.document["text"]["unjudged"] == ""
     assert note in " ".join(ran.document["text"]["notes"])
+
+
+@pytest.mark.slow
+def test_the_load_client_knows_that_random_weights_need_no_text(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At temperature 0 they may repeat a byte that is no character, of which llama.cpp sends none."""
+    given: list[bool] = []
+    run = runner.run
+
+    async def noted(spec: BenchSpec, **more: Any) -> Any:
+        given.append(spec.random_weights)
+        return await run(spec, **more)
+
+    monkeypatch.setattr(runner, "run", noted)
+    model = tiny_gguf.write(tmp_path / "tiny.gguf", sense=False)
+    program = llama_server.install(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    sets = {"port": free_port(), "ctx-size": 4096, "parallel": 4, "alias": "tiny"}
+    words = [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
+    started = cli("start", "llamacpp-gguf", "--var", f"model={model}", *words, "--wait", "--json")
+    load = ("--concurrency", "4", "--requests", "16", "--warmup", "0")
+    load = (*load, "--max-tokens", "64", "--input-tokens", "200")
+    ran = cli("bench", started.document["run_id"], *load, "--json")
+    assert (ran.document["requests_ok"], ran.document["errors"]) == (16, {}), ran.err
+    assert given == [True]
+    (result,) = cli("results", "list", "--json").document["results"]
+    shown = cli("results", "show", str(result["id"]), "--json").document
+    assert shown["spec"]["random_weights"] is False  # nobody said so on the command line

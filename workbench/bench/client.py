@@ -479,7 +479,10 @@ class Client:
         elif refused is not None:
             self._finish(slot, *refused)
         else:
-            exchange.verdict(self.workload.asked_tokens(exchange.index, warmup=exchange.warmup))
+            exchange.verdict(
+                self.workload.asked_tokens(exchange.index, warmup=exchange.warmup),
+                may_be_empty=self.spec.random_weights,
+            )
             self._finish(slot, exchange.reply.error, exchange.reply.detail)
 
     def _note_unsure(self, exchange: Exchange, had: int, stamp: int) -> None:

@@ -121,11 +121,15 @@ class Exchange:
     def _is_answer(self) -> bool:
         return not self.stream and self.status == 200
 
-    def verdict(self, asked_tokens: int | None) -> None:
+    def verdict(self, asked_tokens: int | None, *, may_be_empty: bool = False) -> None:
         """Judge a complete answer: set `reply.error` to the kind of failure, or leave it None if
         the answer is correct. `asked_tokens` is the exact number of tokens that the answer must
-        have, or None if any number is correct."""
-        self.reply.verdict(asked_tokens, delimited=not (self.stream and self.response.until_close))
+        have, or None if any number is correct. `may_be_empty` is as in `Reply.verdict`."""
+        self.reply.verdict(
+            asked_tokens,
+            delimited=not (self.stream and self.response.until_close),
+            may_be_empty=may_be_empty,
+        )
 
     def http_error(self) -> tuple[str, str] | None:
         """Return (kind of failure, message) if the answer is an HTTP error, or if its form (event

@@ -93,13 +93,17 @@ class Reply:
         del self.stamps_ns[:]  # there are no chunks
         self.first_tokens = None
 
-    def verdict(self, asked_tokens: int | None, *, delimited: bool = True) -> None:
+    def verdict(
+        self, asked_tokens: int | None, *, delimited: bool = True, may_be_empty: bool = False
+    ) -> None:
         """Set `error` if the reply is incomplete or has the wrong length. Call this method once,
         after the last byte.
 
         `asked_tokens` is the exact number of tokens that the reply must have, or None if any number
         is right. `delimited` says whether the end of the HTTP body was marked (by its length or a
         last chunk). Without such a mark, the reply is complete only if it ends with [DONE].
+        `may_be_empty` says that tokens need no text: random weights choose bytes that are no
+        characters, and an engine sends none of them.
         """
         if self.error is not None:
             return
@@ -118,7 +122,8 @@ class Reply:
                 f"the engine ended the reply with finish reason {self.finish_reason}",
             )
         tokens = self.output_tokens
-        if tokens is not None and tokens >= _TOKENS_WITH_TEXT and not self._has_content:
+        without_text = tokens is not None and tokens >= _TOKENS_WITH_TEXT and not self._has_content
+        if without_text and not may_be_empty:
             self._fail(records.NO_CONTENT, f"no content, although usage says {tokens} tokens")
         if (
             self.error is None

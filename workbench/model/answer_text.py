@@ -61,6 +61,7 @@ _TAIL_REPEATS, _RULERS = 16, frozenset("-=_*.~#+|:\u2500\u2550\u2026 \n\t")
 _FEW_WORDS, _FEW_WORDS_SHARE = 8, 0.2
 _LEAST_VOWELS = 0.27  # of Latin letters; languages have 0.35 to 0.5, random letters 0.23
 _LEAST_LATIN = 60
+_COMPRESSED_LETTERS = 0.5  # of their size; random letters 0.6. Loops may have few vowels.
 _PUNCTUATION = frozenset(".,;:!?'\"()[]-–—…*#_/`’‘“”«»、。，！？；：「」『』《》（）·।؟،¿¡%&+=")
 _WORD_MARKS = "\u0f0b\u0f0c\u1361"  # Tibetan and Ethiopic: between words, in place of a space
 _DIGITS = re.compile(r"\d+")
@@ -208,7 +209,8 @@ class Features:
         if self.characters < LEAST_CHARACTERS:
             return False
         mixed = self.scripts >= _SCRIPTS and self.other_scripts_share >= _OTHER_SCRIPTS_SHARE
-        unspeakable = self.vowel_share is not None and self.vowel_share < _LEAST_VOWELS
+        few_vowels = self.vowel_share is not None and self.vowel_share < _LEAST_VOWELS
+        unspeakable = few_vowels and (self.compressed or 1.0) >= _COMPRESSED_LETTERS
         marked = self.marks_share + self.symbol_share >= _MARKS_SHARE
         unspaced = marked and self.spaces_share < _SPACES_SHARE
         symbols = self.symbol_share >= _SYMBOL_SHARE

@@ -75,7 +75,8 @@ def load_findings(
     """Return the findings about the answers of a load. `probe` is the outcome of the probe; None if
     there was none. `nonsense_expected` is as in `answer_probe.judge`."""
     broken = _broken(load, asked, probe, nonsense_expected)
-    usage = [] if broken and broken[0].level is Level.ERROR else _usage(load, asked, earlier)
+    no_text = bool(broken) and broken[0].level is Level.ERROR
+    usage = [] if no_text or nonsense_expected else _usage(load, asked, earlier)
     wrong = any(one.level in (Level.ERROR, Level.WARN) for one in broken)
     return (
         *broken,

@@ -240,3 +240,15 @@ def test_known_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(reply_module._KNOWN) <= reply_module._MOST_KNOWN
     fed({**chunk(), "usage": usage(1, 7), "more": "x" * reply_module._MOST_KNOWN_BYTES})
     assert max(map(len, reply_module._KNOWN)) <= reply_module._MOST_KNOWN_BYTES
+
+
+def test_random_weights_may_choose_bytes_that_are_no_characters() -> None:
+    """An engine sends no text of such tokens."""
+    events = (chunk({"content": ""}), chunk(finish="length", usage=usage(8, 64)))
+    for may_be_empty, error in ((False, records.NO_CONTENT), (True, None)):
+        reply = Reply()
+        for at, event in enumerate(events, start=1):
+            reply.feed([(b"", json.dumps(event).encode())], at)
+        reply.verdict(64, may_be_empty=may_be_empty)
+        assert reply.error == error
+        assert not reply.stamps_ns and reply.output_tokens == 64

@@ -157,6 +157,15 @@ def test_an_answer_that_first_quotes_its_prompt_is_marked_only() -> None:
     assert [(one.code, one.level) for one in findings] == [(ECHO, Level.WARN)]
 
 
+def test_a_loop_of_a_language_with_letters_for_tones_is_no_salad() -> None:
+    hmong = "yanb senb ghob nhangb nangd nex, " + "nis ghob nhangb nangd nex, " * 9
+    assert features(hmong).vowel_share == pytest.approx(0.25, abs=0.02)
+    assert not features(hmong).salad
+    draw = random.Random(6)
+    letters = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz    ", k=290))
+    assert features(letters).salad
+
+
 def test_a_language_without_spaces_is_no_garbage() -> None:
     size = len(TIBETAN)
     for count in (40, 90, size):
@@ -184,6 +193,13 @@ def test_a_tokenizer_that_makes_a_token_of_each_byte_counts_rightly() -> None:
     load = set_features([one.answer for one in answers])
     assert load.characters_per_token is not None and load.characters_per_token < 0.4
     assert load_findings(load, Asked("m", ends=True), outcome(answers)) == ()
+
+
+def test_the_usage_of_a_load_without_language_is_not_judged() -> None:
+    load = SetFeatures(32, 32, characters_per_token=0.1)
+    (one,) = load_findings(load, Asked("m"))
+    assert one.level is Level.WARN
+    assert load_findings(load, Asked("m"), nonsense_expected="its weights are random") == ()
 
 
 def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> None:

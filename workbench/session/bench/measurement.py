@@ -296,14 +296,17 @@ class Measurement:
         # a client on the host has another environment
         if spec.api_key_env and (key := self._key()):
             env[spec.api_key_env] = key
+        there = self._load.url_there if started.client == "host" else spec.url
+        no_language = bool(nonsense_expected(spec, self._server.plan))
         outcome = await runner.run(
-            replace(spec, url=self._load.url_there) if started.client == "host" else spec,
+            replace(spec, url=there, random_weights=no_language),
             on_progress=self._on_progress,
             cancel=self._cancel,
             env=env,
             worker=started.worker,
         )
-        return replace(outcome, spec=replace(outcome.spec, url=spec.url))
+        asked = replace(outcome.spec, url=spec.url, random_weights=spec.random_weights)
+        return replace(outcome, spec=asked)
 
     async def _own_command(self) -> BenchOutcome:
         spec, base_url = self._spec, f"{self._spec.url}/v1"

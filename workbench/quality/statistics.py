@@ -371,13 +371,3 @@ def first_difference(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] |
         if x.top and y.top and x.top[0][0] != y.top[0][0]:
             return place, x.top[0][0], y.top[0][0]
     return None
-
-
-# -- the user's own measure ------------------------------------------------------------------------
-
-
-def p_mcnemar(only_a: int, only_b: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test: of the items that only one side answered
-    right, each side has half if A and B are equally good (McNemar 1947)."""
-    both = only_a + only_b
-    return min(1.0, 2 * binomial_tail(max(only_a, only_b), both, 0.5)) if both else 1.0

@@ -101,12 +101,6 @@ def test_poisson_interval(count: int, low: float, high: float) -> None:
     assert statistics.poisson_interval(count) == pytest.approx((low, high), abs=1e-4)
 
 
-# scipy.stats.binomtest(9, 10).pvalue and (7, 7)
-@pytest.mark.parametrize(("a", "b", "p"), [(1, 9, 0.0215), (7, 0, 0.0156), (4, 4, 1.0), (0, 0, 1)])
-def test_mcnemar(a: int, b: int, p: float) -> None:
-    assert statistics.p_mcnemar(a, b) == pytest.approx(p, abs=1e-4)
-
-
 def test_one_sided_and_two_sided_t() -> None:
     values = [0.1, 0.3, 0.2, 0.5, 0.4]  # t = 4.2426, 4 degrees of freedom
     assert statistics.p_above(values) == pytest.approx(0.00662, abs=1e-5)

@@ -17,7 +17,6 @@ from support.serving import free_port
 from support.typed_screen import TypedScreen
 
 import workbench
-from workbench.session.bench.left_benchmarks import look
 from workbench.session.session import Session
 from workbench.store import left_benchmarks, paths
 from workbench.store.results_db import ResultsDb
@@ -96,7 +95,7 @@ def test_what_a_killed_screen_has_measured_is_kept_and_told(
         session = Session.of_host(None, PROFILE)
         try:
             await session.link.connect()
-            await asyncio.gather(look(session), session.servers.adopt())
+            await asyncio.gather(session._look_for_left(), session.servers.adopt())
             return session
         finally:
             await session.close()

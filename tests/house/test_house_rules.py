@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -227,6 +229,40 @@ def test_drawing_the_first_frame_loads_no_later_part() -> None:
         "store.database",
     )
     assert not [part for part in parts if f"workbench.{part}" in loaded]
+
+
+@pytest.mark.slow
+def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
+    """The load client, and what judges text, took 1 MiB of each screen."""
+    code = (
+        "import asyncio, sys\n"
+        "from workbench.session.session import Session\n"
+        "async def main():\n"
+        "    session = Session.of_host(None, 'four-pcie')\n"
+        "    await session.open()\n"
+        "    async with asyncio.timeout(60):\n"
+        "        while not session.state.servers_read or session.state.telemetry is None:\n"
+        "            await asyncio.sleep(0.01)\n"
+        "        await session._look_for_left()\n"
+        "    print(*sys.modules)\n"
+        "    await session.close()\n"
+        "asyncio.run(main())"
+    )
+    with tempfile.TemporaryDirectory() as home:
+        own = {f"XDG_{name}_HOME": home for name in ("STATE", "DATA", "CONFIG", "CACHE")}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=110,
+            cwd=ROOT,
+            env={**os.environ, **own},
+        )
+    loaded = done.stdout.split()
+    assert "workbench.server.supervisor" in loaded, done.stderr
+    parts = ("bench.connection", "session.bench.measurement", "model.answer_probe")
+    assert not [part for part in parts if f"workbench.{part}" in loaded]
+    assert "httpx" not in loaded
 
 
 @pytest.mark.slow

@@ -8,11 +8,12 @@ of the answers shows whether the model works (text_probe.py).
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from workbench.server import text_probe
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.small_requests import Ask, Get, short
 
@@ -86,6 +87,10 @@ async def check(
     if model is None:
         why = listed.status or listed.problem
         return Answer(health=True, reason=f"{engine.models_path} names no model ({why})")
+    # a screen that starts no server needs nothing that judges text
+    await asyncio.to_thread(importlib.import_module, "workbench.server.text_probe")
+    from workbench.server import text_probe
+
     probed = await text_probe.probe(
         ask, model, first_timeout_s=first_timeout_s, nonsense_expected=nonsense_expected
     )

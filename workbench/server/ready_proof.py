@@ -3,11 +3,12 @@ so that later Workbench processes need not ask again."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import importlib
 from dataclasses import replace
 
 from workbench.hosts.base import FileError, Host
-from workbench.model.answer_probe import weights_without_language
 from workbench.model.errors import ServerError
 from workbench.model.server_run import ServedText
 from workbench.server import readiness, running_server_secrets
@@ -50,6 +51,10 @@ async def probe_again(host: Host, run: WatchedRun) -> ServedText:
 
 async def _ask(run: WatchedRun) -> readiness.Answer:
     assert run.engine is not None
+    # with text_probe.py, see readiness.py
+    await asyncio.to_thread(importlib.import_module, "workbench.model.answer_probe")
+    from workbench.model.answer_probe import weights_without_language
+
     answer = await readiness.check(
         (await run.connection()).ask,
         run.engine,

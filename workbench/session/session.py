@@ -357,9 +357,14 @@ class Session:
         await EngineLive(self.core, self.servers, self.timeline).watch()
 
     async def _look_for_left(self) -> None:
-        from workbench.session.bench.left_benchmarks import look
+        from workbench.store import left_benchmarks
 
-        await look(self)
+        found = await asyncio.to_thread(left_benchmarks.found, self.host.name)
+        if found:
+            # loads the load client and what judges answers, which a screen seldom needs
+            from workbench.session.bench.left_benchmarks import look
+
+            await look(self, found)
 
     async def _watch_elsewhere(self) -> None:
         while True:

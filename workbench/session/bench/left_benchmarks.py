@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,11 @@ _TIMES = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
 _WHY = "its Workbench was killed"
 
 
-async def look(session: Session) -> None:
-    """Store the results that killed Workbenches have left of benchmarks on the session's host, and
-    tell the user about them and about benchmarks that go on without a screen."""
-    for left in await asyncio.to_thread(left_benchmarks.found, session.host.name):
+async def look(session: Session, found: Iterable[LeftBenchmark]) -> None:
+    """Store the results that killed Workbenches have left of the benchmarks in `found`, which are
+    those of the session's host. Tell the user about them, and about benchmarks that go on without a
+    screen."""
+    for left in found:
         with suppress(InputError):  # another Workbench takes it
             if not left.alive:
                 await _take(session, left)

@@ -41,6 +41,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "cluster": ("cluster", "cluster_check"),
     "bench": ("bench",),
     "compare": ("compare",),
+    "quality": ("quality",),
     "results": ("results",),
     "advise": ("advise",),
     "experiment": ("experiments",),

@@ -205,12 +205,10 @@ class Instrument:
         lane = PREFILL if whole else DECODE
         if whole:
             positions = (await self._interface.score_all(prompt))[-PREFILL_POSITIONS:]
-            asked = len(positions)
         else:
             first = max(1, len(prompt.ids) - FORCED_POSITIONS)
             places = range(first, len(prompt.ids))
             scored = [await self._interface.score_next(prompt, place, slot) for place in places]
-            asked = len(places)
             positions = tuple(one for one in scored if one is not None)
         for one in positions:
             _check_order(one)
@@ -222,7 +220,7 @@ class Instrument:
             positions=positions,
             lane=lane,
             concurrency=concurrency,
-            asked=asked,
+            asked=len(positions),  # those at which this server can be asked
         )
 
     async def _prompt(self, text: Text) -> Prompt:

@@ -303,8 +303,9 @@ def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
         place = shorter
     if place is None:
         return Fork(None, shorter)
+    # A's gap first: a B whose probabilities are all equal is broken, and has a tie at each token.
     gaps = [one.gaps[place] for one in (a, b) if place < len(one.gaps)]
-    return Fork(place, place + 1, min(gaps, default=None))
+    return Fork(place, place + 1, gaps[0] if gaps else None)
 
 
 def count_forks(

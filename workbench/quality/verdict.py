@@ -258,7 +258,13 @@ def measures_of(
 ) -> tuple[tuple[QualityMeasure, ...], int | None]:
     """Return the measures with their verdicts, and how many more texts would probably decide all of
     them (0 if all are decided, None if too many)."""
-    tested = [one for part in compared for one in _of_part(part, margins)]
+    # The two long texts are scored in another way than the short ones, and are too few for a test.
+    enough = any(len(part.texts) >= LEAST_TEXTS for part in compared)
+    tested: list[_Tested] = []
+    for part in compared:
+        of_part = _of_part(part, margins)
+        only_shown = enough and len(part.texts) < LEAST_TEXTS
+        tested += map(_shown, of_part) if only_shown else of_part
     if forks is not None:
         tested.append(_of_forks(forks, forks_floor))
     stands = holm([one.p for one in tested], 1 - LEVEL)
@@ -301,6 +307,11 @@ def _of_part(part: Compared, margins: Margins) -> list[_Tested]:
         _Tested(measure(LN_PPL, lambda text: text.ln_ppl), p_not_zero(ln_ppl), ln_ppl),
         _Tested(measure(SAME_TOP, lambda text: text.same_top)),
     ]
+
+
+def _shown(one: _Tested) -> _Tested:
+    """Return the measure without its test."""
+    return _Tested(replace(one.measure, margin=None))
 
 
 def _of_forks(forks: ForkCount, floor: ForkCount | None) -> _Tested:

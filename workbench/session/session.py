@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workbench.session.last_screen import ScreenMemory
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
+    from workbench.session.quality.comparison import QualityComparisons
     from workbench.session.results.advice import Advisor
     from workbench.session.results.reports import Reports
     from workbench.session.results.results import Results
@@ -191,6 +192,12 @@ class Session:
             self.results,
             self.hosts,
         )
+
+    @cached_property
+    def quality(self) -> QualityComparisons:
+        from workbench.session.quality.comparison import QualityComparisons
+
+        return QualityComparisons(self.core, self.plans, self.servers, self.hosts)
 
     @cached_property
     def advisor(self) -> Advisor:

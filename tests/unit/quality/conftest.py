@@ -17,7 +17,8 @@ from support.serving import free_port
 from workbench import engines
 from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface
-from workbench.server.small_requests import Reply, ask_server
+from workbench.server.small_requests import Reply, getter
+from workbench.session.quality.scored_server import post
 from workbench.sim import profiles
 
 SIM = Path(profiles.__file__).parent
@@ -77,13 +78,13 @@ async def _measured(engine: str, port: int, measure: Measure[T]) -> T:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
 
         async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
-            return await ask_server(http, "POST", path, body, timeout_s)
+            return await post(http, path, body, timeout_s)
 
         async with asyncio.timeout(READY_S):
-            reply = await ask_server(http, "GET", "/v1/models", None, 1.0)
+            reply = await getter(http)("/v1/models", 1.0)
             while reply.status != 200:
                 await asyncio.sleep(0.02)
-                reply = await ask_server(http, "GET", "/v1/models", None, 1.0)
+                reply = await getter(http)("/v1/models", 1.0)
         name = engines.get(engine).score_interface
         assert name is not None
         served = reply.body["data"][0]["id"]

@@ -186,3 +186,9 @@ def test_a_text_that_cannot_be_used_says_why(
 def test_a_certain_token_and_an_impossible_one_can_be_used() -> None:
     positions = (ScoredPosition(1, 0.0), ScoredPosition(2, -math.inf))
     assert statistics.problem_of(ScoredText("one", "prose", positions, asked=2)) == ""
+
+
+def test_a_fork_from_a_server_whose_tokens_are_all_equally_probable_is_no_tie() -> None:
+    a, b = [answer(1, 2, gaps=(2.0, 0.9))], [answer(7, 8, gaps=(0.0, 0.0))]
+    found = statistics.count_forks(a, b, noise=0.01)
+    assert found is not None and (found.forks, found.ties) == (1, 0)

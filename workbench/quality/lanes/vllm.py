@@ -26,6 +26,7 @@ from workbench.quality.lanes.base import (
 
 _PATH = "/v1/completions"
 _PREFIX = "token_id:"
+_GIVEN = "logprob_token_ids"  # without it, only the most probable tokens are scored
 
 
 class VllmInterface(Interface):
@@ -55,14 +56,20 @@ class VllmInterface(Interface):
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
         self.check_length(place, 1)
         wanted = prompt.ids[place]
-        asked = {"logprobs": 1, "logprob_token_ids": [wanted], "return_tokens_as_token_ids": True}
-        choice = await self._complete(prompt.ids[:place], 1, asked)
+        top = await self._next(prompt.ids[:place], {"logprobs": TOP})
+        known = top.get(wanted)
+        if known is None:
+            given = await self._next(prompt.ids[:place], {"logprobs": 1, _GIVEN: [wanted]})
+            known = given.get(wanted)
+        if known is None:
+            raise ScoreError(f"the server does not score a token that is given ({_GIVEN})")
+        return ScoredPosition(wanted, known, best(top.items()))
+
+    async def _next(self, ids: tuple[int, ...], asked: Mapping[str, Any]) -> dict[Token, float]:
+        choice = await self._complete(ids, 1, {**asked, "return_tokens_as_token_ids": True})
         scores = table(choice.get("logprobs"), "log probabilities")
         [entries] = listed(scores.get("top_logprobs"), 1, "positions")
-        found = _by_id(entries)
-        if wanted not in found:
-            raise ScoreError("the server does not score a token that is given (logprob_token_ids)")
-        return ScoredPosition(wanted, found[wanted], best(found.items()))
+        return _by_id(entries)
 
     async def answer(
         self, prompt: Prompt, tokens: int, slot: int = 0

@@ -1,0 +1,202 @@
+"""The command `quality` on simulated servers: verdicts, refusals, and servers that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.serving import free_port
+
+from workbench.quality import texts
+
+Cli = Callable[..., Any]
+HOST = ("--simulate", "rtx-pro-6000")
+MODEL = "Qwen/Qwen3-0.6B"
+VAR = ("--var", f"model={MODEL}")
+WAIT_S = 20.0
+SMALL = ("--set", "gpu-memory-utilization=0.2")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "200")
+
+
+@pytest.fixture
+def own_texts(tmp_path: Path) -> str:
+    """The first words of the texts of the package: enough texts for a verdict, and quick."""
+    return write_texts(tmp_path / "short.jsonl", 25)
+
+
+@pytest.fixture
+def few_texts(tmp_path: Path) -> str:
+    """Too few texts for a verdict about scores, but enough for one about answers."""
+    return write_texts(tmp_path / "few.jsonl", 8)
+
+
+def write_texts(file: Path, count: int) -> str:
+    lines = [
+        {"name": text.name, "kind": text.kind, "text": " ".join(text.content.split()[:40])}
+        for text in texts.shipped().texts
+        if not text.long and text.kind not in ("cjk", "json")
+    ]
+    assert len(lines) >= count
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines[:count]))
+    return str(file)
+
+
+def server(cli: Cli, *words: str) -> tuple[str, str]:
+    """Start a server. Return its READY run and URL."""
+    port = str(free_port())
+    ran = cli(
+        *HOST, "start", "vllm-any", *VAR, *SMALL, "--set", f"port={port}", *words, "--wait", "--json"
+    )  # fmt: skip
+    assert ran.code == 0, ran
+    return ran.document["run_id"], f"http://127.0.0.1:{port}"
+
+
+def alive(cli: Cli) -> list[str]:
+    found = cli(*HOST, "servers", "--json").document["servers"]
+    return [one["run_id"] for one in found if one["state"] in ("starting", "ready")]
+
+
+def test_a_changed_cache_differs_and_no_server_is_left(cli: Cli, own_texts: str) -> None:
+    ran = cli(
+        *HOST, "quality", "vllm-any", "kv-cache-dtype=fp8", *VAR, "--texts", own_texts, "--json"
+    )  # fmt: skip
+    assert ran.code == 0, ran
+    result = ran.document
+    assert result["verdict"] == "differs" and result["simulated"]
+    assert result["a"] == "vllm-any" and result["b"] == "vllm-any kv-cache-dtype=fp8"
+    assert result["text_set"] == "short.jsonl"
+    [kl] = [one for one in result["measures"] if one["name"] == "kl"]
+    assert kl["floor"]["value"] < 1e-5 and 0.0005 < kl["value"]["value"] < 0.004
+    assert [proof["usable"] for proof in result["proofs"]] == [True, True]
+    assert result["conditions_a"]["engine"] == "vllm"
+    changed = {k: v for k, v in result["conditions_b"].items() if k not in result["conditions_a"]}
+    assert "fp8" in changed.values()
+    assert result["id"] == 1
+    assert "A is measured 3 times, B once" in ran.err
+    assert "A, started again: 25 texts scored" in ran.err
+    assert alive(cli) == []
+
+
+def test_two_running_servers_answer_the_same_and_go_on(cli: Cli, own_texts: str) -> None:
+    (run, _), (_, url) = server(cli), server(cli)
+    ran = cli(*HOST, "quality", run, url, "--texts", own_texts)
+    assert ran.code == 0, ran
+    assert "its answers are the same within 0.001 KLD" in ran.out
+    assert "SIMULATED" in ran.out and "A is measured 2 times" in ran.err
+    assert len(alive(cli)) == 2
+
+
+def test_scores_that_are_wrong_with_mtp_give_no_number_and_name_the_defect(
+    cli: Cli, few_texts: str
+) -> None:
+    _, url = server(cli)
+    config = json.dumps({"method": "mtp", "num_speculative_tokens": 1})
+    run, _ = server(cli, "--set", f"speculative-config={config}")
+    ran = cli(*HOST, "quality", url, run, "--texts", few_texts, "--json")
+    result = ran.document
+    assert "vllm-project/vllm#53488" in json.dumps(result["proofs"])
+    assert not [one for one in result["measures"] if one["name"] == "kl"]
+    assert result["verdict"] in ("quality not measured", "not decided", "differs")
+
+
+def test_a_server_that_is_broken_in_a_batch_is_found_by_its_answers(
+    cli: Cli, few_texts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")  # slow enough to have batches
+    _, url = server(cli)
+    run, _ = server(cli, "--env", "WORKBENCH_SIM_FAULT=broken_together")
+    result = cli(*HOST, "quality", url, run, "--texts", few_texts, "--json").document
+    assert result["verdict"] == "differs"
+    assert result["forks"]["per_1000"]["low"] > result["forks_floor"]["per_1000"]["value"]
+    [kl] = [one for one in result["measures"] if one["name"] == "kl"]
+    assert kl["value"]["value"] < 1e-5, "alone, it scores as ever"
+
+
+def test_a_server_that_ends_meanwhile_ends_the_comparison_with_what_was_measured(
+    cli: Cli, few_texts: str
+) -> None:
+    """B ends while A is measured: what A scored is kept, and one sentence says why there is no
+    verdict."""
+    (_, one), (_, two) = server(cli), server(cli)
+    ending = threading.Thread(target=_end_when_asked, args=(one, two))
+    ending.start()
+    ran = cli(*HOST, "quality", one, two, "--texts", few_texts, "--json")
+    ending.join()
+    assert ran.code == 3, ran
+    result = ran.document
+    assert result["verdict"] == "quality not measured"
+    assert result["summary"].startswith(f"quality not measured: B: {two} does not answer")
+    assert [(proof["side"], proof["usable"]) for proof in result["proofs"]] == [("A", True)]
+
+
+def _end_when_asked(one: str, two: str) -> None:
+    """Kill the server at `two` as soon as the one at `one` has answered some requests."""
+    port, deadline = int(two.rpartition(":")[2]), time.monotonic() + WAIT_S
+    while _finished(one) < 20 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    listening = [c for c in psutil.net_connections("tcp") if c.laddr.port == port]
+    for pid in {c.pid for c in listening if c.status == psutil.CONN_LISTEN}:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _finished(url: str) -> float:
+    page = urllib.request.urlopen(f"{url}/metrics").read().decode()
+    counts = [line.split()[-1] for line in page.splitlines() if "request_success_total{" in line]
+    return sum(map(float, counts))
+
+
+@contextmanager
+def _busy(url: str) -> Any:
+    """Let the server write a long answer while the block runs."""
+    body = {"model": MODEL, "prompt": "on and on", "max_tokens": 3000, "ignore_eos": True,
+            "stream": True}  # fmt: skip
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(asked) as answer:
+        answer.readline()
+        yield
+
+
+def test_a_server_that_serves_others_is_refused_without_anyway(
+    cli: Cli, few_texts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
+    (_, one), (_, two) = server(cli), server(cli)
+    with _busy(two):
+        ran = cli(*HOST, "quality", one, two, "--texts", few_texts, "--json")
+        assert ran.code == 2
+        assert f"{two} serves others (it has 1 request)" in ran.document["error"]
+        assert "--anyway" in ran.document["next_step"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("kv-cache-dtype=fp8", "vllm-any"), "A does not begin with a preset"),
+        (("vllm-any", ""), "B is empty"),
+        (("vllm-any", "'"), "quote the values"),
+        (("vllm-any", "x=1", "--concurrency", "0"), "is not from 1 to 256"),
+        (("vllm-any", "x=1", "--kl-margin", "nan"), "--kl-margin needs a number above 0"),
+        (("vllm-any", "x=1", "--texts", "/nowhere.jsonl"), "cannot be read"),
+        (("no-such-preset", "x=1"), "no-such-preset"),
+    ],
+)
+def test_a_wrong_command_says_what_is_wrong(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ran = cli(*HOST, "quality", *words)
+    assert ran.code == 2 and said in ran.err, ran

@@ -1,0 +1,178 @@
+"""The command `quality`: whether the answers of B are the same as those of A."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.plan import variables_of
+from workbench.cli.questions import confirm
+from workbench.cli.registry import command, option, repeatable
+from workbench.cli.shared_options import IF_MEASURED, TRUST, YES
+from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.model.errors import InputError
+from workbench.model.quality import KL_MARGIN, LN_PPL_MARGIN, NOT_MEASURED
+from workbench.model.server_run import ServerState
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Arm
+    from workbench.model.quality import QualityResult
+    from workbench.session.quality.comparison import QualityOptions
+    from workbench.session.servers.arm_targets import Bases
+    from workbench.session.session import Session
+
+_UNMEASURED = 3  # exit code: there is no verdict
+_MOST_CONCURRENCY = 256
+
+
+@command(
+    "quality",
+    "say whether the answers of B are the same as those of A, by log probabilities of texts and by "
+    "answers",
+    option("a A", 'a preset, run or URL, and changed flags: "TARGET flag=value …"'),
+    option("b B", "the same for B; with flags only, B is A with these flags"),
+    option("--texts FILE", 'your own texts: one JSON object {"text": "…"} per line'),
+    option("--concurrency N", "answers that are written together (8)", int, default=8),
+    option(
+        "--kl-margin NATS",
+        f"largest divergence that counts as the same ({KL_MARGIN})",
+        float,
+        default=KL_MARGIN,
+    ),
+    option(
+        "--ppl-margin NATS",
+        f"largest change of ln perplexity that counts as the same ({LN_PPL_MARGIN})",
+        float,
+        default=LN_PPL_MARGIN,
+    ),
+    option("--no-restart", "do not measure A again after a restart"),
+    repeatable("--var name=value", "set a variable of the presets; repeatable", dest="variables"),
+    IF_MEASURED,
+    TRUST,
+    YES,
+    usage="workbench quality A B [OPTION…]",
+    examples=(
+        "workbench quality vllm-any kv-cache-dtype=fp8 --var model=Qwen/Qwen3-0.6B",
+        'workbench quality vllm-any "sglang-any tp-size=2" --var model=Qwen/Qwen3-0.6B',
+        "workbench quality http://127.0.0.1:8000 http://127.0.0.1:8001",
+    ),
+)
+async def quality(arguments: argparse.Namespace) -> int:
+    options = _options(arguments)
+    a, b = _arms(arguments)
+    async with connected(arguments) as session:
+        await session.servers.supervisor.runs()
+        await session.gpu.alterations.read()
+        comparisons = session.quality
+        a, b, bases = await comparisons.targets.look_up(a, b, variables_of(arguments))
+        if arguments.trust:
+            comparisons.targets.trust_bases(bases)
+        _say_plan(a, b, bases, options)
+        await _confirm_start(session, (a, b), arguments)
+        async with cancelled_by_signals():
+            result = await comparisons.compare(a, b, bases, options, note)
+    code = emit_or_say(arguments.json, asdict(result), _lines(result))
+    return code or (_UNMEASURED if result.verdict == NOT_MEASURED else 0)
+
+
+def _options(arguments: argparse.Namespace) -> QualityOptions:
+    from workbench.quality import texts
+    from workbench.quality.verdict import Margins
+    from workbench.session.quality.comparison import QualityOptions
+
+    if not 1 <= arguments.concurrency <= _MOST_CONCURRENCY:
+        raise InputError(
+            f"--concurrency {arguments.concurrency} is not from 1 to {_MOST_CONCURRENCY}",
+            next_step="give the concurrency of your benchmark, such as --concurrency 8",
+        )
+    for name in ("kl_margin", "ppl_margin"):
+        if not 0 < getattr(arguments, name) < float("inf"):
+            raise InputError(
+                f"--{name.replace('_', '-')} needs a number above 0",
+                next_step="give nats per token, such as --kl-margin 0.001",
+            )
+    return QualityOptions(
+        texts=texts.read(arguments.texts) if arguments.texts else texts.shipped(),
+        concurrency=arguments.concurrency,
+        restart=not arguments.no_restart,
+        anyway=arguments.if_measured == "beside",
+        margins=Margins(arguments.kl_margin, arguments.ppl_margin),
+    )
+
+
+def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:
+    """Return A and B as the user named them. B without a target has that of A, with its flags."""
+    from workbench.model.experiment import Arm, ArmTarget
+
+    of_a, of_b = _words(arguments.a, "A"), _words(arguments.b, "B")
+    if not of_a or _is_flag(of_a[0]):
+        raise InputError(
+            "A does not begin with a preset, a run or a URL",
+            next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
+        )
+    a = Arm(sets=of_a[1:], target=ArmTarget(of_a[0]))
+    if not of_b:
+        raise InputError("B is empty", next_step="give a preset, run or URL, or changed flags of A")
+    if _is_flag(of_b[0]):
+        return a, replace(a, sets=(*a.sets, *of_b))
+    return a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))
+
+
+def _words(text: str, side: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(
+            f"{side}: {error}", next_step="quote the values of flags as in a shell"
+        ) from None
+
+
+def _is_flag(word: str) -> bool:
+    return "=" in word and "://" not in word
+
+
+def _say_plan(a: Arm, b: Arm, bases: Bases, options: QualityOptions) -> None:
+    from workbench import engines
+    from workbench.quality.lanes import interface
+    from workbench.session.quality.comparison import cost_lines
+
+    prefill = None
+    engine = engines.find(bases["A"].engine) if "A" in bases else None
+    if engine is not None and engine.score_interface is not None:
+        prefill = interface(engine.score_interface).prefill
+    note(f"A: {' '.join(a.words)}\nB: {' '.join(b.words)}")
+    for line in cost_lines(prefill, options, options.restart and "A" in bases):
+        note(line)
+
+
+async def _confirm_start(
+    session: Session, arms: tuple[Arm, Arm], arguments: argparse.Namespace
+) -> None:
+    """Ask the user before running servers are stopped."""
+    targets = [arm.target for arm in arms if arm.target is not None]
+    if all(target.plan is None for target in targets):
+        return
+    used = {target.run_id for target in targets}
+    servers = [each.state.server for each in session.hosts.all]
+    ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
+    stopped = [run_id for run_id in ready if run_id not in used]
+    if not stopped:
+        return
+    text = f"the comparison stops run {', '.join(stopped)}"
+    question = f"T{text[1:]} on {session.host.name}. Continue?"
+    problem = f"{text}, and nobody can be asked to confirm"
+    await confirm(arguments, question, problem=problem, next_step="add --yes to confirm")
+
+
+def _lines(result: QualityResult) -> Iterator[str]:
+    from workbench.report.formats.terminal import block_lines
+    from workbench.report.quality_blocks import quality_blocks
+
+    simulated = "  SIMULATED" if result.simulated else ""
+    yield f"A: {result.a}\nB: {result.b}{simulated}"
+    yield from block_lines(quality_blocks(result))

@@ -1,0 +1,160 @@
+"""One server whose answers are compared: which engine it is, its requests, and whether it serves
+others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench import engines
+from workbench.bench import tls
+from workbench.engines.answer_settings import answer_settings
+from workbench.model.api_key import api_key
+from workbench.model.bench import Conditions
+from workbench.model.counts import count_of
+from workbench.model.errors import BenchError, InputError
+from workbench.model.secrets import mask_plan
+from workbench.model.untrusted_text import clean
+from workbench.quality.instrument import Instrument, Progress
+from workbench.quality.lanes import interface
+from workbench.server.small_requests import CONNECT_S, Reply, late, reply_of
+from workbench.session.bench.engine_watch import EngineWatch
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workbench.engines.base import Engine
+    from workbench.session.bench.benchmark_load import Load
+
+_OTHERS_S = 1.0  # between two readings of the counters of a server that is idle otherwise
+_UNCOUNTED = ("/tokenize", "/v1/token/encode", "/v1/token/decode")  # not requests for the counters
+
+
+class ScoredServer:
+    """A server under `load`. Requests go through `http`, and `watch` reads the engine's counters."""
+
+    def __init__(
+        self, load: Load, http: httpx.AsyncClient, watch: EngineWatch, engine: Engine
+    ) -> None:
+        self.load, self.engine = load, engine
+        self._http, self._watch = http, watch
+        self._sent = 0
+        self._before: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The run or the URL of the server."""
+        status = self.load.server.status
+        return f"run {status.run_id}" if status is not None else self.load.server.address
+
+    def instrument(self, on_progress: Progress) -> Instrument:
+        """Return the instrument for this server. Raises BenchError if its engine gives no log
+        probabilities that Workbench knows of."""
+        name = self.engine.score_interface
+        if name is None:
+            raise BenchError(f"{self.engine.title} gives no log probabilities of a text")
+        return Instrument(interface(name)(self._send, self.load.spec.model), on_progress)
+
+    async def check_alone(self) -> None:
+        """Raise InputError if the server serves others now: their requests would change the
+        answers, and the scores would take memory that their requests need."""
+        first = await self._watch.requests()
+        await asyncio.sleep(_OTHERS_S)
+        second = await self._watch.requests()
+        busy = max(first.in_flight or 0, second.in_flight or 0)
+        if not busy and first.counted == second.counted:
+            return
+        said = f"it has {count_of(busy, 'request')}" if busy else "its counters move"
+        raise InputError(
+            f"{self.title} serves others ({said}), and its answers depend on their requests",
+            next_step="wait until it is idle, or add --anyway",
+        )
+
+    async def begin(self) -> None:
+        """Begin to count the requests of others."""
+        self._before = (await self._watch.read()).requests_finished
+
+    async def others(self) -> str:
+        """Return a sentence about the requests of others since `begin`; "" if there were none, or if
+        the engine does not count its requests."""
+        after = (await self._watch.read()).requests_finished
+        if after is None or self._before is None or after - self._before <= self._sent:
+            return ""
+        count = count_of(after - self._before - self._sent, "request")
+        return f"{self.title} served {count} of others meanwhile"
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What the answers depend on."""
+        record, status = self.load.server.record, self.load.server.status
+        known = Conditions(
+            host=self.load.server.host,
+            engine=self.engine.name,
+            engine_version=None,
+            model=self.load.spec.model,
+            address=self.load.server.address,
+        )
+        if record is not None:
+            plan = mask_plan(record.plan)
+            known = replace(
+                known,
+                engine_version=record.engine_version,
+                model=plan.model or self.load.spec.model,
+                argv=record.command.argv,
+                env=dict(record.command.env),
+                flags={flag.name: flag.value for flag in plan.flags},
+                image=status.image if status is not None else None,
+            )
+        return answer_settings(known)
+
+    @property
+    def simulated(self) -> bool:
+        record = self.load.server.record
+        return self.load.server.simulated or (record is not None and record.simulated)
+
+    async def _send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
+        self._sent += path not in _UNCOUNTED
+        return await post(self._http, path, body, timeout_s)
+
+
+async def post(
+    http: httpx.AsyncClient, path: str, body: Mapping[str, Any], timeout_s: float
+) -> Reply:
+    """Make one request, and return the reply or the reason why there is none."""
+    import httpx
+
+    try:
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
+        response = await http.post(path, json=body, timeout=timeout)
+    except httpx.TimeoutException:
+        return late(timeout_s)
+    except httpx.HTTPError as error:
+        return Reply(None, problem=clean(str(error)) or type(error).__name__)
+    return reply_of(response.status_code, response.content)
+
+
+@asynccontextmanager
+async def scored(load: Load) -> AsyncIterator[ScoredServer]:
+    """Open the server of a load for scores while the block runs. Raises BenchError if its engine is
+    not known."""
+    from workbench.server.bounded_http import BoundedClient
+
+    spec, status = load.spec, load.server.status
+    name = spec.api_key_env
+    key = api_key(name, {**os.environ, **load.env}) if name else None
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    verify = tls.context(spec) if spec.url.startswith("https:") else False
+    async with BoundedClient(base_url=spec.url, headers=headers, verify=verify) as http:
+        watch = EngineWatch(http, engines.get(status.engine) if status else None)
+        await watch.identify()
+        if watch.engine is None:
+            problem = next(iter((await watch.read()).absent.values()), "it has no metrics")
+            raise BenchError(
+                f"the engine of {load.server.address} is not known: {problem}",
+                next_step="start the server with its metrics, or give the run of Workbench",
+            )
+        yield ScoredServer(load, http, watch, watch.engine)

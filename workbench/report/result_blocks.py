@@ -82,7 +82,7 @@ _SPEC_FIELDS_NOT_LISTED = {
     "api_key_env",
 }
 _ENGINE_COUNTERS = {  # field of EngineDuring -> title, unit
-    "requests_finished": ("requests finished", ""),
+    "requests_finished": ("requests finished, with warm-up", ""),
     "prompt_tokens": ("prompt tokens", ""),
     "generation_tokens": ("generated tokens", ""),
     "running_mean": ("running, mean", ""),
@@ -137,24 +137,31 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
     summary = result.summary
     throughput = plots.throughput(samples, summary)
     return [
-        *_alerts(result),
+        *alerts(result),
         key_metrics(summary),
         *_of_validity(summary, [throughput] if throughput else []),
-        Heading("Latency"),
-        _latency_table(summary),
+        *latency_blocks(summary),
         *_of_validity(summary, plots.latencies(samples)),
-        Heading("Metrics"),
-        Facts(_run_metrics(summary)),
-        *_slo(summary),
-        *_text(summary),
-        *_energy(summary),
-        *_engine_counters(summary.engine),
+        *metric_blocks(summary),
         Heading("Conditions"),
         *condition_blocks(result),
         Heading("Workload"),
         Facts(workload_facts(result)),
         *_notes(result),
         Fold("How these metrics are defined", (Items(DEFINITIONS),)),
+    ]
+
+
+def metric_blocks(summary: BenchSummary) -> list[Block]:
+    """Return the blocks of all that was measured besides latencies: the metrics of the run, the
+    text of the answers, the energy, the GPUs, and the engine's own counters."""
+    return [
+        Heading("Metrics"),
+        Facts(_run_metrics(summary)),
+        *_slo(summary),
+        *_text(summary),
+        *_energy(summary),
+        *_engine_counters(summary.engine),
     ]
 
 
@@ -176,38 +183,40 @@ def _text(summary: BenchSummary) -> list[Block]:
     return [Heading("Text"), Facts(rows)] if rows else []
 
 
-def _alerts(result: BenchResult) -> list[Block]:
+def alerts(result: BenchResult) -> list[Block]:
+    """Return the boxes at the top of a result: SIMULATED, why it is not valid or less reliable,
+    which other program measured it, and which requests failed."""
     summary, conditions = result.summary, result.conditions
-    alerts: list[Block] = [SIMULATED] if conditions.simulated else []
+    shown: list[Block] = [SIMULATED] if conditions.simulated else []
     if summary.refused:
-        alerts.append(Alert("rejected", "This result is not valid", summary.refused))
+        shown.append(Alert("rejected", "This result is not valid", summary.refused))
     if summary.marked:
-        alerts.append(
-            Alert("warning", "This result is less reliable than it looks", summary.marked)
-        )
+        shown.append(Alert("warning", "This result is less reliable than it looks", summary.marked))
     if conditions.imported:
         text = (
             "Its definitions differ as the notes say. Engine, driver and GPUs are known only "
             "as far as shown."
         )
-        alerts.append(
+        shown.append(
             Alert("warning", f"Measured by {conditions.imported}, not by Workbench", (text,))
         )
     if summary.requests_failed:
         kinds = ", ".join(f"{count} × {kind}" for kind, count in summary.errors.items())
-        alerts.append(
+        shown.append(
             Alert("warning", f"{count_of(summary.requests_failed, 'request')} failed", (kinds,))
         )
-    return alerts
+    return shown
 
 
 def key_metrics(summary: BenchSummary) -> KeyMetrics:
     window = summary.window if summary.window == "whole run" else "steady window"
-    if summary.output_tok_s is None:
+    if summary.output_tok_s is None and summary.prompt_tok_s is None:
         window = summary.absent.get("output_tok_s", "not measured")
     if summary.refused:
         window = f"not valid, {window}"
-    items = [("output", number(summary.output_tok_s, "tok/s"), window)]
+    first_metric = "output_tok_s" if summary.prompt_tok_s is None else "prompt_tok_s"
+    tok_s = number(getattr(summary, first_metric), "tok/s")
+    items = [(METRICS[first_metric].title, tok_s, window)]
     # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
@@ -232,6 +241,22 @@ def _failed(summary: BenchSummary) -> str:
     if not summary.requests_failed and "requests_failed" in summary.absent:
         return f"failed: {NA}"
     return f"{summary.requests_failed:,} failed"
+
+
+def latency_blocks(summary: BenchSummary) -> list[Block]:
+    """Return the table of latencies, and what a reader must know to understand its values."""
+    blocks: list[Block] = [Heading("Latency"), _latency_table(summary)]
+    few = any(
+        summary.latency(metric.name, "p50") is not None
+        and summary.latency(metric.name, "p99") is None
+        for metric in metrics_of(LATENCY)
+    )
+    if few:
+        blocks.append(TextBlock(f"p99 needs {P99_VALUES:,} values."))
+    chunk = summary.tokens_per_chunk
+    if chunk is not None and abs(chunk - 1) > 0.005:
+        blocks.append(TextBlock(f"{number(chunk)} tokens in a chunk: ITL is between chunks."))
+    return blocks
 
 
 def _latency_table(summary: BenchSummary) -> Table:
@@ -287,6 +312,10 @@ def _gpu_rows(during: GpuDuring | None) -> list[Row]:
         if share
     ]
     rows = _record_rows(during, _GPU_READINGS, during.absent, "unknown")
+    if len(during.power_w_each) > 1:
+        each = zip(during.gpus, during.power_w_each, strict=False)
+        texts = (f"GPU{index} {number(power_w, 'W')}" for index, power_w in each)
+        rows.insert(0, ("power of each GPU, mean", ", ".join(texts)))
     return [*rows, ("clocks limited by", ", ".join(shares) or "nothing was reported")]
 
 

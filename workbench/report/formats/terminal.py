@@ -23,6 +23,7 @@ from workbench.report.content import Report
 from workbench.report.document import document_of
 
 _INDENT = "  "
+_LABELS = {"rejected": "REJECTED: "}  # kind of an alert -> the word that people search for
 
 
 def render(report: Report) -> str:
@@ -43,7 +44,8 @@ def _lines(block: Block) -> Iterable[str]:
         case TextBlock():
             return [_INDENT + block.text]
         case Alert():
-            return ["", block.title, *(f"{_INDENT}{line}" for line in block.lines)]
+            title = f"{_LABELS.get(block.kind, '')}{block.title}"
+            return ["", title, *(f"{_INDENT}{line}" for line in block.lines)]
         case KeyMetrics():
             return ["", *_aligned(block.items)]
         case Table():

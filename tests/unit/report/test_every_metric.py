@@ -1,0 +1,114 @@
+"""Every metric of the table, in everything that shows a result: with one title and one number."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import made_results
+
+from workbench.cli.result_output import result_json, result_lines
+from workbench.model.bench import BenchResult, Distribution
+from workbench.model.metrics import LATENCY, METRICS, PARTS, SummaryMetric
+from workbench.report.content import Report
+from workbench.report.format_values import number
+from workbench.report.registry import output_format
+
+
+def of_format(name: str) -> Callable[[BenchResult], str]:
+    return lambda result: output_format(name).render(Report.of_result(result))
+
+
+def html_text(result: BenchResult) -> str:
+    rows = of_format("html")(result).replace("</tr>", "\n")
+    return html.unescape(re.sub(r"<[^>]*>", "  ", rows))
+
+
+def markdown_text(result: BenchResult) -> str:
+    return of_format("md")(result).replace("|", "  ")
+
+
+READ_BY_PEOPLE: dict[str, Callable[[BenchResult], str]] = {
+    "bench": lambda result: "\n".join(result_lines(result)),
+    "results show": of_format("txt"),
+    "Markdown": markdown_text,
+    "HTML": html_text,
+}
+
+
+def value_at(place: int) -> float:
+    return 1000.0 + 10 * place
+
+
+def with_every_metric() -> BenchResult:
+    values: dict[str, Any] = {}
+    for place, metric in enumerate(METRICS.values()):
+        value = value_at(place)
+        values[metric.name] = int(value)
+        if metric.group == LATENCY:
+            parts = {part: value + step for step, part in enumerate(PARTS)}
+            values[metric.name] = Distribution(**parts, count=5000)
+    made = made_results.result()
+    return replace(made, summary=replace(made.summary, **values, absent={}, requests_ok=5000))
+
+
+def without(result: BenchResult, metric: SummaryMetric) -> BenchResult:
+    return replace(result, summary=replace(result.summary, **{metric.name: None}))
+
+
+def rows_titled(title: str, text: str) -> list[list[str]]:
+    """Return the other cells of each row whose first cell is `title`."""
+    rows = (re.split(r"\s{2,}", line.strip()) for line in text.splitlines())
+    return [cells for first, *cells in rows if first == title]
+
+
+def numbers_of(metric: SummaryMetric, result: BenchResult) -> list[str]:
+    if metric.group == LATENCY:
+        return [number(result.summary.latency(metric.name, part)) for part in PARTS]
+    return [number(getattr(result.summary, metric.name), metric.unit)]
+
+
+@pytest.mark.parametrize("shown_by", READ_BY_PEOPLE)
+def test_each_metric_that_was_measured_has_its_title_and_its_number(shown_by: str) -> None:
+    result = with_every_metric()
+    text = READ_BY_PEOPLE[shown_by](result)
+    for metric in METRICS.values():
+        expected = numbers_of(metric, result)
+        assert expected in rows_titled(metric.title, text), (metric.title, expected)
+
+
+@pytest.mark.parametrize("shown_by", READ_BY_PEOPLE)
+def test_a_metric_that_was_not_measured_has_no_number(shown_by: str) -> None:
+    result = with_every_metric()
+    can_be_absent = [metric for metric in METRICS.values() if metric.name != "duration_s"]
+    for metric in can_be_absent:
+        shown = READ_BY_PEOPLE[shown_by](without(result, metric))
+        cells = [cell for row in rows_titled(metric.title, shown) for cell in row]
+        unexpected = set(numbers_of(metric, result)) & set(cells)
+        assert not unexpected, (metric.title, unexpected)
+
+
+def test_the_data_formats_have_each_metric_by_its_name() -> None:
+    result = with_every_metric()
+    documents: Iterable[Mapping[str, Any]] = (
+        json.loads(of_format("json")(result))["summary"],
+        result_json(result),
+    )
+    rows = dict(csv.reader(io.StringIO(of_format("csv")(result))))
+    for metric in METRICS.values():
+        value = getattr(result.summary, metric.name)
+        parts = (
+            {f".{part}": getattr(value, part) for part in PARTS} if metric.group == LATENCY else {}
+        )
+        for document in documents:
+            found = document[metric.name]
+            assert found == value or {f".{p}": found[p] for p in PARTS} == parts
+        for ending, number_of_part in (parts or {"": value}).items():
+            assert float(rows[f"summary.{metric.name}{ending}"]) == number_of_part

@@ -42,7 +42,8 @@ def _worse(
         if change.value is not None:
             target[change.name] = str(change.value) if change.env else change.value
     changed = replace(conditions, flags=flags, env=env)
-    found = quality_between(answer_settings(conditions), answer_settings(changed), known)
+    before, after = answer_settings(conditions), answer_settings(changed)
+    found = quality_between(before, after, known, simulated=conditions.simulated)
     return found if found is not None and found.verdict in (DIFFERS, BROKEN) else None
 
 

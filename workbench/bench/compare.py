@@ -188,7 +188,7 @@ def _answers(
     if a.spec.endpoint == "embeddings":
         return (), None
     x, y = answer_settings(a.conditions), answer_settings(b.conditions)
-    return answer_changes(x, y), quality_between(x, y, known)
+    return answer_changes(x, y), quality_between(x, y, known, simulated=a.conditions.simulated)
 
 
 # -- configuration ---------------------------------------------------------------------------------

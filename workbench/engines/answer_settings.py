@@ -175,13 +175,18 @@ def _changed(name: str, x: Any, y: Any) -> bool:
 
 
 def quality_between(
-    a: Mapping[str, Any], b: Mapping[str, Any], known: Iterable[QualityResult]
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    known: Iterable[QualityResult],
+    *,
+    simulated: bool,
 ) -> QualityResult | None:
     """Return the first of the measured comparisons `known` that compared servers with the
-    `answer_settings` `a` and `b`. None if there is none."""
+    `answer_settings` `a` and `b`. None if there is none. What simulated servers answer says nothing
+    about real ones, and the other way round."""
     for one in known:
         sides = ((one.conditions_a, a), (one.conditions_b, b))
         alike = all(side and not answer_changes(side, settings) for side, settings in sides)
-        if alike and one.verdict != NOT_MEASURED:
+        if alike and one.verdict != NOT_MEASURED and one.simulated == simulated:
             return one
     return None

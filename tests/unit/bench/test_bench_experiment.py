@@ -278,6 +278,7 @@ def compared_answers(verdict: str, summary: str) -> QualityResult:
         "B",
         verdict,
         summary,
+        simulated=True,
         conditions_a=answer_settings(a),
         conditions_b=answer_settings(changed),
     )

@@ -113,8 +113,9 @@ def test_a_measured_comparison_is_found_by_its_settings() -> None:
     a = answer_settings(BASE)
     b = answer_settings(replace(BASE, flags=with_flags(kv_cache_dtype="fp8")))
     known = QualityResult("A", "B", DIFFERS, "its answers differ", conditions_a=a, conditions_b=b)
-    assert quality_between(a, b, [known]) is known
-    assert quality_between(b, a, [known]) is None
+    assert quality_between(a, b, [known], simulated=False) is known
+    assert quality_between(b, a, [known], simulated=False) is None
+    assert quality_between(a, b, [known], simulated=True) is None
     unknown = replace(known, conditions_a={}, conditions_b={})
     unmeasured = replace(known, verdict=NOT_MEASURED)
-    assert quality_between(a, b, [unknown, unmeasured]) is None
+    assert quality_between(a, b, [unknown, unmeasured], simulated=False) is None

@@ -73,6 +73,7 @@ async def test_a_change_that_is_known_to_change_the_answers_is_not_recommended(
     graphs = {name: value for name, value in EAGER.items() if name != "enforce-eager"}
     measured = replace(
         made_results.quality(),
+        simulated=False,
         verdict=verdict,
         conditions_a=answer_settings(result.conditions),
         conditions_b=answer_settings(replace(result.conditions, flags=graphs)),
@@ -83,7 +84,7 @@ async def test_a_change_that_is_known_to_change_the_answers_is_not_recommended(
     (finding,) = [one for one in found if one.code == "eager.cost"]
     assert finding.text.startswith(
         "not recommended: with this change, its answers differ: KLD >= 0.035 ± 0.003 "
-        f"(comparison of answers {stored.id}, SIMULATED). "
+        f"(comparison of answers {stored.id}). "
     )
     assert finding.expected_gain is None
     assert not can_be_tested(finding)
@@ -97,6 +98,7 @@ async def test_a_change_with_the_same_answers_is_recommended() -> None:
     graphs = {name: value for name, value in EAGER.items() if name != "enforce-eager"}
     measured = replace(
         made_results.quality(),
+        simulated=False,
         verdict="same",
         conditions_a=answer_settings(result.conditions),
         conditions_b=answer_settings(replace(result.conditions, flags=graphs)),

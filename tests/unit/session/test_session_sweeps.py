@@ -480,6 +480,7 @@ def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measur
             "B",
             "same",
             summary,
+            simulated=True,
             conditions_a=answer_settings(a.conditions),
             conditions_b=answer_settings(b.conditions),
         )

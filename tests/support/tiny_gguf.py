@@ -74,9 +74,15 @@ def words_and_merges() -> tuple[list[str], list[str]]:
     return list(tokens), list(merges)
 
 
-def write(path: Path, *, sense: bool = True, feed_forward: int = FEED_FORWARD) -> Path:
+def write(
+    path: Path,
+    *,
+    sense: bool = True,
+    feed_forward: int = FEED_FORWARD,
+    quantization: gguf.GGMLQuantizationType | None = None,
+) -> Path:
     """Write the model to `path` and return it. A larger `feed_forward` makes a larger file: 12 KB
-    each."""
+    each. With a `quantization`, its matrices are rounded to it."""
     words, merges = words_and_merges() if sense else (["Ġt"], ["Ġ t"])
     tokens = [*SPECIAL, *byte_characters(), *words]
     kinds = [gguf.TokenType.CONTROL] * len(SPECIAL)
@@ -107,7 +113,11 @@ def write(path: Path, *, sense: bool = True, feed_forward: int = FEED_FORWARD) -
     out.add_chat_template(CHAT)
     shapes = _shapes(len(tokens), feed_forward)
     for name, weights in (_weights(tokens, shapes) if sense else _random(shapes)).items():
-        out.add_tensor(name, weights.astype(np.float32))
+        matrix = weights.astype(np.float32)
+        if quantization is None or "norm" in name:
+            out.add_tensor(name, matrix)
+        else:
+            out.add_tensor(name, gguf.quantize(matrix, quantization), raw_dtype=quantization)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()

@@ -1,0 +1,157 @@
+"""The instruments on a real engine: llama.cpp's own server, with a tiny model and two quantizations
+of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import gguf
+import httpx
+import pytest
+from support import llama_server, tiny_gguf
+from support.serving import free_port
+
+from workbench.model.quality import DIFFERS, SAME, ScoredText
+from workbench.quality import texts
+from workbench.quality.instrument import Instrument
+from workbench.quality.lanes.llama_server import LlamaServerInterface
+from workbench.quality.statistics import text_difference
+from workbench.quality.verdict import judge
+from workbench.server.small_requests import Reply
+from workbench.session.quality.scored_server import post
+
+READY_S = 60.0
+TOP, VOCABULARY = 20, 600
+PLACES = 24
+TEXTS = tuple(text for text in texts.shipped().texts if text.kind in ("prose", "code"))
+FEW = TEXTS[:4]
+
+pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
+Kinds = gguf.GGMLQuantizationType
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """Return the ports of servers with the model as it is, and rounded to 8 and to 4 bits."""
+    folder = tmp_path_factory.mktemp("models")
+    launcher = llama_server.install(folder / "bin")
+    found, running = {}, []
+    for name, kind in (("f32", None), ("q8", Kinds.Q8_0), ("q4", Kinds.Q4_0)):
+        model = tiny_gguf.write(folder / f"{name}.gguf", sense=False, quantization=kind)
+        port = free_port()
+        argv = [launcher, "-m", model, "--port", str(port), "-c", "4096", "-np", "2"]
+        quiet = subprocess.DEVNULL
+        running.append(subprocess.Popen(argv, stdout=quiet, stderr=quiet))
+        found[name] = port
+    for port in found.values():
+        wait_ready(port)
+    yield found
+    for process in running:
+        process.terminate()
+        process.wait()
+
+
+def wait_ready(port: int) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"port {port} is not ready")
+
+
+def on(port: int, measure: Callable[[LlamaServerInterface], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+
+            async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
+                return await post(http, path, body, timeout_s)
+
+            return await measure(LlamaServerInterface(send, "tiny"))
+
+    return asyncio.run(run())
+
+
+def scored(port: int, chosen: tuple[texts.Text, ...]) -> tuple[ScoredText, ...]:
+    async def measure(server: LlamaServerInterface) -> tuple[ScoredText, ...]:
+        scores = await Instrument(server).score(chosen)
+        assert not scores.problem
+        return scores.texts
+
+    return on(port, measure)
+
+
+def whole_distributions(port: int, text: texts.Text) -> list[dict[int, float]]:
+    """Return the log probabilities of the whole vocabulary at the last places of a text."""
+
+    async def measure(server: LlamaServerInterface) -> list[dict[int, float]]:
+        ids = (await server.tokenize(text.content)).cut(512).ids
+        found = []
+        for place in range(len(ids) - PLACES, len(ids)):
+            body = {"prompt": ids[:place], "n_predict": 1, "n_probs": VOCABULARY, "id_slot": 0,
+                    "temperature": -1, "cache_prompt": True, "logit_bias": [[70, 1000]]}  # fmt: skip
+            reply = await server.post("/completion", body)
+            [entry] = reply["completion_probabilities"]
+            found.append({one["id"]: one["logprob"] for one in entry["top_logprobs"]})
+        return found
+
+    return on(port, measure)
+
+
+def test_two_ways_to_score_a_real_server_agree(ports: dict[str, int]) -> None:
+    async def measure(server: LlamaServerInterface) -> None:
+        proof = await Instrument(server).prove(FEW, "A")
+        assert proof.usable, proof.reason
+        assert proof.positions >= 16 and proof.largest is not None and proof.largest < 0.05
+        written = await Instrument(server).write(FEW[:2], concurrency=2)
+        assert not written.problem and len(written.answers) == 2
+
+    on(ports["f32"], measure)
+
+
+def test_the_divergence_of_top_20_is_a_lower_bound_of_that_of_the_whole_vocabulary(
+    ports: dict[str, int],
+) -> None:
+    text = FEW[0]
+    plain, rounded = (whole_distributions(ports[name], text) for name in ("f32", "q4"))
+    exact = 0.0
+    for p, q in zip(plain, rounded, strict=True):
+        assert sum(map(math.exp, p.values())) == pytest.approx(1, abs=1e-4)
+        exact += sum(math.exp(p[token]) * (p[token] - q[token]) for token in p) / PLACES
+    a, b = (scored(ports[name], (text,))[0] for name in ("f32", "q4"))
+    last = [ScoredText(one.name, one.kind, one.positions[-PLACES:]) for one in (a, b)]
+    found = text_difference(last[0], last[1], TOP).kl
+    assert 0 < found <= exact * 1.01
+    assert found >= 0.1 * exact, "a flat distribution, of which 20 tokens have a small share"
+
+
+def test_8_bits_answer_as_the_model_and_4_bits_less_so(ports: dict[str, int]) -> None:
+    first, again = scored(ports["f32"], FEW), scored(ports["f32"], FEW)
+    eight, four = scored(ports["q8"], FEW), scored(ports["q4"], FEW)
+
+    def mean(other: tuple[ScoredText, ...]) -> float:
+        pairs = zip(first, other, strict=True)
+        return sum(text_difference(x, y, TOP).kl for x, y in pairs) / len(FEW)
+
+    assert mean(again) < mean(eight) < mean(four)
+
+
+@pytest.mark.long
+def test_the_verdict_about_4_bits_is_differs_and_about_the_model_again_same(
+    ports: dict[str, int],
+) -> None:
+    chosen = tuple(text for text in texts.shipped().texts if not text.long)
+    a, again, b = (scored(ports[name], chosen) for name in ("f32", "f32", "q4"))
+    result = judge(a, b, floors=[again])
+    assert judge(a, again, floors=[again]).verdict == SAME
+    assert result.verdict == DIFFERS and "ln perplexity" in result.summary

@@ -215,3 +215,34 @@ def test_a_change_of_state_while_the_screen_closes_is_not_drawn(
         monkeypatch.setattr(s.app, "_close_all", with_change)
 
     screens(scenario)
+
+
+@pytest.mark.slow
+def test_a_screen_that_was_closed_after_a_failed_restart_still_goes_back(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.3")
+    on_free_port()
+    runs: list[str] = []
+
+    async def first(s: RealScreen) -> None:
+        await s.serve()
+        runs.append(s.state.run_id)
+        with monkeypatch.context() as patched:
+            patched.setenv("WORKBENCH_SIM_FAULT", "exit_at_start")
+            await s.press("s")
+            await s.until("enter restart")
+            await s.press("enter")
+            await s.until("FAILED vllm", "Z Go back")
+
+    async def second(s: RealScreen) -> None:
+        await s.until("FAILED vllm", "Z Go back")
+        assert s.state.goes_back_to == runs[0]
+        await s.press("Z")
+        await s.until("READY vllm :", lambda: "Z Go back" not in s.text)
+
+    async def third(s: RealScreen) -> None:  # the harness has stopped the server
+        await s.until("no server", lambda: s.state.servers_read)
+        assert s.state.run_id is None and s.state.goes_back_to is None
+
+    screens(first, second, third)

@@ -196,13 +196,18 @@ class Servers:
 
     async def adopt(self) -> None:
         """List the host's server runs in the session's state. If no run is selected, select the
-        newest live one."""
+        newest live one. If none is alive because the newest run is a restart that failed, perhaps
+        after its screen was closed or killed, select that one: a key goes back to what ran."""
         statuses = await self.supervisor.runs()
         self._core.update(servers_read=True)
         self._show()
-        alive = next((s for s in statuses if s.state.alive), None)
-        if self._core.state.run_id is None and alive is not None:
-            await self.select(alive.run_id)
+        if self._core.state.run_id is not None:
+            return
+        chosen = next((s for s in statuses if s.state.alive), None)
+        if chosen is None and statuses and self._earlier_of(statuses[0].run_id, statuses):
+            chosen = statuses[0]
+        if chosen is not None:
+            await self.select(chosen.run_id)
 
     async def look_elsewhere(self) -> None:
         """List the servers that another Workbench or a command has started since the last call, and

@@ -104,6 +104,19 @@ def test_two_running_servers_answer_the_same_and_go_on(cli: Cli, own_texts: str)
     assert len(alive(cli)) == 2
 
 
+def test_the_number_of_a_result_means_the_server_that_was_measured(
+    cli: Cli, few_texts: str
+) -> None:
+    (_, one), (run, _) = server(cli), server(cli)
+    load = ("--requests", "4", "--max-tokens", "8", "--concurrency", "2", "--json")
+    for target in (("--url", one), (run,)):
+        cli(*HOST, "bench", *target, *load)
+    ran = cli(*HOST, "quality", "1", "#2", "--texts", few_texts, "--json")
+    assert ran.code == 0, ran
+    assert (ran.document["a"], ran.document["b"]) == (one, run)
+    assert cli(*HOST, "quality", "7", "1", "--texts", few_texts).code == 2
+
+
 def test_scores_that_are_wrong_with_mtp_give_no_number_and_name_the_defect(
     cli: Cli, few_texts: str
 ) -> None:

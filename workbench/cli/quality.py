@@ -18,6 +18,7 @@ from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.quality import KL_MARGIN, LN_PPL_MARGIN, NOT_MEASURED
 from workbench.model.server_run import ServerState
+from workbench.model.untrusted_numbers import whole_number
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
@@ -34,7 +35,7 @@ _MOST_CONCURRENCY = 256
     "quality",
     "say whether the answers of B are the same as those of A, by log probabilities of texts and by "
     "answers",
-    option("a A", 'a preset, run or URL, and changed flags: "TARGET flag=value …"'),
+    option("a A", 'a preset, run, result or URL, and changed flags: "TARGET flag=value …"'),
     option("b B", "the same for B; with flags only, B is A with these flags"),
     option("--texts FILE", 'your own texts: one JSON object {"text": "…"} per line'),
     option("--concurrency N", "answers that are written together (8)", int, default=8),
@@ -68,6 +69,7 @@ async def quality(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         await session.servers.supervisor.runs()
         await session.gpu.alterations.read()
+        a, b = [await _of_result(session, arm) for arm in (a, b)]
         comparisons = session.quality
         a, b, bases = await comparisons.targets.look_up(a, b, variables_of(arguments))
         if arguments.trust:
@@ -112,7 +114,7 @@ def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:
     of_a, of_b = _words(arguments.a, "A"), _words(arguments.b, "B")
     if not of_a or _is_flag(of_a[0]):
         raise InputError(
-            "A does not begin with a preset, a run or a URL",
+            "A does not begin with a preset, a run, a result or a URL",
             next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
         )
     a = Arm(sets=of_a[1:], target=ArmTarget(of_a[0]))
@@ -121,6 +123,23 @@ def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:
     if _is_flag(of_b[0]):
         return a, replace(a, sets=(*a.sets, *of_b))
     return a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))
+
+
+async def _of_result(session: Session, arm: Arm) -> Arm:
+    """Return a side that is the number of a result with the server that was measured in its place.
+    Any other side is returned unchanged."""
+    name = arm.target.name if arm.target is not None else ""
+    number = whole_number(name.removeprefix("#"))
+    if arm.target is None or number is None:
+        return arm
+    made = (await session.results.get(number)).conditions
+    server = made.run_id or made.address
+    if not server:
+        raise InputError(
+            f"result {number} does not say which server was measured",
+            next_step="give a preset, a run or a URL",
+        )
+    return replace(arm, target=replace(arm.target, name=server))
 
 
 def _words(text: str, side: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ gpu/                            GPU settings
 history/                        the readings of the GPUs, and their history
 bench/                          benchmarks and other loads
 series/                         experiments and sweeps
+quality/                        whether the answers of two servers are the same
 results/                        stored results, reports and advice
 hosts/                          the link to the host, and other hosts
 fleet/                          several hosts on one screen

@@ -233,6 +233,9 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
                 f"{number(summary.power_w, 'W')} mean",
             )
         )
+    if summary.slo_pct is not None:
+        goodput = f"goodput {number(summary.goodput_request_s, 'requests/s')}"
+        items.append((METRICS["slo_pct"].title, number(summary.slo_pct, "%"), goodput))
     items.append(("requests", f"{summary.requests_ok:,} ok", _failed(summary)))
     return KeyMetrics(tuple(items))
 

@@ -10,6 +10,7 @@ panes/          the panes of the main screen, one per file
 pages/          texts to read, in place of the panes
 modals/         forms and questions, in a box over the main screen
 widgets/        the other rows of the main screen, and the parts of panes and pages
+block_rows      blocks of reports as rows
 cells           rows of text, and the base widget, which sends only changed cells to the terminal
 bridge          draws the main screen again when the session's state changes
 services        messages and background work, for panes and controllers

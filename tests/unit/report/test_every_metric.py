@@ -20,6 +20,7 @@ from workbench.model.metrics import LATENCY, METRICS, PARTS, SummaryMetric
 from workbench.report.content import Report
 from workbench.report.format_values import number
 from workbench.report.registry import output_format
+from workbench.tui.pages.result import result_rows
 
 
 def of_format(name: str) -> Callable[[BenchResult], str]:
@@ -41,6 +42,13 @@ READ_BY_PEOPLE: dict[str, Callable[[BenchResult], str]] = {
     "Markdown": markdown_text,
     "HTML": html_text,
 }
+
+
+def page_text(result: BenchResult) -> str:
+    return "\n".join("".join(text for text, _ in row) for row in result_rows(result, 120))
+
+
+READ_BY_PEOPLE["screen"] = page_text
 
 
 def value_at(place: int) -> float:
@@ -112,3 +120,13 @@ def test_the_data_formats_have_each_metric_by_its_name() -> None:
             assert found == value or {f".{p}": found[p] for p in PARTS} == parts
         for ending, number_of_part in (parts or {"": value}).items():
             assert float(rows[f"summary.{metric.name}{ending}"]) == number_of_part
+
+
+@pytest.mark.parametrize("width", [58, 78, 118])
+def test_the_page_keeps_every_percentile_at_every_width(width: int) -> None:
+    result = with_every_metric()
+    rows = ["".join(text for text, _ in row) for row in result_rows(result, width)]
+    assert max(map(len, rows)) <= width
+    for metric in METRICS.values():
+        if metric.group == LATENCY:
+            assert any(row.split()[-len(PARTS) :] == numbers_of(metric, result) for row in rows)

@@ -76,7 +76,8 @@ def _interval(value: Interval, name: str) -> str:
     text = f"{factor * value.value:.{digits}f}"
     if value.low is None or value.high is None:
         return text
-    return f"{text} ({factor * value.low:.{digits}f} to {factor * value.high:.{digits}f})"
+    high = min(value.high, 1.0) if name == SAME_TOP else value.high  # a share
+    return f"{text} ({factor * value.low:.{digits}f} to {factor * high:.{digits}f})"
 
 
 def _worst(result: QualityResult) -> list[Block]:

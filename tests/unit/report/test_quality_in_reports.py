@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support import made_results as made
 
-from workbench.model.quality import InstrumentProof
+from workbench.model.quality import InstrumentProof, Interval, QualityMeasure
 from workbench.report.blocks import Alert, Table, TextBlock
 from workbench.report.content import Report
 from workbench.report.formats.terminal import block_lines
@@ -53,6 +53,12 @@ def test_an_instrument_that_was_not_usable_is_named() -> None:
     assert alert.lines == ("prefill of B: all zeros (vLLM #53488)",)
     assert not any(isinstance(one, Table) for one in blocks)
     assert TextBlock(SUMMARY) in blocks
+
+
+def test_a_share_is_never_above_the_whole() -> None:
+    share = QualityMeasure("same_top", Interval(0.98, 0.95, 1.01))
+    lines = "\n".join(block_lines(quality_blocks(replace(made.quality(), measures=(share,)))))
+    assert "98.00 (95.00 to 100.00)" in lines
 
 
 def test_the_first_token_that_differs_stands_side_by_side() -> None:

@@ -117,6 +117,18 @@ def test_the_number_of_a_result_means_the_server_that_was_measured(
     assert cli(*HOST, "quality", "7", "1", "--texts", few_texts).code == 2
 
 
+def test_a_run_is_stopped_for_a_changed_flag_and_started_again(cli: Cli, few_texts: str) -> None:
+    run, _ = server(cli)
+    words = (*HOST, "quality", run, "kv-cache-dtype=fp8", "--texts", few_texts, "--no-restart")
+    refused = cli(*words, "--json")
+    assert refused.code == 2 and f"stops run {run}" in refused.document["error"]
+    assert alive(cli) == [run]
+    ran = cli(*words, "--yes", "--json")
+    assert ran.code == 0, ran
+    assert [proof["usable"] for proof in ran.document["proofs"]] == [True, True]
+    assert len(alive(cli)) == 1, "a server ran before, so one runs now"
+
+
 def test_scores_that_are_wrong_with_mtp_give_no_number_and_name_the_defect(
     cli: Cli, few_texts: str
 ) -> None:

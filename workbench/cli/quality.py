@@ -70,6 +70,7 @@ async def quality(arguments: argparse.Namespace) -> int:
         await session.servers.supervisor.runs()
         await session.gpu.alterations.read()
         a, b = [await _of_result(session, arm) for arm in (a, b)]
+        a = _started_anew(session, a, b)
         comparisons = session.quality
         a, b, bases = await comparisons.targets.look_up(a, b, variables_of(arguments))
         if arguments.trust:
@@ -123,6 +124,17 @@ def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:
     if _is_flag(of_b[0]):
         return a, replace(a, sets=(*a.sets, *of_b))
     return a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))
+
+
+def _started_anew(session: Session, a: Arm, b: Arm) -> Arm:
+    """Return A so that Workbench starts it anew, if A is a run and B the same run with changed flags:
+    B needs the GPUs and the port of that run, which is stopped, and started again at the end."""
+    if a.target is None or a.target != b.target or a.relaunches or not b.relaunches:
+        return a
+    for status in session.servers.supervisor.statuses():
+        if status.run_id == a.target.name and status.port is not None:
+            return replace(a, sets=(f"port={status.port}",))
+    return a
 
 
 async def _of_result(session: Session, arm: Arm) -> Arm:

@@ -28,6 +28,7 @@ from workbench.model.metrics import (
     RUN,
     SummaryMetric,
     metrics_of,
+    short_title,
     value_of,
 )
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -103,13 +104,13 @@ _GPU_READINGS = {  # field of GpuDuring -> title, unit
     "temperature_c": ("temperature, highest", "°C"),
     "gpu_util_pct": ("utilization, mean", "%"),
 }
-_OVERVIEW = (  # metric, column head
-    ("output_tok_s", "tok/s"),
-    ("ttft_ms.p50", "TTFT p50 ms"),
-    ("ttft_ms.p90", "TTFT p90 ms"),
-    ("itl_ms.mean", "ITL mean ms"),
-    ("power_w", "W"),
-    ("tok_per_joule", "tok/J"),
+_OVERVIEW = (
+    "output_tok_s",
+    "ttft_ms.p50",
+    "ttft_ms.p90",
+    "itl_ms.mean",
+    "power_w",
+    "tok_per_joule",
 )
 
 
@@ -442,9 +443,9 @@ def overview(results: Sequence[BenchResult]) -> Table:
                 f"#{result.id}" + (f" ({imported})" if imported else ""),
                 result.conditions.model,
                 str(result.spec.concurrency) if has_streams else NA,
-                *(number(value_of(summary, name)) for name, _ in _OVERVIEW),
+                *(number(value_of(summary, name)) for name in _OVERVIEW),
                 state,
             )
         )
-    head = ("result", "model", "streams", *(title for _, title in _OVERVIEW), "state")
+    head = ("result", "model", "streams", *map(short_title, _OVERVIEW), "state")
     return Table(head, tuple(rows), frozenset(range(2, len(head) - 1)))

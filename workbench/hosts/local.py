@@ -133,6 +133,8 @@ async def _kill_rest(process: Process) -> None:
 def close_pipes(process: Process) -> None:
     """Close the pipes to a process that has ended. A grandchild may keep them open, and the event
     loop may end before it has read their end. asyncio has no public way to close them."""
+    if process.stdin is not None and process.stdin.transport.get_write_buffer_size():
+        process.stdin.transport.abort()  # input that nobody reads would keep it open
     transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
@@ -256,8 +258,12 @@ class LocalHost(BaseHost):
         stream = LocalStream(
             await self._spawn(shell_scripts.sh(shell_scripts.GUARD, *argv), env, argv, stdin=PIPE)
         )
-        if input is not None:
-            await stream.write(input)
+        try:
+            if input is not None:
+                await stream.write(input)
+        except BaseException:  # cancelled: nobody else knows of this stream
+            await stream.close()
+            raise
         return stream
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:

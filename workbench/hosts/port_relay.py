@@ -66,6 +66,8 @@ class Relay:
         task = asyncio.create_task(self._carry(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # a task that is cancelled before its first step closes nothing
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far: Writer | None = None

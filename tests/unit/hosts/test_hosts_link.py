@@ -209,3 +209,32 @@ def test_a_relay_that_is_ended_while_it_opens_leaves_no_port(steps: int, how: st
         assert len(os.listdir("/proc/self/fd")) == before
 
     asyncio.run(go())
+
+
+def test_a_relay_that_closes_at_once_closes_the_connection_that_just_came() -> None:
+    """A task that was cancelled before its first step left the connection open."""
+
+    async def main() -> None:
+        greeted, ended = asyncio.Event(), asyncio.Event()
+
+        async def wait_for_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            greeted.set()
+            await reader.read()
+            writer.close()
+            ended.set()
+
+        async def open_far() -> tuple[Reader, Writer]:
+            raise AssertionError("the connection was closed before")
+
+        server = await asyncio.start_server(wait_for_end, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        relay = Relay(open_far, ())
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await greeted.wait()
+        relay._accepted(reader, writer)
+        await relay.close()
+        assert writer.is_closing()
+        await ended.wait()
+        server.close()
+
+    asyncio.run(main())

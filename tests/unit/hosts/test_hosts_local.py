@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from support.procs import alive, eventually, with_argument
 
 from workbench.hosts import open_host
 from workbench.hosts.base import CommandFailed, CommandNotFound, CommandTimeout, FileError, Host
-from workbench.hosts.local import LocalHost, LocalStream
+from workbench.hosts.local import LocalHost, LocalStream, close_pipes
 from workbench.model.errors import HostError
 
 ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(
@@ -329,3 +330,56 @@ def test_addresses_become_urls() -> None:
         ("[::1]", "http://[::1]:80"),
     ):
         assert asyncio.run(LocalHost().forward(80, address)).url == url
+
+
+class NotingHost(LocalHost):
+    """This machine, with a note of the last process that it started."""
+
+    process: asyncio.subprocess.Process
+
+    async def _spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        shown: Sequence[str],
+        *,
+        stdin: int,
+    ) -> asyncio.subprocess.Process:
+        self.process = await super()._spawn(argv, env, shown, stdin=stdin)
+        return self.process
+
+
+def test_input_that_nobody_reads_leaves_no_pipe_open() -> None:
+    """The pipe stayed open with the input that was left, until the event loop was closed."""
+
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec("sleep", "60", stdin=asyncio.subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write(b"x" * 1_000_000)
+        close_pipes(process)
+        await asyncio.sleep(0)
+        assert process.stdin.get_extra_info("pipe").closed
+        await process.wait()
+        close_pipes(process)  # a second time is harmless
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_cancelled_before_its_input_is_read_ends_its_command() -> None:
+    async def main() -> None:
+        host = NotingHost()
+        starting = asyncio.create_task(host.stream(["sleep", "60"], input=b"x" * 1_000_000))
+
+        def blocked() -> bool:
+            stdin = getattr(host, "process", None) and host.process.stdin
+            return bool(stdin and stdin.transport.get_write_buffer_size())
+
+        async with asyncio.timeout(20):
+            while not blocked():
+                await asyncio.sleep(0.01)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert host.process.returncode is not None
+
+    asyncio.run(main())

@@ -101,6 +101,9 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int
         if status.replaces is not None:
             note(f"next: `workbench restart {status.replaces}` starts again what ran before")
         return 1
+    if arguments.wait and status.state.ended:
+        note(f"{status.engine} was stopped before it was READY: {status.reason or 'see the log'}")
+        return 1
     if arguments.wait and not arguments.json:
         after = f" in {status.ready_after_s:.1f} s" if status.ready_after_s else ""
         note(f"{status.word}{after} at {status.url}")

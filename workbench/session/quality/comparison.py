@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
-from workbench.model.errors import BenchError, ServerError
+from workbench.model.errors import BenchError, ServerError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.quality import (
     NOT_MEASURED,
@@ -139,6 +139,9 @@ class _Comparison:
         finally:
 
             async def restore() -> None:
+                # so that the server that ran before is started again, and not B goes on
+                with suppress(WorkbenchError):  # then give_back says what still runs
+                    await self._arms.clear()
                 done.notes += await self._arms.give_back(new)
 
             await uninterrupted(restore())

@@ -171,7 +171,7 @@ def test_marks_compare_detail_and_delete(drive: Any) -> None:
         assert d.session.called("mark") == [("mark", 42, "A"), ("mark", 41, "B")]
         await d.press("enter")
         await d.until(lambda: "Result #" in d.text)
-        await d.press("pagedown", "pagedown")
+        await d.press(*["pagedown"] * 4)
         assert "Conditions" in d.text and "SIMULATED" in d.text
         await d.press("escape", "d", "n")
         assert not d.session.called("delete_result")

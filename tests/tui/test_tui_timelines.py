@@ -72,7 +72,6 @@ def test_the_page_of_a_result_has_its_timeline_and_two_are_aligned() -> None:
         )
         await s.press("escape", "4", "enter")
         await s.until(f"Result #{old}")
-        await s.press("end")
         await s.until("no timeline was kept")
 
     async def main() -> None:

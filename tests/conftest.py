@@ -33,6 +33,12 @@ for _number, _handler in (
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+# A plain login has no locale, and the screen would then draw in ASCII. The screen reads it when it
+# is imported.
+for _name in ("LC_ALL", "LC_CTYPE"):
+    os.environ.pop(_name, None)
+os.environ["LANG"] = "C.UTF-8"
+
 
 @pytest.fixture
 def anyio_backend() -> str:

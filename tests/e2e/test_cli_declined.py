@@ -26,6 +26,7 @@ IN_THIS_FILE = {
     "gpu_settings.py",
     "gpu_sweep.py",
     "preset_apply.py",
+    "quality.py",
     "recipes.py",
     "runs.py",
     "servers.py",
@@ -93,6 +94,7 @@ def test_no_setting_is_changed_and_no_server_is_stopped_if_the_user_declines(
     declined(*PRO, "sweep", "vllm-any", "--set", port, "--flag", "max-num-seqs=64,128")
     declined(*PRO, "gpu", "sweep", "--power-limit", "500,400", run_id)
     declined(*PRO, "experiment", run_id, "--b", "enforce-eager")
+    declined(*PRO, "quality", run_id, "kv-cache-dtype=fp8")
     (server,) = cli(*PRO, "servers", "--json").document["servers"]
     assert (server["run_id"], server["state"]) == (run_id, "ready")
     directory = str(paths.state_dir() / "sim" / PRO[1] / "driver")

@@ -36,13 +36,17 @@ CLIENT = PythonProgram(
     (
         "bench.older_python",
         *(f"model.{name}" for name in ("flags", "model_shape", "open_files", "plan")),
-        *(f"model.{name}" for name in ("untrusted_text", "answer_text", "bench")),
+        *(f"model.{name}" for name in ("untrusted_text", "answer_text")),
+        *(f"model.{name}" for name in ("findings", "errors", "slo", "bench")),
         *(f"bench.{name}" for name in ("records", "client_cpu", "time_limits", "schedule")),
         *(f"bench.{name}" for name in ("steady_window", "steadiness", "result_validity")),
+        *("bench.request_latency", "bench.slo_attainment"),
         *("model.distribution", "bench.time_doubt", "bench.summary"),
         *("model.json_records", "bench.client_report"),
-        *("model.findings", "model.errors", "bench.connection"),
-        *(f"bench.{name}" for name in ("http1", "kept_text", "reply", "sse", "text_chunk")),
+        *(
+            f"bench.{name}"
+            for name in ("connection", "http1", "kept_text", "reply", "sse", "text_chunk")
+        ),
         *(f"bench.{name}" for name in ("answer_sample", "exchange", "poller", "read_pause")),
         *(f"bench.{name}" for name in ("load_share", "workload", "client", "client_process")),
         *("model.api_key", "bench.own_command_watcher", "bench.several_processes", "bench.tls"),

@@ -36,8 +36,8 @@ _CLIENTS = {"tunnel": " through the ssh tunnel", "host": " by a client on the se
 
 
 def result_lines(result: BenchResult) -> Iterator[str]:
-    """Yield the lines that `bench` prints for a result: load, throughput, latencies, energy, the
-    engine's counters and notes. Their blocks are those of the reports.
+    """Yield the lines that `bench` prints for a result: load, throughput, latencies, limits, text
+    and notes. Their blocks are those of the reports, which have all other metrics too.
     """
     from workbench.engines.result_limits import judgements
     from workbench.report.blocks import Facts
@@ -47,7 +47,8 @@ def result_lines(result: BenchResult) -> Iterator[str]:
         alerts,
         key_metrics,
         latency_blocks,
-        metric_blocks,
+        slo_blocks,
+        text_blocks,
     )
 
     summary = result.summary
@@ -56,7 +57,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     yield from block_lines([*warnings, key_metrics(summary), Facts(tuple(judgements(result)))])
     if not result.spec.command:
         yield from block_lines(latency_blocks(summary))
-    yield from block_lines(metric_blocks(summary))
+    yield from block_lines([*slo_blocks(summary), *text_blocks(summary)])
     yield ""
     for name, found in result.conditions.findings.items():
         yield f"  setting    {name}: {found}"
@@ -66,6 +67,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     for note in summary.notes:
         if not any(found in note for found in settings):  # the verdict on a setting stands above
             yield f"  note: {note}"
+    yield f"  all metrics and conditions: workbench results show {result.id}"
 
 
 def _load_line(result: BenchResult) -> str:

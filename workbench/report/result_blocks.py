@@ -159,8 +159,8 @@ def metric_blocks(summary: BenchSummary) -> list[Block]:
     return [
         Heading("Metrics"),
         Facts(_run_metrics(summary)),
-        *_slo(summary),
-        *_text(summary),
+        *slo_blocks(summary),
+        *text_blocks(summary),
         *_energy(summary),
         *_engine_counters(summary.engine),
     ]
@@ -174,12 +174,14 @@ def _of_validity(summary: BenchSummary, drawn: Sequence[PlotBlock]) -> list[Plot
     return [PlotBlock(plot.svg, f"{plot.caption} This result is not valid.") for plot in drawn]
 
 
-def _slo(summary: BenchSummary) -> list[Block]:
+def slo_blocks(summary: BenchSummary) -> list[Block]:
+    """Return how many requests kept each limit of the SLO; [] without one."""
     rows = slo_rows(summary.slo)
     return [Heading("SLO"), Facts(rows)] if rows else []
 
 
-def _text(summary: BenchSummary) -> list[Block]:
+def text_blocks(summary: BenchSummary) -> list[Block]:
+    """Return what the answers said and what is wrong with them; [] if nobody looked."""
     rows = text_rows(summary.text)
     return [Heading("Text"), Facts(rows)] if rows else []
 

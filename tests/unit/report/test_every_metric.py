@@ -37,7 +37,6 @@ def markdown_text(result: BenchResult) -> str:
 
 
 READ_BY_PEOPLE: dict[str, Callable[[BenchResult], str]] = {
-    "bench": lambda result: "\n".join(result_lines(result)),
     "results show": of_format("txt"),
     "Markdown": markdown_text,
     "HTML": html_text,
@@ -49,6 +48,10 @@ def page_text(result: BenchResult) -> str:
 
 
 READ_BY_PEOPLE["screen"] = page_text
+
+
+def bench_text(result: BenchResult) -> str:
+    return "\n".join(result_lines(result))
 
 
 def value_at(place: int) -> float:
@@ -90,6 +93,18 @@ def test_each_metric_that_was_measured_has_its_title_and_its_number(shown_by: st
     for metric in METRICS.values():
         expected = numbers_of(metric, result)
         assert expected in rows_titled(metric.title, text), (metric.title, expected)
+
+
+def test_bench_shows_latencies_and_no_metric_with_another_number() -> None:
+    result = with_every_metric()
+    text = bench_text(result)
+    measured = {cell for metric in METRICS.values() for cell in numbers_of(metric, result)}
+    for metric in METRICS.values():
+        shown = rows_titled(metric.title, text)
+        if metric.group == LATENCY:
+            assert numbers_of(metric, result) in shown, metric.title
+        assert all(row[0] in measured for row in shown), metric.title
+    assert f"workbench results show {result.id}" in text
 
 
 @pytest.mark.parametrize("shown_by", READ_BY_PEOPLE)

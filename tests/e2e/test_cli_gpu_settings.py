@@ -277,6 +277,7 @@ def test_a_dry_run_prints_the_commands_and_writes_nothing(cli: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kept_settings_and_the_commands_of_a_revert_are_shown(cli: Any) -> None:
     host = ("--simulate", PRO)
     assert (

@@ -113,6 +113,7 @@ def test_the_server_of_a_killed_start_is_adopted_by_the_next_command(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_follow_ends_with_the_run_and_on_an_interrupt(running: dict[str, Any]) -> None:
     follows = []
     for _ in range(2):

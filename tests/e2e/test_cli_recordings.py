@@ -59,6 +59,7 @@ def test_replay_needs_a_terminal_and_a_recording(cli: CommandLine, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_a_recording_and_keeps_it(cli: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     argv = [sys.executable, "-m", "workbench", "--simulate", "four-pcie", "record", str(path)]

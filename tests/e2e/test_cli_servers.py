@@ -188,6 +188,7 @@ def test_a_remembered_variable_does_not_change_other_presets(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_use_of_a_remembered_variable_is_always_reported(cli: Cli) -> None:
     port = ("--set", f"port={free_port()}")
     given = (

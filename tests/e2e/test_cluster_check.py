@@ -126,6 +126,7 @@ def test_leftovers_and_a_taken_port(tmp_path: Path) -> None:
     assert f"on node-1 other programs listen on port {port}" in taken["text"]
 
 
+@pytest.mark.long
 def test_an_address_of_no_interface_and_a_node_that_is_gone(tmp_path: Path) -> None:
     with pair_of(tmp_path, {}) as pair:
         code, found = pair.check(

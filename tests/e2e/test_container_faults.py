@@ -41,6 +41,7 @@ __all__ = ["engine", "on_path"]
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_no_line_is_lost_when_what_copies_the_log_is_killed(engine: Podman, tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
@@ -102,6 +103,7 @@ def test_a_server_that_ends_after_its_monitor_was_killed(
     supervised(scenario)
 
 
+@pytest.mark.long
 def test_a_server_that_starts_without_its_monitor_fails_and_is_ended(
     engine: Podman, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def test_the_exit_code_and_the_whole_log_are_kept(
     supervised(scenario)
 
 
+@pytest.mark.long
 def test_a_long_log_arrives_whole_and_in_order(tmp_path: Path) -> None:
     """A reader skips nothing of a log of this size, however far behind it is."""
     count = 15_000
@@ -354,6 +355,7 @@ def test_a_pull_shows_its_progress_and_pins_the_digest(
 # ---- a real engine
 
 
+@pytest.mark.long
 def test_llama_cpp_as_a_container(engine: Podman, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     model = tiny_gguf.write(tmp_path / "models" / "tiny.gguf")

@@ -266,6 +266,7 @@ def entering(name: str) -> list[int]:
     return [pid for pid in with_argument("exec") if pid in with_argument(name) and alive(pid)]
 
 
+@pytest.mark.long
 def test_a_server_on_the_containers_own_loopback_is_reached(
     engine: Podman, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_signal_ends_it_and_leaves_no_agent(screen: TypedScreen) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_json_is_one_reading(line: CommandLine) -> None:
     done = line("fleet", *HOSTS)
     assert done.code == 0 and done.document["simulated"] is True

@@ -107,6 +107,7 @@ def test_an_earlier_version_does_not_read_the_journal_and_nothing_is_lost(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_later_version_is_named_and_its_unknown_fields_are_passed_on(cli: Any) -> None:
     assert cli(*ON_HOST, "set", "--power-limit", "450", "--yes").code == 0
     path = gpu_directory() / "journal.json"

@@ -211,6 +211,7 @@ def forged(users: TwoUsers, watts: float) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_setting_that_is_left_to_somebody_is_reverted_once_the_claim_is_gone(
     accounts: TwoUsers,
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_setting_that_is_left_to_somebody_is_reverted_once_the_claim_is_gone(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_trial_that_is_left_to_somebody_is_not_forgotten(accounts: TwoUsers) -> None:
     a, b = accounts.a, accounts.b
     a.ok(*power("a"), "--trial", "4")

@@ -67,6 +67,7 @@ def test_a_device_that_does_not_exist_is_an_error_of_the_plan(cli: Cli) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("job")
+@pytest.mark.long
 def test_a_server_and_its_benchmark_use_the_gpus_of_the_job(cli: Cli) -> None:
     port = f"port={free_port()}"
     dp2 = ("--set", "data-parallel-size=2", "--set", port)

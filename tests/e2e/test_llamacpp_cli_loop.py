@@ -79,6 +79,7 @@ def test_a_file_that_is_no_model(command: CommandLine, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_can_be_seen_before_the_start(
     command: CommandLine, model: Path, tmp_path: Path
 ) -> None:

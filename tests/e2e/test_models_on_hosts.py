@@ -397,6 +397,7 @@ cp -r HERE/from/. "$HF_HOME" && echo "$HF_HOME/hub/models--org--tiny/snapshots/x
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_download_is_the_hosts_own(pair: Pair, tmp_path: Path) -> None:
     _, err = pair.runs("--host", "right", "models", "download", MODEL, code=1)
     if not shutil.which("hf"):

@@ -38,10 +38,12 @@ def test_each_skipped_test_is_noted_with_its_reason(tmp_path: Path) -> None:
     )
     noted = tmp_path / "skipped"
     command = [sys.executable, "-m", "pytest", "-n", "1", "-c", os.devnull, "--rootdir", "."]
+    # this run may itself be in a worker of pytest-xdist
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
     ended = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**os.environ, "SKIPPED_TESTS_FILE": str(noted)} | {"PYTEST_ADDOPTS": ""},
+        env=environment | {"SKIPPED_TESTS_FILE": str(noted)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -112,6 +112,7 @@ def test_an_unknown_flag_can_be_set(drive: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_loading_asks_for_the_variables_of_a_preset(drive: Any) -> None:
     from workbench.model.preset import Variable
 
@@ -134,6 +135,7 @@ def test_loading_asks_for_the_variables_of_a_preset(drive: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_broken_preset_is_not_loaded(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("p", *"mine", "enter")

@@ -57,6 +57,7 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
     """x said that no server of Workbench was running, although processes of the server occupied GPU
     memory."""
@@ -93,6 +94,7 @@ def test_the_activity_lists_the_guards_actions() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
     """A reopened screen said "s starts the server" beside READY."""
     on_free_port()
@@ -109,6 +111,7 @@ def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_bench_form_rejects_more_streams_than_requests() -> None:
     on_free_port()
 
@@ -151,6 +154,7 @@ def test_a_change_of_host_removes_the_message_about_the_old_host() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_progress_row_shows_a_measurement_while_a_server_starts() -> None:
     """The phase of the start left no room for the measurement in 120 columns."""
 

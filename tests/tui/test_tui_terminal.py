@@ -201,6 +201,7 @@ def test_a_defect_ends_in_words_and_a_file(tmp_path: Path, terminals: list[Termi
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_terminal_that_stops_reading_does_not_stop_the_loop(
     tmp_path: Path, terminals: list[Terminal]
 ) -> None:
@@ -263,6 +264,7 @@ def test_no_color_has_no_colour_and_does_not_crash(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_bytes_for_four_gpus_stay_small(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, interval=0.5)
     terminals.append(t)

@@ -116,6 +116,7 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) -> None:
     async def work() -> None:
         await box.change(GpuSettings(power_limit_w=500.0))

@@ -140,6 +140,7 @@ def test_the_end_of_one_rank_ends_the_others(tmp_path: Path, killed: int) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_without_a_sign_of_life_counts_as_ended(tmp_path: Path) -> None:
     async def scenario(ranks: Ranks) -> None:
         for process in ranks.session(1):  # as if its node had lost power

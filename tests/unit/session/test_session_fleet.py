@@ -76,6 +76,7 @@ def test_one_reading_has_every_host_with_gpus_of_its_own() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_stopped_agent_makes_its_host_old_and_no_other() -> None:
     async def scenario(fleet: Fleet) -> None:
         await eventually(lambda: all(h.live for h in fleet.state.hosts), 20.0, "both hosts live")

@@ -189,6 +189,7 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(
     clean_environment: None,
 ) -> None:

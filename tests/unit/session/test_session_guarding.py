@@ -81,6 +81,7 @@ def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedH
 
 @pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
         assert (await session.gpu.apply(LIMIT, 0)).ok
@@ -127,6 +128,7 @@ run(GuardedHost(Path({directory!r}), "four-pcie").change(GpuSettings(power_limit
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(
     box: GuardedHost, tmp_path: Path
 ) -> None:

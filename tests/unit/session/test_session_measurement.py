@@ -273,6 +273,7 @@ def test_data_parallel_parts_add_up() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_prompts_that_the_cache_knows_are_refused_unless_asked_for(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() ->
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     async def scenario(session: Scripted) -> None:
         assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0))).ok

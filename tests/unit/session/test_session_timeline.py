@@ -148,6 +148,7 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
     async def scenario(session: Session) -> None:
         session.gpu.guard.options = FAST

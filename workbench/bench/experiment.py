@@ -63,9 +63,9 @@ from workbench.model.experiment import (
     RunState,
     side_of,
 )
-from workbench.model.metrics import OF_AN_SLO
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
 from workbench.model.series_state import SeriesState
+from workbench.model.slo import OF_AN_SLO
 from workbench.model.student_t import detectable_shift, t_quantile
 
 MEASURED = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from workbench.bench import twins
 from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
-from workbench.model.metrics import LATENCY, METRICS, OF_AN_SLO, metrics_of, value_of
+from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
 from workbench.model.multiple_tests import holm
+from workbench.model.slo import OF_AN_SLO
 from workbench.model.student_t import t_cdf, t_quantile
 
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"

@@ -8,9 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from workbench.bench.records import RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.steady_window import Window, requests_in, tokens_in
-from workbench.model.slo import LATENCIES, Limit, LimitAttained, parse_slo
-
-_METRICS = ("slo_pct", "goodput_request_s", "goodput_tok_s")
+from workbench.model.slo import LATENCIES, OF_AN_SLO, Limit, LimitAttained, parse_slo
 
 
 def slo_metrics(
@@ -36,15 +34,17 @@ def slo_metrics(
         LimitAttained(
             str(limit),
             limit.percent,
-            None if limit in unknown else _percent(counted, [limit], first_tokens),
+            None
+            if limit in unknown
+            else _percent(_keeping(counted, [limit], first_tokens), counted),
         )
         for limit in limits
     )
     if unknown or not counted:
         return {"slo": attained}
-    good = [record for record in counted if _keeps_all(record, limits, first_tokens)]
+    good = _keeping(counted, limits, first_tokens)
     tokens = tokens_in(window, good)
-    rates: dict[str, object] = {"slo_pct": _percent(counted, limits, first_tokens)}
+    rates: dict[str, object] = {"slo_pct": _percent(good, counted)}
     if window.seconds > 0:
         rates["goodput_request_s"] = round(requests_in(window, good) / window.seconds, 4)
         if tokens is not None:
@@ -59,20 +59,22 @@ def absent_slo(slo: str, metrics: Mapping[str, object]) -> dict[str, str]:
     reason = "no request was measured, or a latency that the SLO limits could not be timed"
     if "goodput_request_s" in metrics:
         reason = "the server did not report the tokens of every request"
-    return {name: reason for name in _METRICS if name not in metrics}
+    return {name: reason for name in OF_AN_SLO if name not in metrics}
 
 
-def _percent(
+def _percent(keeping: Sequence[RequestRecord], counted: Sequence[RequestRecord]) -> float | None:
+    return round(100 * len(keeping) / len(counted), 4) if counted else None
+
+
+def _keeping(
     counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
-) -> float | None:
-    if not counted:
-        return None
-    keeping = sum(_keeps_all(record, limits, first_tokens) for record in counted)
-    return round(100 * keeping / len(counted), 4)
-
-
-def _keeps_all(record: RequestRecord, limits: Sequence[Limit], first_tokens: float | None) -> bool:
-    return record.ok and all(_keeps(record, limit, first_tokens) for limit in limits)
+) -> list[RequestRecord]:
+    """Return the successful requests that kept all of `limits`."""
+    return [
+        record
+        for record in counted
+        if record.ok and all(_keeps(record, limit, first_tokens) for limit in limits)
+    ]
 
 
 def _keeps(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:

@@ -96,7 +96,6 @@ _ENTRIES = (
     SummaryMetric("energy_per_request_j", "energy per request", "J", ENERGY, False, True),
 )
 METRICS = {entry.name: entry for entry in _ENTRIES}
-OF_AN_SLO = ("slo_pct", "goodput_request_s", "goodput_tok_s")
 
 
 def metrics_of(group: str) -> Iterable[SummaryMetric]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from workbench.model.errors import InputError
 
 LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}  # word -> field of BenchSummary
+# fields of BenchSummary that only a run with an SLO has
+OF_AN_SLO = ("slo_pct", "goodput_request_s", "goodput_tok_s")
 _FROM_CHUNKS = ("ttft", "tpot")  # a reply that is not streamed has neither
 _MOST_LIMITS = 8
 _EXAMPLE = "for example: ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%"

@@ -21,6 +21,7 @@ from workbench.model.bench import (
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.quality import (
     ForkCount,
+    ForkedAnswer,
     InstrumentProof,
     Interval,
     QualityMeasure,
@@ -208,7 +209,16 @@ def quality() -> QualityResult:
         ),
         forks=ForkCount(3, 1, 2000, 32, Interval(1.5, 0.3, 4.4)),
         texts=(TextDifference("prose-orchard", "prose", 255, 0.04, 0.01, 0.93),),
-        worst=WorstText("prose-orchard", "prose", 0.04, 12, "the", "a", "under"),
+        forked=ForkedAnswer(
+            name="code-c-ring",
+            kind="code",
+            position=6,
+            before="for (int i",
+            a=" = 0; i < n; i++)",
+            b=" a a a a a a a",
+            concurrency=8,
+        ),
+        worst=WorstText("prose-orchard", "prose", 0.04, 12, " the", " a", " under"),
         proofs=(InstrumentProof("A", "prefill", True, positions=64, largest=1e-5),),
         text_set="workbench",
         text_version="1",

@@ -53,15 +53,13 @@ class ScoredText:
 @dataclass(frozen=True, slots=True)
 class GreedyAnswer:
     """One greedy answer to a text, under load. `gaps` has, for each token, how much more probable in
-    nats the best token was than the second one; it is empty if that is not known. `pieces` is the
-    text of each token, if known."""
+    nats the best token was than the second one; it is empty if that is not known."""
 
     name: str
     kind: str
     tokens: tuple[Token, ...]
     gaps: tuple[float, ...] = ()
     concurrency: int = 1
-    pieces: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -140,6 +138,20 @@ class WorstText:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkedAnswer:
+    """The greedy answers of A and B to one text, which part at token number `position`, from 0.
+    `before` is the end of what both wrote, and `a` and `b` are how each of them goes on."""
+
+    name: str
+    kind: str
+    position: int
+    before: str
+    a: str
+    b: str
+    concurrency: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class ForkCount:
     """How often greedy answers of A and B part. `at_risk` is the number of tokens before and
     including the fork of each answer. `ties` are forks at tokens whose two best candidates differ by
@@ -170,6 +182,7 @@ class QualityResult:
     measures: tuple[QualityMeasure, ...] = ()
     forks: ForkCount | None = None
     forks_floor: ForkCount | None = None
+    forked: ForkedAnswer | None = None  # the answers that part first
     texts: tuple[TextDifference, ...] = ()
     worst: WorstText | None = None
     proofs: tuple[InstrumentProof, ...] = ()

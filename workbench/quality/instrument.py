@@ -20,6 +20,7 @@ from workbench.model.quality import (
     ScoredText,
 )
 from workbench.quality.lanes.base import ImpossibleScore, ScoreError
+from workbench.quality.pieces import Pieces
 from workbench.quality.texts import LONG_TOKENS
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ class Instrument:
     def lane(self) -> str:
         """The way in which a short text is scored."""
         return PREFILL if self._interface.prefill else DECODE
+
+    @property
+    def pieces(self) -> Pieces:
+        """The texts of the tokens that the server has named so far."""
+        return self._interface.pieces
 
     # ---- proof
 

@@ -308,23 +308,48 @@ def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
     return Fork(place, place + 1, gaps[0] if gaps else None)
 
 
+Pair = tuple[GreedyAnswer, GreedyAnswer]
+
+
+def _pairs(a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer]) -> list[Pair]:
+    """Return the answers of A and B to the same texts."""
+    others = {(one.name, one.concurrency): one for one in b if not one.problem}
+    return [
+        (one, others[one.name, one.concurrency])
+        for one in a
+        if not one.problem and (one.name, one.concurrency) in others
+    ]
+
+
+def _is_tie(fork: Fork, noise: float) -> bool:
+    return fork.gap is not None and fork.gap <= noise
+
+
+def earliest_fork(
+    a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise: float
+) -> tuple[GreedyAnswer, GreedyAnswer, int] | None:
+    """Return the two answers to one text that part first, and the index of the first token that
+    differs. Ties are left out. None if no answers part."""
+    found: list[tuple[GreedyAnswer, GreedyAnswer, int]] = []
+    for x, y in _pairs(a, b):
+        fork = first_fork(x, y)
+        if fork.place is not None and not _is_tie(fork, noise):
+            found.append((x, y, fork.place))
+    return min(found, key=lambda one: one[2], default=None)
+
+
 def count_forks(
     a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise: float
 ) -> ForkCount | None:
     """Return the forks of the answers to the same texts, per 1,000 tokens at risk, with the exact
     Poisson interval. A fork whose gap is at most `noise` is a tie. None if no answer has a pair."""
-    others = {(one.name, one.concurrency): one for one in b if not one.problem}
-    pairs = [
-        (one, others[one.name, one.concurrency])
-        for one in a
-        if not one.problem and (one.name, one.concurrency) in others
-    ]
+    pairs = _pairs(a, b)
     found = [first_fork(x, y) for x, y in pairs]
     at_risk = sum(one.at_risk for one in found)
     if not at_risk:
         return None
     parted = [one for one in found if one.place is not None]
-    ties = sum(one.gap is not None and one.gap <= noise for one in parted)
+    ties = sum(_is_tie(one, noise) for one in parted)
     forks = len(parted) - ties
     low, high = poisson_interval(forks)
     scale = 1000 / at_risk

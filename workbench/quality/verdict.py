@@ -27,19 +27,21 @@ from workbench.model.quality import (
     SAME,
     SAME_TOP,
     ForkCount,
+    ForkedAnswer,
     GreedyAnswer,
     InstrumentProof,
     QualityMeasure,
     QualityResult,
     ScoredText,
     TextDifference,
-    Token,
     WorstText,
 )
+from workbench.quality.pieces import Pieces, text_of
 from workbench.quality.statistics import (
     LEVEL,
     SKEWED_LEVEL,
     count_forks,
+    earliest_fork,
     first_difference,
     gap_noise,
     is_within,
@@ -58,7 +60,7 @@ from workbench.quality.statistics import (
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
 BROKEN_KL = 1.0  # nats, mean over a text; a usable quantization stays below 0.1
 _BROKEN_OVER_FLOOR = 4.0  # times the floor of that text
-_BEFORE = 12  # tokens shown before the first one that differs
+_BEFORE, _AFTER = 12, 12  # tokens shown before the first one that differs, and of an answer from it
 _MOST_NOTED = 3  # names of texts in a note
 
 Way = tuple[str, int]  # (lane, concurrency)
@@ -100,13 +102,14 @@ def judge(
     text_set: tuple[str, str] = ("", ""),
     margins: Margins | None = None,
     simulated: bool = False,
-    piece: Callable[[Token], str] | None = None,
+    pieces: tuple[Pieces, Pieces] = ({}, {}),
 ) -> QualityResult:
     """Return the verdict about the texts that B scored, compared with those that A scored.
 
     `floors` are further measurements of A: in the same session, and after a restart. Per lane and
     concurrency, the one that differs most from A counts. `greedy_floor` has greedy answers of A
-    again. `text_set` is (name, version). `piece` returns the text of a token; without it, ids are shown.
+    again. `text_set` is (name, version). `pieces` has the texts of the tokens of A and of B, as far as
+    they are known; other tokens are shown by their ids.
     """
     margins = margins or Margins()
     notes: list[str] = []
@@ -141,8 +144,9 @@ def judge(
         measures=measures,
         forks=forks,
         forks_floor=forks_floor,
+        forked=_forked(greedy_a, greedy_b, noise, pieces),
         texts=tuple(everything),
-        worst=_worst(a, b, everything, piece),
+        worst=_worst(a, b, everything, pieces),
         proofs=tuple(proofs),
         text_set=text_set[0],
         text_version=text_set[1],
@@ -368,7 +372,7 @@ def _worst(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     texts: Sequence[TextDifference],
-    piece: Callable[[Token], str] | None,
+    pieces: tuple[Pieces, Pieces],
 ) -> WorstText | None:
     if not texts:
         return None
@@ -380,16 +384,35 @@ def _worst(
         return WorstText(found.name, found.kind, found.kl)
     place, of_a, of_b = parted
     before = [one.token for one in x.positions[max(0, place - _BEFORE) : place]]
-    between = " " if piece is None and isinstance(of_a, int) else ""
-    words = piece or str
     return WorstText(
         name=found.name,
         kind=found.kind,
         kl=found.kl,
         position=place,
-        a=words(of_a),
-        b=words(of_b),
-        before=between.join(words(token) for token in before),
+        a=text_of([of_a], pieces[0]),
+        b=text_of([of_b], pieces[1]),
+        before=text_of(before, pieces[0]),
+    )
+
+
+def _forked(
+    a: Sequence[GreedyAnswer],
+    b: Sequence[GreedyAnswer],
+    noise: float,
+    pieces: tuple[Pieces, Pieces],
+) -> ForkedAnswer | None:
+    found = earliest_fork(a, b, noise)
+    if found is None:
+        return None
+    x, y, place = found
+    return ForkedAnswer(
+        name=x.name,
+        kind=x.kind,
+        position=place,
+        before=text_of(x.tokens[max(0, place - _BEFORE) : place], pieces[0]),
+        a=text_of(x.tokens[place : place + _AFTER], pieces[0]),
+        b=text_of(y.tokens[place : place + _AFTER], pieces[1]),
+        concurrency=x.concurrency,
     )
 
 

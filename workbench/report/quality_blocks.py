@@ -11,10 +11,12 @@ from workbench.model.quality import (
     LN_PPL,
     SAME_TOP,
     ForkCount,
+    ForkedAnswer,
     Interval,
     QualityMeasure,
     QualityResult,
     TextDifference,
+    WorstText,
 )
 from workbench.report.blocks import Alert, Block, Facts, Fold, Heading, Items, Table, TextBlock
 from workbench.report.format_values import NA
@@ -45,7 +47,7 @@ def quality_blocks(result: QualityResult) -> list[Block]:
         blocks.append(Alert("warning", "An instrument was not usable", tuple(lines)))
     if result.measures:
         blocks.append(_measures(result.measures))
-    blocks += _worst(result)
+    blocks += [*_worst(result), *_forked(result)]
     blocks.append(Facts(tuple(_facts(result))))
     if result.notes:
         blocks.append(Items(result.notes))
@@ -86,12 +88,27 @@ def _worst(result: QualityResult) -> list[Block]:
         return []
     rows = [("text", f"{worst.name} ({worst.kind}), KLD >= {worst.kl:.3g}")]
     if worst.position is not None:
-        rows += [
-            ("after", worst.before),
-            (f"A, token {worst.position + 1}", worst.a),
-            (f"B, token {worst.position + 1}", worst.b),
-        ]
+        rows += _parting(worst)
     return [Heading("The text that differs most", 3), Facts(tuple(rows))]
+
+
+def _forked(result: QualityResult) -> list[Block]:
+    forked = result.forked
+    if forked is None:
+        return []
+    title = f"{forked.name} ({forked.kind}), {forked.concurrency} at a time"
+    rows = (("answer to", title), *_parting(forked))
+    return [Heading("The answers that part first", 3), Facts(rows)]
+
+
+def _parting(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
+    """Return the place where A and B part. The quotes show spaces at the ends."""
+    token = f"token {(found.position or 0) + 1}"
+    return [
+        ("after", f'"{found.before}"'),
+        (f"A, {token}", f'"{found.a}"'),
+        (f"B, {token}", f'"{found.b}"'),
+    ]
 
 
 def _facts(result: QualityResult) -> list[tuple[str, str]]:

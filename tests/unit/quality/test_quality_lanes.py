@@ -11,6 +11,7 @@ import pytest
 from workbench.model.quality import InstrumentProof, ScoredText
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
+from workbench.quality.pieces import text_of
 
 ENGINES = ("vllm", "sglang", "llamacpp", "tabbyapi")
 ALL = texts.shipped().texts
@@ -55,6 +56,8 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
         written = await instrument.write(FEW, concurrency=3)
         assert not written.problem
         assert [len(answer.tokens) for answer in written.answers] == [128] * 3
+        scored = [one.token for text in first.texts for one in text.positions]
+        assert "<" not in text_of(scored[:200], instrument.pieces), "each has a text, and no id"
 
     on_server(start_simulated(engine), measure)
 

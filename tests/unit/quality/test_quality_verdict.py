@@ -104,6 +104,23 @@ def test_a_broken_text_is_enough() -> None:
     assert result.worst.a != result.worst.b
 
 
+def test_the_worst_text_and_the_first_fork_are_shown_by_the_texts_of_their_tokens() -> None:
+    of_a = {token: f" a{token}" for token in range(100)}
+    of_b = {token: f" b{token}" for token in range(100)}
+    broken = scored(0.01, 3, shift=7)
+    early, late = answers(3, 1), answers(9, 3)[1:]
+    result = judge(
+        A, broken, floors=[AGAIN], greedy_a=answers(None), greedy_b=[*late, *early],
+        pieces=(of_a, of_b),
+    )  # fmt: skip
+    assert result.worst is not None and result.forked is not None
+    assert result.worst.a.startswith(" a") and result.worst.b.startswith(" b")
+    assert (result.forked.name, result.forked.position) == ("text-0", 3)
+    assert result.forked.before == " a0 a1 a2"
+    assert result.forked.a.startswith(" a3 a4") and result.forked.b.startswith(" b99 b99")
+    assert judge(A, AGAIN, greedy_a=late, greedy_b=late).forked is None
+
+
 def test_a_bad_floor_does_not_make_b_broken() -> None:
     other = scored(0.01, 2, shift=7)
     assert judge(A, other, floors=[other]).verdict != BROKEN

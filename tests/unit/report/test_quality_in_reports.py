@@ -62,6 +62,8 @@ def test_a_share_is_never_above_the_whole() -> None:
 
 
 def test_the_first_token_that_differs_stands_side_by_side() -> None:
-    lines = "\n".join(block_lines(quality_blocks(made.quality())))
-    assert "A, token 13" in lines
-    assert "B, token 13" in lines
+    lines = [" ".join(line.split()) for line in block_lines(quality_blocks(made.quality()))]
+    assert 'A, token 13 " the"' in lines
+    assert 'B, token 13 " a"' in lines
+    assert 'A, token 7 " = 0; i < n; i++)"' in lines
+    assert 'B, token 7 " a a a a a a a"' in lines

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_numbers import whole, why_impossible
 from workbench.model.untrusted_text import clean
+from workbench.quality.pieces import shown_piece
 
 TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
 REQUEST_S = 120.0
@@ -70,6 +71,7 @@ class Interface(ABC):
     def __init__(self, send: Send, model: str) -> None:
         self._send, self._model = send, model
         self.context_tokens: int | None = None  # the longest context, if the server names it
+        self.pieces: dict[Token, str] = {}  # the texts of tokens that the server has named
 
     @abstractmethod
     async def tokenize(self, text: str) -> Prompt:
@@ -99,6 +101,11 @@ class Interface(ABC):
         """Return the last tokens of a prompt, after its first, which may be a special token."""
         ids = prompt.ids
         return prompt if len(ids) <= tokens else replace(prompt, ids=(ids[0], *ids[1 - tokens :]))
+
+    def learn(self, token: Token, text: Any) -> None:
+        """Remember the text of a token, if the server has given one."""
+        if isinstance(text, str) and token not in self.pieces:
+            self.pieces[token] = shown_piece(text)
 
     # ---- requests
 

@@ -46,7 +46,7 @@ class LlamaServerInterface(Interface):
         entries = reply.get("completion_probabilities")
         if entries:
             [entry] = listed(entries, 1, "positions")
-            scored = _scored(entry)
+            scored = self._scored(entry)
             if scored.token != wanted:
                 raise ScoreError(
                     "the server does not score a token that a bias forces (logit_bias)"
@@ -57,7 +57,7 @@ class LlamaServerInterface(Interface):
             self._printable = (await self.encode("/tokenize", body))[-1]
         reply = await self._complete(prompt.ids[:place], 1, slot, forced=self._printable)
         [entry] = listed(reply.get("completion_probabilities"), 1, "positions")
-        top = _scored(entry).top
+        top = self._scored(entry).top
         return ScoredPosition(wanted, dict(top).get(wanted), top)
 
     async def answer(
@@ -68,7 +68,7 @@ class LlamaServerInterface(Interface):
         count = len(made) if isinstance(made, list) else 0
         ids = [token_id(one) for one in listed(made, count, "tokens of the answer")]
         entries = reply.get("completion_probabilities") or []
-        scored = [_scored(entry) for entry in entries if isinstance(entry, dict)]
+        scored = [self._scored(entry) for entry in entries if isinstance(entry, dict)]
         return _matched(ids, scored)
 
     async def _complete(
@@ -91,17 +91,17 @@ class LlamaServerInterface(Interface):
             raise ScoreError("the server has cut the prompt, because its context is too short")
         return reply
 
+    def _scored(self, entry: Any) -> ScoredPosition:
+        value, token = self._pair(entry)
+        tops = table(entry, "log probabilities").get("top_logprobs")
+        pairs = [self._pair(one) for one in tops] if isinstance(tops, list) else []
+        return ScoredPosition(token, value, best((name, logged) for logged, name in pairs))
 
-def _scored(entry: Any) -> ScoredPosition:
-    value, token = _pair(entry)
-    tops = table(entry, "log probabilities").get("top_logprobs")
-    pairs = [_pair(one) for one in tops] if isinstance(tops, list) else []
-    return ScoredPosition(token, value, best((name, logged) for logged, name in pairs))
-
-
-def _pair(entry: Any) -> tuple[float, int]:
-    one = table(entry, "log probabilities")
-    return logarithm(one.get("logprob")), token_id(one.get("id"))
+    def _pair(self, entry: Any) -> tuple[float, int]:
+        one = table(entry, "log probabilities")
+        value, token = logarithm(one.get("logprob")), token_id(one.get("id"))
+        self.learn(token, one.get("token"))
+        return value, token
 
 
 def _matched(ids: list[int], scored: list[ScoredPosition]) -> tuple[ScoredPosition, ...]:

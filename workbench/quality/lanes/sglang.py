@@ -39,7 +39,7 @@ class SglangInterface(Interface):
         count = len(prompt.ids)
         tokens = listed(meta.get("input_token_logprobs"), count, "positions")
         tops = listed(meta.get("input_top_logprobs"), count, "lists of tokens")
-        scored = tuple(map(_scored, tokens[1:], tops[1:]))
+        scored = tuple(map(self._scored, tokens[1:], tops[1:]))
         if tuple(one.token for one in scored) != prompt.ids[1:]:
             raise ScoreError("the server has scored other tokens than were sent")
         return scored
@@ -52,7 +52,7 @@ class SglangInterface(Interface):
         [given] = listed(meta.get("output_token_ids_logprobs"), 1, "scores of a given token")
         [entry] = listed(given, 1, "scores of a given token")
         [top] = listed(meta.get("output_top_logprobs"), 1, "lists of tokens")
-        scored = _scored(entry, top)
+        scored = self._scored(entry, top)
         if scored.token != wanted:
             raise ScoreError("the server has scored another token than was given")
         return scored
@@ -66,7 +66,7 @@ class SglangInterface(Interface):
         count = len(made) if isinstance(made, list) else 0
         entries = listed(made, count, "tokens of the answer")
         tops = listed(meta.get("output_top_logprobs"), count, "lists of tokens")
-        return tuple(map(_scored, entries, tops))
+        return tuple(map(self._scored, entries, tops))
 
     async def _generate(
         self, ids: tuple[int, ...], tokens: int, asked: Mapping[str, Any]
@@ -76,23 +76,23 @@ class SglangInterface(Interface):
             "sampling_params": {"temperature": 0, "max_new_tokens": tokens},
             "return_logprob": True,
             "top_logprobs_num": TOP,
-            "return_text_in_logprobs": False,
+            "return_text_in_logprobs": True,
         }
         reply = await self.post("/generate", {**body, **asked})
         meta = table(reply.get("meta_info"), "meta_info")
         check_sent(meta.get("prompt_tokens"), len(ids))
         return meta
 
+    def _scored(self, entry: Any, top: Any) -> ScoredPosition:
+        value, token = self._pair(entry)
+        entries = top if isinstance(top, list) else []
+        pairs = [self._pair(one) for one in entries]
+        return ScoredPosition(token, value, best((name, logged) for logged, name in pairs))
 
-def _scored(entry: Any, top: Any) -> ScoredPosition:
-    value, token = _pair(entry)
-    entries = top if isinstance(top, list) else []
-    pairs = [_pair(one) for one in entries]
-    return ScoredPosition(token, value, best((name, logged) for logged, name in pairs))
-
-
-def _pair(entry: Any) -> tuple[float, int]:
-    """Return the log probability and the id in an entry [log probability, id, text]."""
-    if not isinstance(entry, list) or len(entry) < 2:
-        raise ScoreError("the server's answer has no log probability of a token")
-    return logarithm(entry[0]), token_id(entry[1])
+    def _pair(self, entry: Any) -> tuple[float, int]:
+        """Return the log probability and the id in an entry [log probability, id, text]."""
+        if not isinstance(entry, list) or len(entry) < 2:
+            raise ScoreError("the server's answer has no log probability of a token")
+        value, token = logarithm(entry[0]), token_id(entry[1])
+        self.learn(token, entry[2] if len(entry) > 2 else None)
+        return value, token

@@ -51,7 +51,7 @@ class VllmInterface(Interface):
             raise ScoreError("the server has read other tokens than were sent")
         entries = listed(choice["prompt_logprobs"], len(prompt.ids), "positions")
         places = range(1, len(prompt.ids))
-        return tuple(_of_prompt(prompt.ids[place], entries[place]) for place in places)
+        return tuple(self._of_prompt(prompt.ids[place], entries[place]) for place in places)
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
         self.check_length(place, 1)
@@ -88,6 +88,16 @@ class VllmInterface(Interface):
             for name, value, top in zip(names, values, tops, strict=True)
         )
 
+    def _of_prompt(self, token: int, entries: Any) -> ScoredPosition:
+        found: dict[Token, float] = {}
+        for name, entry in table(entries, "log probabilities of a position").items():
+            one, number = table(entry, "log probability of a token"), _number(name)
+            found[number] = logarithm(one.get("logprob"))
+            self.learn(number, one.get("decoded_token"))
+        if token not in found:
+            raise ScoreError("the server left a token of the prompt without its log probability")
+        return ScoredPosition(token, found[token], best(found.items()))
+
     async def _complete(
         self, ids: tuple[int, ...], tokens: int, asked: Mapping[str, Any]
     ) -> Mapping[str, Any]:
@@ -95,16 +105,6 @@ class VllmInterface(Interface):
         reply = await self.post(_PATH, {**body, **asked})
         check_sent(table(reply.get("usage"), "usage").get("prompt_tokens"), len(ids))
         return first_choice(reply)
-
-
-def _of_prompt(token: int, entries: Any) -> ScoredPosition:
-    found: dict[Token, float] = {}
-    for name, entry in table(entries, "log probabilities of a position").items():
-        one = table(entry, "log probability of a token")
-        found[_number(name)] = logarithm(one.get("logprob"))
-    if token not in found:
-        raise ScoreError("the server left a token of the prompt without its log probability")
-    return ScoredPosition(token, found[token], best(found.items()))
 
 
 def _by_id(entries: Any) -> dict[Token, float]:

@@ -22,6 +22,7 @@ from workbench.model.quality import (
 )
 from workbench.model.secrets import mask_argv
 from workbench.quality.instrument import ANSWER_TOKENS, Instrument, requests_of
+from workbench.quality.pieces import Pieces
 from workbench.quality.verdict import Margins, judge
 from workbench.session.quality.scored_server import ScoredServer, scored
 from workbench.session.series.experiment_arms import Arms
@@ -73,6 +74,7 @@ class _Measured:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pieces: dict[str, Pieces] = field(default_factory=dict)
     simulated: bool = False
 
 
@@ -228,7 +230,9 @@ class _Comparison:
             if done == total:
                 self._tell(f"{title}: {total} {what}")
 
-        return server.instrument(show)
+        instrument = server.instrument(show)
+        self._done.pieces.setdefault(title[:1], instrument.pieces)  # "A, started again" is A
+        return instrument
 
     async def _prove(self, instrument: Instrument, side: str) -> bool:
         proof = await instrument.prove(self._options.texts.texts, side)
@@ -293,6 +297,7 @@ def _judged(measured: _Measured, names: tuple[str, str], options: QualityOptions
         text_set=(options.texts.name, options.texts.version),
         margins=options.margins,
         simulated=measured.simulated,
+        pieces=(measured.pieces.get("A", {}), measured.pieces.get("B", {})),
     )
     if measured.problems and result.verdict == NOT_MEASURED:
         result = replace(result, summary=f"{NOT_MEASURED}: {measured.problems[0]}")

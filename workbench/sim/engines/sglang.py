@@ -292,6 +292,13 @@ def _generate(api: Api, request: Request) -> None:
     ids = prompt_ids(body.get("text") if given is None else given)
     scores, start = bool(body.get("return_logprob")), int(body.get("logprob_start_len") or 0)
     top, wanted = int(body.get("top_logprobs_num") or 0), body.get("token_ids_logprob") or []
+    with_text = bool(body.get("return_text_in_logprobs"))
+
+    def triple(token: int, logged: float | None) -> list[Any]:
+        return [logged, token, decode([token]) if with_text else None]
+
+    def triples(top: Sequence[tuple[int, float]]) -> list[list[Any]]:
+        return [triple(token, logged) for token, logged in top]
 
     def whole(reply: ScoredReply) -> dict[str, Any]:
         made = reply.answer()
@@ -306,13 +313,13 @@ def _generate(api: Api, request: Request) -> None:
         if scores:
             found = [reply.answer_token(made, place, top) for place in range(len(made))]
             meta["output_token_logprobs"] = [
-                [one.log_probability, token, None]
+                triple(token, one.log_probability)
                 for one, token in zip(found, made)  # noqa: B905
             ]
-            meta["output_top_logprobs"] = [_triples(one.top) for one in found]
+            meta["output_top_logprobs"] = [triples(one.top) for one in found]
             meta["output_token_ids_logprobs"] = [
                 [
-                    [reply.answer_token(made, place, 0, one).log_probability, one, None]
+                    triple(one, reply.answer_token(made, place, 0, one).log_probability)
                     for one in wanted
                 ]
                 for place in range(len(made))
@@ -320,17 +327,13 @@ def _generate(api: Api, request: Request) -> None:
         if scores and start >= 0:
             prompt = [reply.prompt_token(place, top) for place in range(1, len(ids))]
             meta["input_token_logprobs"] = [
-                [None, ids[0], None],
-                *([one.log_probability, token, None] for one, token in zip(prompt, ids[1:])),  # noqa: B905
+                triple(ids[0], None),
+                *(triple(token, one.log_probability) for one, token in zip(prompt, ids[1:])),  # noqa: B905
             ]
-            meta["input_top_logprobs"] = [None, *(_triples(one.top) for one in prompt)]
+            meta["input_top_logprobs"] = [None, *(triples(one.top) for one in prompt)]
         return {"text": decode(made), "output_ids": made, "meta_info": meta}
 
     api.reply_scored(request, ids, max(1, int(sampling.get("max_new_tokens", 128))), whole)
-
-
-def _triples(top: Sequence[tuple[int, float]]) -> list[list[Any]]:
-    return [[logged, token, None] for token, logged in top]
 
 
 ENGINE = SimulatedSglang()

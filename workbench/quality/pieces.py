@@ -1,0 +1,32 @@
+"""Pieces: the texts of single tokens, as they are shown to the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from workbench.model.quality import Token
+from workbench.model.untrusted_text import clean
+
+Pieces = Mapping[Token, str]
+
+_MOST_CHARACTERS = 100  # of one token: more is no token, but an attack
+_VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def shown_piece(text: str) -> str:
+    """Return the text of a token on one line: line ends and tabs are written as in Python, and other
+    control characters are left out."""
+    for character, shown in _VISIBLE.items():
+        text = text.replace(character, shown)
+    return clean(text, _MOST_CHARACTERS)
+
+
+def text_of(tokens: Sequence[Token], pieces: Pieces) -> str:
+    """Return the text of tokens. A token whose text is not known is shown by its id: <1234>."""
+    return "".join(_piece(token, pieces) for token in tokens)
+
+
+def _piece(token: Token, pieces: Pieces) -> str:
+    if isinstance(token, str):
+        return shown_piece(token)
+    return pieces.get(token) or f"<{token}>"

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from support import made_results as made
 
+from workbench.engines.answer_settings import answer_settings
+from workbench.model.quality import QualityResult
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
+from workbench.store.quality_db import QualityDb
 from workbench.store.results_db import ResultsDb
 from workbench.store.sweeps import SweepStore
 
@@ -234,3 +237,78 @@ def test_the_error_of_a_failed_note_quotes_the_note(
     assert ran.code == 1 and "locked" in ran.document["error"]
     assert ran.document["command"] == """workbench results note 1 'it'"'"'s typed once'"""
     assert tagged.code == 1 and "command: workbench results tag 1 -old new" in tagged.err
+
+
+@pytest.fixture
+def compared(db: ResultsDb) -> QualityResult:
+    """Store a comparison of answers of which the simulated result is B, and one of nobody."""
+    of_b = db.get(2).conditions
+    found = replace(made.quality(), conditions_b=answer_settings(of_b))
+    store = QualityDb(db.path)
+    store.add(replace(made.quality(), verdict="broken"))
+    return store.add(found)
+
+
+def test_the_comparison_of_answers_of_a_result_is_shown_and_listed(
+    cli: Cli, compared: QualityResult
+) -> None:
+    shown = cli("results", "show", "2")
+    assert "B against llama-8b: its answers differ: KLD >= 0.035 ± 0.003" in shown.out
+    assert "0.03500 (0.03200 to 0.03800)" in shown.out and "code-c-ring (code)" in shown.out
+    assert "Answers against" not in cli("results", "show", "1").out
+    (whole,) = cli("results", "show", "2", "--json").document["quality_comparisons"]
+    assert (whole["side"], whole["id"], whole["texts"][0]["kl"]) == ("B", compared.id, 0.04)
+    newest, older = cli("results", "list").out.splitlines()
+    assert "answers: differs" in newest and "answers:" not in older
+    listed = cli("results", "list", "--json").document["results"]
+    assert listed[0]["quality_comparisons"] == [
+        {"id": 2, "side": "B", "verdict": "differs", "summary": compared.summary}
+    ]
+    assert "quality_comparisons" not in listed[1]
+    for form in ("md", "html", "csv", "txt"):
+        assert "its answers differ: KLD" in cli("results", "report", "2", "--format", form).out
+
+
+@pytest.mark.parametrize("words", [("export", "2"), ("report", "1", "2", "--format", "json")])
+def test_an_export_brings_its_comparison_of_answers_with_it(
+    cli: Cli,
+    compared: QualityResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    file = tmp_path / "export.json"
+    file.write_text(cli("results", *words).out)
+    before = QualityDb(paths.results_db()).newest()
+    cli("results", "import", str(file))
+    assert QualityDb(paths.results_db()).newest() == before, "what was measured here is not doubled"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
+    assert not QualityDb(paths.results_db()).newest()
+    imported = ids(cli("results", "import", str(file), "--json"))
+    cli("results", "import", str(file))
+    (kept,) = QualityDb(paths.results_db()).newest()
+    assert kept == replace(compared, id=1, imported=kept.imported)
+    assert kept.imported.startswith("Workbench")
+    shown = cli("results", "show", str(imported[-1])).out
+    assert "its answers differ: KLD >= 0.035 ± 0.003" in shown and "SIMULATED" in shown
+    assert "imported" in shown
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("verdict", "excellent", "the field must be one of same, differs"),
+        ("measures", "many", "not a comparison of answers"),
+        ("positions", 1e300, "an impossible number"),
+    ],
+)
+def test_a_forged_comparison_of_answers_is_refused(
+    cli: Cli, compared: QualityResult, tmp_path: Path, field: str, value: Any, said: str
+) -> None:
+    document = json.loads(cli("results", "export", "2").out)
+    document["quality_comparisons"][0][field] = value
+    file = tmp_path / "forged.json"
+    file.write_text(json.dumps(document))
+    ran = cli("results", "import", str(file))
+    assert ran.code == 2 and said in ran.err and "quality_comparisons" in ran.err
+    assert ids(cli("results", "list", "--json")) == [2, 1]

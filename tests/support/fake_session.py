@@ -27,6 +27,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import Command, LaunchPlan, PlanDifference, diff
+from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_command, mask_row
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
@@ -303,6 +304,8 @@ class FakeSession(FakeMeasuring):
         self.servers.supervisor = FakePart(installed=lambda run_id: None)
         self.results.has_older = False
         self.results.timelines = FakePart(get=self.no_timeline)
+        self.compared: tuple[QualityResult, ...] = ()  # comparisons of answers, newest first
+        self.results.quality = self.quality_comparisons
         # the time of the readings
         self.timeline = FakePart(history=History(clock=lambda: NOW + self.ticks))
         self.missing: dict[str, Mapping[str, Any]] = {}
@@ -742,6 +745,9 @@ class FakeSession(FakeMeasuring):
 
     async def advice_on(self, result_id: int) -> Advised:
         return Advised((), await self.results.get(result_id))
+
+    async def quality_comparisons(self) -> tuple[QualityResult, ...]:
+        return self.compared
 
     async def no_timeline(self, result_id: int) -> None:
         """Return None: the canned results have no timeline."""

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import session_of
 from workbench.cli.output import emit, emit_list, emit_or_say, note, print_error, say, say_lines
@@ -20,6 +20,7 @@ from workbench.report.registry import OUTPUT_FORMATS, format_of_file, imported_t
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
+    from workbench.model.quality import QualityResult
     from workbench.store.results_db import Page, ResultsDb
 
 _ID = option("id", "id of a result; `workbench results list` lists them", int)
@@ -79,17 +80,19 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
         )
     limit = None if arguments.all else arguments.limit or _NEWEST
     asked = None if limit is None else limit + 1  # one more, to know whether there are older ones
-    pages = results_db().pages(asked, words, tag=arguments.tag, before=arguments.before)
+    db = results_db()
+    known = _comparisons(db)
+    pages = db.pages(asked, words, tag=arguments.tag, before=arguments.before)
     shown = _Shown(pages, limit)
     if arguments.json:
         emit_list(
             "results",
-            (result_json(r) for page in shown.pages() for r in page),
+            (_listed(r, known) for page in shown.pages() for r in page),
             lambda: {"more": shown.more},
         )
     else:
         for page in shown.pages():
-            say_lines(row_lines(page))
+            say_lines(row_lines(page, known))
         if not shown.count:
             filters = [f"with {words!r}"] if words else []
             filters += [f"tagged {arguments.tag}"] if arguments.tag else []
@@ -127,9 +130,27 @@ class _Shown:
                 yield results
 
 
-def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
+def _comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
+    from workbench.store.quality_db import QualityDb
+
+    return QualityDb(db.path).newest()
+
+
+def _listed(result: BenchResult, known: Sequence[QualityResult]) -> dict[str, Any]:
+    """Return a result of the list as JSON: of the comparisons of answers that it belongs to, the
+    list has only what they found."""
+    from workbench.engines.answer_settings import comparisons_of
+
+    found = [
+        {"id": one.id, "side": side, "verdict": one.verdict, "summary": one.summary}
+        for side, one in comparisons_of(result.conditions, known)
+    ]
+    return {**result_json(result), **({"quality_comparisons": found} if found else {})}
+
+
+def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = ()) -> Iterator[str]:
     """Yield one line for each result: id, engine, model, load, throughput, label, and marks such as
-    "rejected"."""
+    "rejected". `known` are comparisons of answers, whose verdicts are among the marks."""
     from workbench.session.bench.result_rows import rows_of
 
     for row, result in zip(rows_of(results), results, strict=True):
@@ -142,11 +163,22 @@ def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
             row.label,
             "REJECTED" if row.refused else "",
             "SIMULATED" if row.simulated else "",
+            _answers_mark(result, known),
             *(f"+{tag}" for tag in row.tags),
             row.note,
         ]
         start = f"#{row.id:<5} {row.engine or '-':<9} {row.model}"
         yield "  ".join([start, *(" ".join(word.split()) for word in words if word)])
+
+
+def _answers_mark(result: BenchResult, known: Sequence[QualityResult]) -> str:
+    """Return what the newest comparison of answers in which the result is B says of them."""
+    from workbench.engines.answer_settings import comparisons_of
+
+    newest = next(
+        (one for side, one in comparisons_of(result.conditions, known) if side == "B"), None
+    )
+    return f"answers: {newest.verdict}" if newest is not None else ""
 
 
 def _load(result: BenchResult, concurrency: int) -> str:
@@ -168,13 +200,21 @@ def _load(result: BenchResult, concurrency: int) -> str:
     examples=("workbench results show 42 --json",),
 )
 def show_result(arguments: argparse.Namespace) -> int:
+    from workbench.engines.answer_settings import comparisons_of
+
     db = results_db()
     result, timeline = db.get(arguments.id), _timeline_of(db, arguments.id)
+    known = _comparisons(db)
     if arguments.json:
-        return emit({**result_json(result), "timeline": timeline})
+        from workbench.report.formats.json_data import answers_json
+
+        answers = answers_json(comparisons_of(result.conditions, known))
+        compared = {"quality_comparisons": answers} if answers else {}
+        return emit({**result_json(result), **compared, "timeline": timeline})
     from workbench.report.content import Report
 
-    say_lines([output_format("txt").render(Report.of_result(result)).rstrip("\n")])
+    report = Report.of_result(result, known=known)
+    say_lines([output_format("txt").render(report).rstrip("\n")])
     say(
         f"timeline: {shlex.join(['workbench', 'replay', timeline])}"
         if timeline
@@ -256,7 +296,7 @@ def export_result(arguments: argparse.Namespace) -> int:
 
     db, chosen = results_db(), output_format(arguments.format)
     samples = db.samples(arguments.id) if chosen.with_requests else ()
-    text = chosen.render(Report.of_result(db.get(arguments.id), samples))
+    text = chosen.render(Report.of_result(db.get(arguments.id), samples, _comparisons(db)))
     if arguments.json and arguments.format != "json":
         return emit({"id": arguments.id, "format": arguments.format, "text": text})
     say(text.rstrip("\n"))

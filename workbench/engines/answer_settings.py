@@ -184,9 +184,31 @@ def quality_between(
     """Return the first of the measured comparisons `known` that compared servers with the
     `answer_settings` `a` and `b`. None if there is none. What simulated servers answer says nothing
     about real ones, and the other way round."""
-    for one in known:
+    for one in sorted(known, key=lambda one: bool(one.imported)):  # own measurements first
         sides = ((one.conditions_a, a), (one.conditions_b, b))
         alike = all(side and not answer_changes(side, settings) for side, settings in sides)
         if alike and one.verdict != NOT_MEASURED and one.simulated == simulated:
             return one
     return None
+
+
+_IDENTIFYING = ("program", "command", "address")
+
+
+def comparisons_of(
+    conditions: Conditions, known: Iterable[QualityResult]
+) -> tuple[tuple[str, QualityResult], ...]:
+    """Return those of the measured comparisons `known` in which a server with these conditions was
+    one side, each with the side, "A" or "B". Of a server that is hardly known, there is none."""
+    settings = answer_settings(conditions)
+    if not any(name in settings for name in _IDENTIFYING):
+        return ()
+    found = []
+    for one in known:
+        if one.verdict == NOT_MEASURED or one.simulated != conditions.simulated:
+            continue
+        sides = (("B", one.conditions_b), ("A", one.conditions_a))
+        alike = [side for side, its in sides if its and not answer_changes(its, settings)]
+        if alike:
+            found.append((alike[0], one))
+    return tuple(found)

@@ -20,6 +20,7 @@ KL, LN_PPL, SAME_TOP, FORKS = "kl", "ln_ppl", "same_top", "forks"
 
 SAME, DIFFERS, NOT_DECIDED, BROKEN = "same", "differs", "not decided", "broken"
 NOT_MEASURED = "quality not measured"
+VERDICTS = (SAME, DIFFERS, NOT_DECIDED, BROKEN, NOT_MEASURED)
 
 KL_MARGIN, LN_PPL_MARGIN = 0.001, 0.002  # nats per position; of ln perplexity, 0.2 %
 
@@ -198,3 +199,4 @@ class QualityResult:
     id: int = 0  # in the store; 0: not stored
     unix_s: float = 0.0
     took_s: float | None = None
+    imported: str = ""  # the program whose file it comes from; "" if it was measured here

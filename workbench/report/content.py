@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeVar
 
+from workbench.engines.answer_settings import comparisons_of
 from workbench.model.bench import BenchResult, Comparison
 from workbench.model.experiment import Experiment
 from workbench.model.json_records import from_json, to_json
@@ -15,6 +16,7 @@ from workbench.model.secrets import mask_data
 from workbench.model.sweep import Sweep
 
 Samples = Mapping[int, Sequence[Mapping[str, Any]]]  # raw requests by result id
+Answers = tuple[tuple[str, QualityResult], ...]  # (side, comparison), the newest first
 Record = TypeVar("Record")
 
 
@@ -32,6 +34,8 @@ class Layout(Enum):
 class Report:
     """The content of a report: some results, and the comparison, experiment or sweep that they
     belong to, if any. `samples` are the records of single requests, by the id of the result.
+    `answers` has, likewise, the comparisons of answers in which the configuration of a result was
+    one side.
     """
 
     results: tuple[BenchResult, ...] = ()
@@ -40,13 +44,25 @@ class Report:
     experiment: Experiment | None = None
     sweep: Sweep | None = None
     quality: QualityResult | None = None  # of the answers of A and B
+    answers: Mapping[int, Answers] = field(default_factory=dict)
     layout: Layout = Layout.REPORT
 
     @classmethod
-    def of_result(cls, result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> Report:
+    def of_result(
+        cls,
+        result: BenchResult,
+        samples: Sequence[Mapping[str, Any]] = (),
+        known: Sequence[QualityResult] = (),
+    ) -> Report:
         """Return the report for the export of one result. `samples` are the records of the result's
-        requests."""
-        return cls((result,), {result.id: samples}, layout=Layout.RESULT)
+        requests, and `known` are comparisons of answers, of which the report has those that concern
+        the result."""
+        return cls(
+            (result,),
+            {result.id: samples},
+            answers=answers_of((result,), known),
+            layout=Layout.RESULT,
+        )
 
     @property
     def simulated(self) -> bool:
@@ -64,7 +80,20 @@ class Report:
             experiment=self.experiment and _masked(self.experiment),
             sweep=self.sweep and _masked(self.sweep),
             quality=self.quality and _masked(self.quality),
+            answers={
+                number: tuple((side, _masked(one)) for side, one in found)
+                for number, found in self.answers.items()
+            },
         )
+
+
+def answers_of(
+    results: Sequence[BenchResult], known: Sequence[QualityResult]
+) -> dict[int, Answers]:
+    """Return, by the id of the result, the comparisons of answers in which its configuration was one
+    side. Results without one are left out."""
+    found = {result.id: comparisons_of(result.conditions, known) for result in results}
+    return {number: answers for number, answers in found.items() if answers}
 
 
 def _masked(record: Record) -> Record:

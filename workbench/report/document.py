@@ -11,7 +11,7 @@ from workbench.model.sweep import Sweep
 from workbench.report.blocks import Block, Document, Fold, Heading
 from workbench.report.content import Report
 from workbench.report.format_values import utc_time
-from workbench.report.quality_blocks import quality_blocks
+from workbench.report.quality_blocks import answer_blocks, quality_blocks
 from workbench.report.result_blocks import SIMULATED, overview, result_blocks, subtitle_of, title_of
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
 
@@ -25,6 +25,7 @@ def document_of(report: Report) -> Document:
     if len(report.results) == 1:
         (result,) = report.results
         blocks = result_blocks(result, report.samples.get(result.id, ()))
+        blocks += answer_blocks(report.answers.get(result.id, ()), whole=True)
         return Document(title_of(result), subtitle_of(result), tuple(blocks), report.simulated)
     return _document_of_several(report)
 
@@ -94,6 +95,7 @@ def _inner_blocks(report: Report, result: BenchResult) -> list[Block]:
     The SIMULATED alert is left out, because the larger report shows it at its top.
     """
     blocks = result_blocks(result, report.samples.get(result.id, ()))
+    blocks += answer_blocks(report.answers.get(result.id, ()), whole=False)
     return [
         Heading(b.text, b.level + 1) if isinstance(b, Heading) else b
         for b in blocks

@@ -19,6 +19,7 @@ from workbench.model.quality import (
     WorstText,
 )
 from workbench.report.blocks import Alert, Block, Facts, Fold, Heading, Items, Table, TextBlock
+from workbench.report.content import Answers
 from workbench.report.format_values import NA
 from workbench.report.result_blocks import SIMULATED
 
@@ -54,6 +55,34 @@ def quality_blocks(result: QualityResult) -> list[Block]:
     if result.texts:
         blocks.append(Fold("Each text", (_texts(result.texts),)))
     return blocks
+
+
+def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:
+    """Return the blocks about the comparisons of answers in which the configuration of a result was
+    one side: the newest one with all its measures if `whole` is true, the others in one line each."""
+    if not answers:
+        return []
+    blocks: list[Block] = [Heading("Answers against other configurations")]
+    lines = [answer_line(side, one) for side, one in answers]
+    if not whole:
+        return [*blocks, Items(tuple(lines))]
+    _, newest = answers[0]
+    blocks.append(TextBlock(lines[0]))
+    blocks += [
+        Heading(one.text, 3) if isinstance(one, Heading) else one
+        for one in quality_blocks(newest)
+        if one is not SIMULATED
+    ]
+    return [*blocks, Items(tuple(lines[1:]))] if lines[1:] else blocks
+
+
+def answer_line(side: str, result: QualityResult) -> str:
+    """Return one line about a comparison of answers in which a configuration was `side`."""
+    other = result.a if side == "B" else result.b
+    of_b = "its answers" if side == "B" else "the answers of B"
+    said = result.summary.replace("its answers", of_b, 1)
+    number = f" (comparison of answers {result.id})" if result.id else ""
+    return f"{side} against {other}: {said}{number}"
 
 
 def _measures(measures: Sequence[QualityMeasure]) -> Table:
@@ -131,6 +160,8 @@ def _facts(result: QualityResult) -> list[tuple[str, str]]:
     ]
     if result.took_s is not None:
         rows.append(("took", f"{result.took_s:.0f} s"))
+    if result.imported:
+        rows.append(("imported", result.imported))
     rows.append(("unit of the intervals", "one text: the tokens of a text are correlated"))
     return rows
 

@@ -48,6 +48,13 @@ class QualityDb:
 
         return replace(result, id=int(self._database.write(work) or 0))
 
+    def add_new(self, result: QualityResult) -> None:
+        """Store an imported comparison, unless it is among the newest ones: another result of its
+        file has it too, or it was measured here."""
+        bare = replace(result, id=0, imported="")
+        if all(replace(one, id=0, imported="") != bare for one in self.newest()):
+            self.add(result)
+
     def get(self, quality_id: int) -> QualityResult:
         rows = self._read("WHERE id = ?", quality_id) if quality_id.bit_length() < 64 else ()
         if not rows:

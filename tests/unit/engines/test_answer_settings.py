@@ -116,6 +116,9 @@ def test_a_measured_comparison_is_found_by_its_settings() -> None:
     assert quality_between(a, b, [known], simulated=False) is known
     assert quality_between(b, a, [known], simulated=False) is None
     assert quality_between(a, b, [known], simulated=True) is None
+    foreign = replace(known, imported="Workbench 0.1")
+    assert quality_between(a, b, [foreign, known], simulated=False) is known
+    assert quality_between(a, b, [foreign], simulated=False) is foreign
     unknown = replace(known, conditions_a={}, conditions_b={})
     unmeasured = replace(known, verdict=NOT_MEASURED)
     assert quality_between(a, b, [unknown, unmeasured], simulated=False) is None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 
 import pytest
 from support import made_results as made
 
-from workbench.model.quality import InstrumentProof, Interval, QualityMeasure
+from workbench.engines.answer_settings import answer_settings
+from workbench.model.bench import Conditions
+from workbench.model.quality import NOT_MEASURED, InstrumentProof, Interval, QualityMeasure
 from workbench.report.blocks import Alert, Table, TextBlock
-from workbench.report.content import Report
+from workbench.report.content import Report, answers_of
 from workbench.report.formats.terminal import block_lines
 from workbench.report.quality_blocks import quality_blocks
 from workbench.report.registry import output_format
@@ -37,6 +40,46 @@ def test_json_has_all_of_it() -> None:
     assert quality["measures"][0]["value"] == {"value": 0.035, "low": 0.032, "high": 0.038}
     assert quality["texts"][0]["name"] == "prose-orchard"
     assert quality["simulated"] is True
+
+
+ALONE = made.result(simulated=True)
+OF_RESULT = replace(
+    made.quality(), id=3, conditions_b=answer_settings(ALONE.conditions), unix_s=1.0
+)
+OLDER = replace(OF_RESULT, id=2, verdict="same", summary="its answers are the same", measures=())
+
+
+@pytest.mark.parametrize("form", ["md", "txt", "html"])
+def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: str) -> None:
+    text = output_format(form).render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
+    assert "0.03200 to 0.03800" in text and "prose-orchard" in text
+    assert "comparison of answers 3" in text
+    assert "B against llama-8b: its answers are the same (comparison of answers 2)" in text
+
+
+def test_a_report_of_several_results_has_one_line_about_each_comparison() -> None:
+    both = (ALONE, made.result(8, model="org/other", simulated=True))
+    text = output_format("md").render(Report(both, answers=answers_of(both, (OF_RESULT,))))
+    assert text.count("comparison of answers 3") == 1
+    assert "0.03200 to 0.03800" not in text
+
+
+def test_csv_has_the_measures_of_the_newest_comparison() -> None:
+    text = output_format("csv").render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
+    cells = dict(csv.reader(text.splitlines()))
+    assert cells["quality.verdict"] == "differs" and cells["quality.side"] == "B"
+    assert cells["quality.kl"] == "0.035" and cells["quality.kl.high"] == "0.038"
+    assert cells["quality.kl.floor"] == "0.0002"
+    assert "quality.verdict" not in output_format("csv").render(Report.of_result(ALONE))
+
+
+def test_a_comparison_of_other_or_of_simulated_servers_is_not_that_of_a_result() -> None:
+    real = replace(OF_RESULT, simulated=False)
+    hardly_known = Conditions("box", "vllm", None, "org/tiny", simulated=True)
+    unmeasured = replace(OF_RESULT, verdict=NOT_MEASURED)
+    assert not answers_of((ALONE,), (real, unmeasured, made.quality()))
+    assert not answers_of((replace(ALONE, conditions=hardly_known),), (OF_RESULT,))
+    assert answers_of((ALONE,), (OF_RESULT,)) == {ALONE.id: (("B", OF_RESULT),)}
 
 
 def test_without_a_comparison_of_answers_nothing_is_said() -> None:

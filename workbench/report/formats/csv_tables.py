@@ -12,7 +12,7 @@ from typing import Any
 from workbench.model.bench import BenchResult
 from workbench.model.json_records import to_json
 from workbench.model.untrusted_text import clean
-from workbench.report.content import Layout, Report
+from workbench.report.content import Answers, Layout, Report
 
 SIMULATED = "SIMULATED: values of a model, not of hardware"
 _REQUEST_COLUMNS = (
@@ -39,14 +39,40 @@ def render(report: Report) -> str:
         head = ("result", "simulated", "rejected", *_REQUEST_COLUMNS, "gaps_us")
         return _table(head, _request_rows(report))
     if report.layout is Layout.RESULT:
-        return _table(("name", "value"), _cells(report.results[0]).items())
-    rows = [_cells(result) for result in report.results]
+        return _table(("name", "value"), _cells(report, report.results[0]).items())
+    rows = [_cells(report, result) for result in report.results]
     names = list(dict.fromkeys(name for row in rows for name in row))
     return _table(names, ([row.get(name) for name in names] for row in rows))
 
 
-def _cells(result: BenchResult) -> dict[str, Any]:
-    return {"simulated": _simulated(result), **dict(_flatten(to_json(result)))}
+def _cells(report: Report, result: BenchResult) -> dict[str, Any]:
+    cells = {"simulated": _simulated(result), **dict(_flatten(to_json(result)))}
+    return {**cells, **_answer_cells(report.answers.get(result.id, ()))}
+
+
+def _answer_cells(answers: Answers) -> dict[str, Any]:
+    """Return the cells about the newest comparison of answers that the result belongs to. A measure
+    that was taken in several ways has the cells of the first."""
+    if not answers:
+        return {}
+    side, newest = answers[0]
+    cells: dict[str, Any] = {
+        "quality.side": side,
+        "quality.a": newest.a,
+        "quality.b": newest.b,
+        "quality.verdict": newest.verdict,
+        "quality.summary": newest.summary,
+    }
+    for one in newest.measures:
+        for name, value in (
+            ("", one.value.value),
+            (".low", one.value.low),
+            (".high", one.value.high),
+        ):
+            cells.setdefault(f"quality.{one.name}{name}", value)
+        cells.setdefault(f"quality.{one.name}.floor", one.floor.value if one.floor else None)
+        cells.setdefault(f"quality.{one.name}.margin", one.margin)
+    return cells
 
 
 def _simulated(result: BenchResult) -> str:

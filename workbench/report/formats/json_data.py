@@ -11,7 +11,7 @@ from workbench.model.bench import BenchResult
 from workbench.model.json_records import to_json
 from workbench.model.untrusted_numbers import finite
 from workbench.model.untrusted_text import escaped
-from workbench.report.content import Layout, Report
+from workbench.report.content import Answers, Layout, Report
 
 FORMAT = 1
 
@@ -20,7 +20,10 @@ def render(report: Report) -> str:
     """Return the report as one JSON object. In Layout.RESULT, the object is the result itself.
     Otherwise, the results are in a list under "results".
     """
-    results = [_result(result, report.samples.get(result.id, ())) for result in report.results]
+    results = [
+        _result(result, report.samples.get(result.id, ()), report.answers.get(result.id, ()))
+        for result in report.results
+    ]
     if report.layout is Layout.RESULT:
         return _text(results[0])
     simulated = any(result["simulated"] for result in results)
@@ -36,9 +39,18 @@ def render(report: Report) -> str:
     return _text(document)
 
 
-def _result(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _result(
+    result: BenchResult, samples: Sequence[Mapping[str, Any]], answers: Answers
+) -> dict[str, Any]:
     requests = {"samples": list(samples)} if samples else {}
-    return {**to_json(result), "simulated": result.conditions.simulated, **requests}
+    compared = {"quality_comparisons": answers_json(answers)} if answers else {}
+    simulated = {"simulated": result.conditions.simulated}
+    return {**to_json(result), **simulated, **compared, **requests}
+
+
+def answers_json(answers: Answers) -> list[dict[str, Any]]:
+    """Return the comparisons of answers of a result, each with the side that the result was."""
+    return [{"side": side, **to_json(one)} for side, one in answers]
 
 
 def _text(document: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.metrics import METRICS
+from workbench.model.quality import QualityResult
 from workbench.model.untrusted_numbers import EXACT, number
 from workbench.report.format_values import NOT_IN_FILE
 
@@ -46,6 +47,7 @@ class Imported:
     note: str = ""
     tags: tuple[str, ...] = ()
     uid: str = ""
+    quality: tuple[QualityResult, ...] = ()  # comparisons of answers that the file has with it
 
 
 class Fields:

@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.json_records import from_json
+from workbench.model.quality import VERDICTS, QualityResult
 from workbench.model.untrusted_numbers import impossible_in
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 
@@ -64,12 +65,31 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     if not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
         raise fields.wrong("tags", "the field must be a list of strings")
     return Imported(
-        read_spec,
-        made,
-        metrics,
-        unix_s,
-        tuple(s.data for s in samples),
-        fields.text("note") or "",
-        tuple(tags),
-        uid,
+        spec=read_spec,
+        conditions=made,
+        summary=metrics,
+        unix_s=unix_s,
+        samples=tuple(s.data for s in samples),
+        note=fields.text("note") or "",
+        tags=tuple(tags),
+        uid=uid,
+        quality=tuple(_quality(one, made) for one in fields.objects("quality_comparisons")),
+    )
+
+
+def _quality(fields: Fields, made: Conditions) -> QualityResult:
+    """Return a comparison of answers of an exported result. It is marked as imported."""
+    if why := impossible_in(fields.data):
+        raise fields.wrong(why.partition(":")[0], f"the field has {why.partition(': ')[2]}")
+    try:
+        read = from_json(QualityResult, fields.data)
+    except ValueError as error:
+        raise fields.wrong("verdict", f"not a comparison of answers ({error})") from None
+    if read.verdict not in VERDICTS:
+        raise fields.wrong("verdict", f"the field must be one of {', '.join(VERDICTS)}")
+    return replace(
+        read,
+        id=0,
+        imported=read.imported or made.imported or "Workbench",
+        simulated=read.simulated or made.simulated,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.compare import compare
 from workbench.model.errors import InputError
-from workbench.report.content import Layout, Report
+from workbench.report.content import Layout, Report, answers_of
 from workbench.report.registry import output_format
 from workbench.store.quality_db import QualityDb
 
@@ -75,9 +75,8 @@ class Reports:
                     raise
                 continue  # a result of the experiment or sweep was deleted
             samples[number] = await asyncio.to_thread(self._results.db.samples, number)
-        compared = None
+        compared, known = None, await self._results.quality()
         if len(groups) == 2 and len(results) == len(ids):
-            known = await self._results.quality()
             compared = compare(results[: len(groups[0])], results[len(groups[0]) :], quality=known)
         series = experiment.comparison if experiment is not None else compared
         quality = None
@@ -93,5 +92,6 @@ class Reports:
             experiment=experiment,
             sweep=sweep,
             quality=quality,
+            answers=answers_of(results, known),
             layout=layout,
         )

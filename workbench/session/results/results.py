@@ -194,7 +194,7 @@ class Results:
         from workbench.report.registry import output_format
 
         chosen = output_format(form)
-        result = await self.get(result_id)
+        result, known = await self.get(result_id), await self.quality()
         samples = (
             await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
         )
@@ -202,7 +202,7 @@ class Results:
         path = Path.cwd() / f"workbench-result-{result_id}{simulated}.{form}"
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(chosen.render(Report.of_result(result, samples)))
+                file.write(chosen.render(Report.of_result(result, samples, known)))
         except OSError as error:
             raise InputError(
                 f"the result could not be written to {path}: {error.strerror}",
@@ -233,6 +233,8 @@ class Results:
                     note=one.note,
                     tags=(*one.tags, *checked),
                 )
+            for compared in one.quality:
+                await asyncio.to_thread(QualityDb(self.db.path).add_new, compared)
             stored.append((await self.get(result_id), known is None))
         await self.refresh()
         return stored

@@ -22,9 +22,12 @@ from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
+    from workbench.model.quality import QualityResult
     from workbench.session.bench.row import BenchRow
     from workbench.session.results.advice import Advised
     from workbench.store.result_timelines import ResultTimeline
+
+    Found = tuple[Advised, ResultTimeline | None, Sequence[QualityResult]]
 
 
 class ResultController(Controller):
@@ -43,12 +46,12 @@ class ResultController(Controller):
     def show(self) -> None:
         """Open the page of the result under the cursor, with its timeline."""
 
-        async def read(result_id: int) -> tuple[Advised, ResultTimeline | None]:
+        async def read(result_id: int) -> Found:
             found = await self.session.advisor.of_result(result_id)
-            return found, await self._timeline(result_id)
+            return found, await self._timeline(result_id), await self.session.results.quality()
 
-        def open_page(found: tuple[Advised, ResultTimeline | None]) -> None:
-            advised, timeline = found
+        def open_page(found: Found) -> None:
+            advised, timeline, known = found
             result, advice = advised.result, self.controllers.advice
             assert result is not None  # of_result has one
 
@@ -60,7 +63,7 @@ class ResultController(Controller):
 
             def rows(width: int) -> list[Row]:
                 return result_rows(
-                    result, width, timeline_rows(timeline, width), top_rows(advised, width)
+                    result, width, timeline_rows(timeline, width), top_rows(advised, width), known
                 )
 
             self.services.pages.open(Page(f"Result #{result.id}", rows, keys))

@@ -11,16 +11,24 @@ from workbench.model.bench import BenchResult
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
 from workbench.model.plan import Command
+from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv, mask_env
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import setting_name, settings_texts
 
 
 def result_rows(
-    result: BenchResult, width: int, timeline: Sequence[Row] = (), advice: Sequence[Row] = ()
+    result: BenchResult,
+    width: int,
+    timeline: Sequence[Row] = (),
+    advice: Sequence[Row] = (),
+    known: Sequence[QualityResult] = (),
 ) -> list[Row]:
     """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the
-    benchmark, and `advice` are rows with the most important findings of the advisor."""
+    benchmark, and `advice` are rows with the most important findings of the advisor. `known` are
+    comparisons of answers; the page has a line about each that concerns the result."""
+    from workbench.engines.answer_settings import comparisons_of
+    from workbench.report.quality_blocks import answer_blocks
     from workbench.report.result_blocks import (  # not needed by the first frame
         alerts,
         key_metrics,
@@ -37,6 +45,8 @@ def result_rows(
     rows += block_rows([key_metrics(summary)], width)
     rows += fact_rows(judgements(result), width)
     rows += [(), *advice] if advice else []
+    answers = comparisons_of(result.conditions, known)
+    rows += block_rows(answer_blocks(answers, whole=False), width)
     rows += block_rows(latency_blocks(summary), width)
     rows += [()] if summary.notes or summary.command_output else []
     for note in summary.notes:

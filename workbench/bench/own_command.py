@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from asyncio.subprocess import Process
+from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ from typing import Any
 from workbench.bench import own_command_watcher
 from workbench.bench.endpoint_file import with_endpoint
 from workbench.bench.runner import BenchCancelled
-from workbench.hosts.local import close_pipes
+from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
 from workbench.model.secrets import mask_argv, mask_text
@@ -141,7 +141,7 @@ async def run(
 
 async def _started(
     argv: Sequence[str], env: Mapping[str, str], shown: str
-) -> tuple[Process, int, float]:
+) -> tuple[LocalProcess, int, float]:
     """Start the watcher (own_command_watcher.py), which runs the user's command and ends it
     together with Workbench. Return (watcher process, read end of a pipe with the command's output,
     Unix time at which the command began). `shown` is the command's name for messages. Raises
@@ -152,21 +152,12 @@ async def _started(
     """
     read_end, write_end = os.pipe()
     try:
-        tie = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-I",
-                "-S",
-                own_command_watcher.__file__,
-                str(write_end),
-                str(_TERM_WAIT_S),
-                *argv,
-            ),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+        watcher = (sys.executable, "-I", "-S", own_command_watcher.__file__)
+        tie = await start_process(
+            (*watcher, str(write_end), str(_TERM_WAIT_S), *argv),
+            stdin=PIPE,
+            stderr=DEVNULL,
             pass_fds=(write_end,),
-            start_new_session=True,
             env={**os.environ, **env},
         )
         try:
@@ -194,7 +185,7 @@ async def _started(
     )
 
 
-async def _message(tie: Process) -> dict[str, Any]:
+async def _message(tie: LocalProcess) -> dict[str, Any]:
     assert tie.stdout is not None
     line = await tie.stdout.readline()
     message: dict[str, Any] = json.loads(line) if line else {}
@@ -202,7 +193,7 @@ async def _message(tie: Process) -> dict[str, Any]:
 
 
 async def _wait_for_end(
-    tie: Process, output: int, hear: Callable[[bytes], None]
+    tie: LocalProcess, output: int, hear: Callable[[bytes], None]
 ) -> tuple[int, float]:
     """Wait until the user's command ends. Return its exit code and its duration in seconds. `tie`
     is the watcher process of the command, `output` a pipe with the command's output, and `hear`
@@ -227,7 +218,7 @@ async def _wait_for_end(
         transport.close()
 
 
-async def _end_command(tie: Process) -> None:
+async def _end_command(tie: LocalProcess) -> None:
     assert tie.stdin is not None
     tie.stdin.close()
     try:
@@ -235,7 +226,7 @@ async def _end_command(tie: Process) -> None:
     except TimeoutError:
         tie.kill()  # the kernel then kills the command
         await tie.wait()
-    close_pipes(tie)
+    tie.close_pipes()
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:

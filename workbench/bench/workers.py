@@ -10,14 +10,14 @@ import secrets
 import signal
 import sys
 import time
-from asyncio.subprocess import Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable, Stream
-from workbench.hosts.local import close_pipes
+from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.python_programs import TOO_OLD, PythonProgram
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import BenchError, HostError
@@ -113,7 +113,7 @@ class Worker(Protocol):
 class LocalWorker:
     """The load client as a child process of this process."""
 
-    def __init__(self, process: Process, kept: KeptResult | None = None) -> None:
+    def __init__(self, process: LocalProcess, kept: KeptResult | None = None) -> None:
         self.process, self.kept = process, kept
         self._stderr = asyncio.ensure_future(_tail(process.stderr))
 
@@ -125,15 +125,11 @@ class LocalWorker:
             p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p
         )
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *words,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
+            process = await start_process(
+                (sys.executable, *words),
+                stdin=PIPE,
                 env={**os.environ, "PYTHONPATH": path},
-                limit=_LINE_LIMIT_BYTES,
+                line_limit_bytes=_LINE_LIMIT_BYTES,
             )
         except OSError as error:
             raise BenchError(
@@ -179,7 +175,7 @@ class LocalWorker:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(process.wait(), _END_WAIT_S)
         self._stderr.cancel()
-        close_pipes(process)
+        process.close_pipes()
 
 
 class HostWorker:

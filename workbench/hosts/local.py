@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import tempfile
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -31,6 +31,7 @@ from workbench.hosts.base import (
     too_much,
 )
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
+from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
@@ -60,7 +61,7 @@ class LocalStream:
     command when Workbench ends for any reason.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: LocalProcess) -> None:
         self._process = process
         self._tail = Tail()
         self._errors = asyncio.create_task(self._drain())
@@ -98,49 +99,11 @@ class LocalStream:
         its process group."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        await end(self._process, CLOSE_S)
+        await self._process.end(CLOSE_S)
         await end_all([self._errors])
 
 
-async def end(process: Process, wait_s: float = 0.0) -> None:
-    """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process group:
-    to the process, and to a child that outlives it and holds its pipes. Returns even if the process
-    never ends, because a process can hang in the kernel and Python 3.11 can miss the exit of a
-    child. If it is cancelled, as at the end of the event loop, it sends SIGKILL without the wait.
-    """
-    try:
-        if process.returncode is None and wait_s > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), wait_s)
-    finally:
-        try:
-            await _kill_rest(process)
-        finally:
-            close_pipes(process)
-
-
-async def _kill_rest(process: Process) -> None:
-    """Send SIGKILL to the process group unless the process has ended and its output was read."""
-    if process.returncode is None or not all(
-        pipe is None or pipe.at_eof() for pipe in (process.stdout, process.stderr)
-    ):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), 1.0)
-
-
-def close_pipes(process: Process) -> None:
-    """Close the pipes to a process that has ended. A grandchild may keep them open, and the event
-    loop may end before it has read their end. asyncio has no public way to close them."""
-    if process.stdin is not None and process.stdin.transport.get_write_buffer_size():
-        process.stdin.transport.abort()  # input that nobody reads would keep it open
-    transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
-
-
-async def _communicate(process: Process, input: bytes | None) -> CommandOutput:
+async def _communicate(process: LocalProcess, input: bytes | None) -> CommandOutput:
     """Read stdout and stderr of `process` to their end and write `input` to its stdin. Raises
     TooMuch if the output is too long.
     """
@@ -156,7 +119,7 @@ async def _communicate(process: Process, input: bytes | None) -> CommandOutput:
     return output
 
 
-async def _feed(process: Process, input: bytes | None) -> None:
+async def _feed(process: LocalProcess, input: bytes | None) -> None:
     if process.stdin is not None:
         # a process may end without reading its stdin
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -192,18 +155,11 @@ class LocalHost(BaseHost):
         shown: Sequence[str],
         *,
         stdin: int,
-    ) -> Process:
+    ) -> LocalProcess:
         environment = {**os.environ, **env} if env else None
         await self._own_turn()
         try:
-            return await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=stdin,
-                stdout=PIPE,
-                stderr=PIPE,
-                env=environment,
-                start_new_session=True,
-            )
+            return await start_process(argv, stdin=stdin, env=environment)
         except (FileNotFoundError, PermissionError, NotADirectoryError):
             raise not_found(shown, self.name) from None
         except OSError as error:
@@ -240,7 +196,7 @@ class LocalHost(BaseHost):
         except TooMuch:
             raise too_much(argv, self.name) from None
         finally:
-            await end(process)
+            await process.end()
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
         return Completed(tuple(argv), code, bytes(output.out), bytes(output.err))
 

@@ -19,7 +19,8 @@ from support.procs import alive, eventually, with_argument
 
 from workbench.hosts import open_host
 from workbench.hosts.base import CommandFailed, CommandNotFound, CommandTimeout, FileError, Host
-from workbench.hosts.local import LocalHost, LocalStream, close_pipes
+from workbench.hosts.local import LocalHost, LocalStream
+from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.model.errors import HostError
 
 ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(
@@ -335,7 +336,7 @@ def test_addresses_become_urls() -> None:
 class NotingHost(LocalHost):
     """This machine, with a note of the last process that it started."""
 
-    process: asyncio.subprocess.Process
+    process: LocalProcess
 
     async def _spawn(
         self,
@@ -344,7 +345,7 @@ class NotingHost(LocalHost):
         shown: Sequence[str],
         *,
         stdin: int,
-    ) -> asyncio.subprocess.Process:
+    ) -> LocalProcess:
         self.process = await super()._spawn(argv, env, shown, stdin=stdin)
         return self.process
 
@@ -353,14 +354,58 @@ def test_input_that_nobody_reads_leaves_no_pipe_open() -> None:
     """The pipe stayed open with the input that was left, until the event loop was closed."""
 
     async def main() -> None:
-        process = await asyncio.create_subprocess_exec("sleep", "60", stdin=asyncio.subprocess.PIPE)
+        process = await start_process(["sleep", "60"], stdin=asyncio.subprocess.PIPE)
         assert process.stdin is not None
         process.stdin.write(b"x" * 1_000_000)
-        close_pipes(process)
+        process.close_pipes()
         await asyncio.sleep(0)
         assert process.stdin.get_extra_info("pipe").closed
         await process.wait()
-        close_pipes(process)  # a second time is harmless
+        process.close_pipes()  # a second time is harmless
+
+    asyncio.run(main())
+
+
+HOLDS_STDIN = """
+exec 3<&0
+sleep 61.006 <&3 3<&- >/dev/null 2>&1 &
+exec >/dev/null 2>&1
+sleep 0.1
+"""
+
+
+def test_a_command_ends_although_its_child_holds_the_input_that_nobody_reads() -> None:
+    """asyncio's `wait` of Python 3.11 waited for the pipe, so the command ran into its timeout if
+    its output ended before it did."""
+    try:
+        done = asyncio.run(LocalHost().run(["sh", "-c", HOLDS_STDIN], input=b"x" * 1_000_000))
+        assert done.returncode == 0
+    finally:
+        for pid in with_argument("61.006"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_command_that_reads_on_after_its_output_ended_gets_its_whole_input(
+    tmp_path: Path,
+) -> None:
+    script = 'exec >/dev/null 2>&1; sleep 0.1; cat > "$1"'
+    argv = ["sh", "-c", script, "sh", str(tmp_path / "copy")]
+    assert asyncio.run(LocalHost().run(argv, input=b"x" * 1_000_000)).returncode == 0
+    assert (tmp_path / "copy").stat().st_size == 1_000_000
+
+
+def test_closing_a_stream_does_not_wait_for_output_that_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """asyncio's `wait` of Python 3.11 waited for the end of the output, which is read no further
+    when the buffer is full."""
+    monkeypatch.setattr("workbench.hosts.local.CLOSE_S", 60.0)
+
+    async def main() -> None:
+        stream = await LocalHost().stream(["yes"])
+        assert await first_line(stream) == b"y"
+        async with asyncio.timeout(20):
+            await stream.close()
 
     asyncio.run(main())
 

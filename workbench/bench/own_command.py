@@ -226,7 +226,8 @@ async def _end_command(tie: LocalProcess) -> None:
     except TimeoutError:
         tie.kill()  # the kernel then kills the command
         await tie.wait()
-    tie.close_pipes()
+    finally:
+        tie.close_pipes()
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:

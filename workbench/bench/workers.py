@@ -167,15 +167,17 @@ class LocalWorker:
         process = self.process
         if process.stdin is not None:
             process.stdin.close()
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.returncode is not None:
-                break
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(process.wait(), _END_WAIT_S)
-        self._stderr.cancel()
-        process.close_pipes()
+        try:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if process.returncode is not None:
+                    break
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(process.wait(), _END_WAIT_S)
+        finally:
+            self._stderr.cancel()
+            process.close_pipes()
 
 
 class HostWorker:

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -22,11 +21,11 @@ from typing import Any
 
 import pexpect
 import pytest
+from support.sources import ROOT, python_path
 
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 
-ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "four-pcie"
 DEFAULT_W = 250.0
 SECRET = "Tr0ub4dor quartz"
@@ -75,14 +74,9 @@ class SudoAccount:
         (roots / "driver.py").write_text(DRIVER.format(**facts))
         self.bin, self.gpu = self.home / "bin", self.home / "state" / "workbench" / "gpu"
         self.journal = self.gpu / "journal.json"
-        places = [
-            str(ROOT),
-            sysconfig.get_paths()["purelib"],
-            *filter(None, [os.environ.get("PYTHONPATH")]),
-        ]
         self.env = {
             "PATH": f"{self.bin}:{roots / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(places),
+            "PYTHONPATH": python_path(),
             "WORKBENCH_SIM_DRIVER": str(roots / "driver.py"),
             "WORKBENCH_GPU_REGISTER": str(self.driver / "register"),
             **{
@@ -215,7 +209,7 @@ def _python(name: str) -> str:
     for python in filter(
         None, (sys.executable, shutil.which(version, path="/usr/bin:/usr/local/bin"))
     ):
-        env = {"PYTHONPATH": os.pathsep.join([str(ROOT), sysconfig.get_paths()["purelib"]])}
+        env = {"PYTHONPATH": python_path()}
         argv = ["runuser", "-u", name, "--", python, "-c", "import textual, workbench.cli"]
         if (
             subprocess.run(

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -18,11 +17,11 @@ from typing import Any
 
 import pytest
 from support.procs import eventually
+from support.sources import python_path
 
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 
-ROOT = Path(__file__).resolve().parents[2]
 PRO = "rtx-pro-6000"
 ORIGINAL_W = 600.0
 
@@ -144,14 +143,9 @@ def shared_driver() -> Iterator[Path]:
 
 
 def environment(driver: Path) -> dict[str, str]:
-    places = [
-        str(ROOT),
-        sysconfig.get_paths()["purelib"],
-        *filter(None, [os.environ.get("PYTHONPATH")]),
-    ]
     return {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONPATH": python_path(),
         "WORKBENCH_SIM_STATE": str(driver),
     }
 

@@ -19,12 +19,13 @@ from support.fake_canned import NOW
 from support.fake_session import FakeSession
 from support.real_screen import PROFILE, RealScreen, shown
 
+from workbench.model.gpu import GpuInfo
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.gpu_metrics import stepped
+from workbench.tui.widgets.gpu_metrics import POWER, is_top_known, stepped
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 AGO_S = (12, 2)  # begin and end of the benchmark
@@ -260,6 +261,17 @@ def test_a_server_on_another_node_is_not_shown_with_the_gpus_of_its_login_host(
         await d.until(lambda: said not in d.text, "the sentence goes with the server")
 
     drive(scenario, stage="ready", size=size)
+
+
+@pytest.mark.parametrize(
+    ("facts", "known"),
+    [({}, False), ({"power_max_w": 350.0}, True), ({"power_default_w": 300.0}, True)],
+)
+def test_only_a_limit_of_the_driver_is_called_the_maximum(
+    facts: dict[str, float], known: bool
+) -> None:
+    """A vGPU reports no power limit, and the top of its axis read "max 600W"."""
+    assert is_top_known(POWER, replace(GpuInfo(0, "GPU-0", "A"), **facts)) == known
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 15), st.sampled_from((170.0, 300.0)))

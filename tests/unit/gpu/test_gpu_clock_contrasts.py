@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.reading_buffer import Moment
 from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import Alteration, InForce
+from workbench.session.gpu.evidence import GpuEvidence
 
 
 def seen(
@@ -128,6 +131,40 @@ def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
     # as the journal has it: what was there before stays since then
     again = replace(one, set_unix_s=5.0)
     assert judge_all([again], moments(), told(), known)[0].in_force is InForce.CONSISTENT
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "verdict"),
+    [
+        ("2700,3090", ("2000,2000", 2790), InForce.NO_EFFECT),  # as high as under another lock
+        ("2700,3090", ("2790,2790", 2790), InForce.CONSISTENT),  # that clock proves nothing
+    ],
+)
+def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
+    asked: str, before: tuple[str, int], verdict: InForce
+) -> None:
+    """A lock of the memory clock made a proven "no effect" of the GPU clock consistent again."""
+    one, memory = lock(asked), lock("13365,13365", "memory_clocks")
+    state = SimpleNamespace(alterations=(one,), others=())
+    evidence = GpuEvidence(cast(Any, SimpleNamespace(host=LocalHost(), state=state)))
+    known = ContrastEvidence((seen(*before),), load="load")
+
+    async def load(known: ContrastEvidence, *altered: Alteration) -> Proof:
+        clocks = clocks_of(altered, moments(), told(), "load")
+        proofs = judge_all(altered, moments(), told(), known)
+        await evidence.keep_clocks(known, clocks, proofs)
+        return next(proof for proof in proofs if proof.setting == "gpu_clocks")
+
+    async def both() -> tuple[Proof, Proof, Proof]:
+        first = await load(known, one)
+        second = await load(await evidence.known_clocks("load"), one, memory)
+        again = replace(one, set_unix_s=5.0)
+        return first, second, await load(await evidence.known_clocks("load"), again, memory)
+
+    first, second, set_again = asyncio.run(both())
+    assert (first.in_force, second.in_force) == (verdict, verdict)
+    assert ("no effect, as a contrast showed" in second.text) == (verdict is InForce.NO_EFFECT)
+    assert set_again.in_force is InForce.CONSISTENT
 
 
 def test_clocks_are_kept_on_the_host_for_a_day() -> None:

@@ -196,6 +196,27 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(
     run(work)
 
 
+@pytest.mark.parametrize("mode", ["warn", "refuse"])
+def test_a_refusal_for_a_vgpu_names_the_hypervisor(bench: Bench, mode: str) -> None:
+    """Only the doctor said that the limits of a vGPU belong to its hypervisor."""
+    bench.driver.set("virtualization * 2")
+    bench.smi.mode(mode)
+
+    async def work() -> None:
+        report = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
+        (found,) = report.outcomes
+        assert not found.ok and "belong to the hypervisor" in found.message
+        assert "sudo nvidia-smi" not in found.message  # which would be refused as well
+        (persistence,) = (await bench.set(GpuSettings(persistence=False))).outcomes
+        assert "hypervisor" not in persistence.message
+        bench.driver.set("nvmlDeviceGetPowerManagementLimit * !3")
+        with pytest.raises(SettingsError, match="power limit is unknown") as caught:
+            await bench.set(GpuSettings(power_limit_w=450.0))
+        assert "hypervisor" in str(caught.value.next_step)
+
+    run(work)
+
+
 @pytest.mark.slow
 def test_a_plan_that_fails_leaves_the_one_before_as_it_was(bench: Bench) -> None:
     async def work() -> None:

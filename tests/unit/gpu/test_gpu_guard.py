@@ -320,6 +320,8 @@ def test_told_to_end_it_gives_back_what_waits(
     assert not view.running and (
         left == ON or (view.did or "").endswith("the guard was asked to end")
     )
+    unwatched = "nothing reverts them if a GPU becomes too hot"
+    assert (unwatched in box.log, unwatched in (view.problem or "")) == ((left == ON),) * 2
 
 
 @pytest.mark.slow

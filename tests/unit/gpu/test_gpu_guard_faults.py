@@ -14,6 +14,7 @@ import pytest
 from support.guarded import WITHIN_S, GuardedHost, guarded, run
 from support.procs import alive, eventually
 
+from workbench.cli.gpu_text import guard_lines
 from workbench.gpu.guard import client
 from workbench.gpu.guard import files as guard_files
 from workbench.gpu.settings import alterations
@@ -67,6 +68,23 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
         "what is reverted is not set again, however often the journal is tried"
     )
     assert run(small.look()).view.problem is None
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_over_and_could_not_be_reverted_promises_no_revert(
+    box: GuardedHost,
+) -> None:
+    """It said "reverts in 0 s", again and again."""
+    run(box.change(trial_s=0.5))
+    box.sim.set_faults(lost=[0])
+    failed = "was not reverted (not confirmed within 0.5 s)"
+    eventually(lambda: failed in str(box.state["problem"]), "the failure of the revert", 10)
+    view = run(box.look()).view
+    lines = "\n".join(guard_lines(view))
+    assert view.trial_left_s is None and "reverts in" not in lines
+    assert failed in lines
+    box.sim.set_faults(lost=None)
+    box.given_back(15)
 
 
 @pytest.mark.long

@@ -288,8 +288,9 @@ def _seen(
     waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
     until = said.get("trials_until_unix_s", {}).values() if running else ()
     trial_left_s = max(0.0, min(until) - now) if until else None
-    if trial_left_s == 0 and problem:
-        trial_left_s = None  # the trial is over, and `problem` says why its revert failed
+    over = trial_left_s is not None and trial_left_s < 1  # `now` has whole seconds
+    if over and problem:
+        trial_left_s = None  # `problem` says why the revert failed
     return GuardStatus(
         GuardView(
             running=running,

@@ -215,7 +215,8 @@ def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownVal
         sample.absent.get(setting.reading or "", "the driver does not report it") if sample else ""
     )
     raise SettingsError(
-        f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed"
+        f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed",
+        next_step=judged.hypervisors_part(one, now) or None,
     )
 
 

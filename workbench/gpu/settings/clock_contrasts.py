@@ -65,12 +65,13 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class ContrastEvidence:
-    """The clocks measured so far, and the locks that they have proved to work. `clocks` has the
-    newest clock of each GPU, load and lock. `shown` has the proved locks as (GPU UUID, setting,
-    value, Unix time of the change)."""
+    """The clocks measured so far, and what they have proved. `clocks` has the newest clock of each
+    GPU, load and lock. `shown` has the locks that were proved to work, and `refuted` those that were
+    proved to have no effect, as (GPU UUID, setting, value, Unix time of the change)."""
 
     clocks: tuple[Clock, ...] = ()
     shown: tuple[tuple[Any, ...], ...] = ()
+    refuted: tuple[tuple[Any, ...], ...] = ()
     load: str = field(default="", compare=False)  # the load under judgement
     # the present changes of other Workbenches
     others: tuple[Alteration, ...] = field(default=(), compare=False)
@@ -86,8 +87,16 @@ class ContrastEvidence:
             self, shown=tuple(dict.fromkeys([*self.shown, *map(_key, found)]))[-MOST_KEPT:]
         )
 
+    def with_refuted(self, found: Iterable[Alteration]) -> ContrastEvidence:
+        return replace(
+            self, refuted=tuple(dict.fromkeys([*self.refuted, *map(_key, found)]))[-MOST_KEPT:]
+        )
+
     def has_shown(self, one: Alteration) -> bool:
         return _key(one) in self.shown
+
+    def has_refuted(self, one: Alteration) -> bool:
+        return _key(one) in self.refuted
 
 
 def _key(one: Alteration) -> tuple[Any, ...]:
@@ -204,6 +213,15 @@ def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
         ):
             return other
     return None
+
+
+def refutes(clock: Clock, known: Iterable[Clock]) -> bool:
+    """Return whether `clock` proves that its lock has no effect: it is above the lock's range, or
+    as high as under another lock that forbids it."""
+    if clock.lock is None:
+        return False
+    above = clock.mhz > clock.lock.max_mhz + SLACK_MHZ
+    return above or ignored(clock, known) is not None
 
 
 def _moved(clock: Clock, other: Clock) -> bool:

@@ -13,13 +13,24 @@ from workbench.gpu.settings.journal import JournalEntry
 from workbench.model import setting_commands
 from workbench.model.setting_commands import WATTS_EQUAL, equal, is_lock
 from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome
-from workbench.model.settings import DEFAULT, UNKNOWN, NumberSetting, SettingValue, setting_of
+from workbench.model.settings import (
+    DEFAULT,
+    PERSISTENCE,
+    UNKNOWN,
+    NumberSetting,
+    SettingValue,
+    setting_of,
+)
 
 NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: a load shows whether it is in force"
 VOLATILE = (  # NVIDIA's page on data persistence names power limits; locks are not documented
     "persistence mode is off: a power limit is lost, and a lock may be, when the last program that "
     "uses the GPU ends; "
     "persistence on keeps it"
+)
+OF_THE_HYPERVISOR = (
+    "this is a virtual GPU (vGPU): its power limit and clocks belong to the hypervisor, so set them "
+    "there"
 )
 FOREIGN = (
     "the previous lock is unknown, since another program's lock cannot be read back: a "
@@ -48,8 +59,8 @@ def of_change(
     if ran.failure and not (
         ran.unsure and equal(one.setting, found, one.value)
     ):  # not done; else only the answer was lost
-        hand = f"By hand: {by_hand(one, after or now)}"
-        return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {hand}")
+        step = hypervisors_part(one, now) or f"By hand: {by_hand(one, after or now)}"
+        return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
     lost = volatile(one, after or now)
     if is_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
@@ -68,6 +79,7 @@ def of_change(
             False,
             InForce.NO_EFFECT,
             setting_commands.no_effect(one.setting, one.value, found),
+            hypervisors_part(one, now),
             lost,
         )
     enforced = _enforced(one, after)
@@ -179,6 +191,13 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
 def by_hand(one: SettingCommand, now: CurrentValues) -> str:
     """Return the shell command with which the user can set the value of `one` without Workbench."""
     return setting_commands.by_hand(one.gpu_uuid, one.setting, one.value, now.cores.sysfs)
+
+
+def hypervisors_part(one: SettingCommand, now: CurrentValues) -> str:
+    """Return a text that says who can set the value of `one` if its GPU is a vGPU, otherwise ""."""
+    info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
+    virtual = info is not None and info.virtualization == "vgpu"
+    return OF_THE_HYPERVISOR if virtual and one.setting != PERSISTENCE.key else ""
 
 
 def joined(*parts: str) -> str:

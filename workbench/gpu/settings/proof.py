@@ -185,9 +185,18 @@ def _contrasted(
             f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was "
             f"{_beside(deaf)} too"
         )
-        short = proof.short.replace(CONSISTENT, "▲ no effect")
-        return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
+        return _without_effect(proof, text)
+    if known.has_refuted(one):
+        text = (
+            f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect, as a contrast showed before"
+        )
+        return _without_effect(proof, text)
     return replace(proof, text=f"{proof.text}; {_why_unshown(clock, known)}")
+
+
+def _without_effect(proof: Proof, text: str) -> Proof:
+    short = proof.short.replace(CONSISTENT, "▲ no effect")
+    return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
 
 
 def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:

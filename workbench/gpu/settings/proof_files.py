@@ -35,16 +35,18 @@ async def read_clocks(host: Host) -> ContrastEvidence:
     empty if the file is missing or invalid."""
     try:
         kept = strict_json(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
-        rows, shown = kept["clocks"], kept["shown"]
+        rows, shown, refuted = kept["clocks"], kept["shown"], kept.get("refuted", [])
         now = time.time()
         clocks = tuple(
             c for c in map(_clock, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S
         )
-        return ContrastEvidence(
-            clocks[-MOST_KEPT:], tuple(tuple(s) for s in shown if isinstance(s, list))[-MOST_KEPT:]
-        )
+        return ContrastEvidence(clocks[-MOST_KEPT:], _keys(shown), _keys(refuted))
     except (FileError, ValueError, KeyError, TypeError, RecursionError):
         return ContrastEvidence()
+
+
+def _keys(kept: list[object]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(tuple(key) for key in kept if isinstance(key, list))[-MOST_KEPT:]
 
 
 def _clock(row: object) -> Clock | None:
@@ -65,7 +67,7 @@ async def write_clocks(host: Host, known: ContrastEvidence) -> None:
     """Store the clocks that GPUs showed under load, as evidence for later proofs. Raises FileError
     if the file on the host cannot be written."""
     rows = [{**asdict(clock), "lock": stored(clock.lock)} for clock in known.clocks]
-    kept = {"clocks": rows, "shown": known.shown}
+    kept = {"clocks": rows, "shown": known.shown, "refuted": known.refuted}
     await host.write_file(f"{await host.state_dir()}/{CLOCKS_FILE}", json.dumps(kept).encode())
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workbench.gpu.settings.clock_contrasts import refutes
 from workbench.gpu.settings.proof_files import keep_findings, read_clocks, write_clocks
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
@@ -17,6 +18,7 @@ from workbench.model.setting_records import InForce
 if TYPE_CHECKING:
     from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
     from workbench.gpu.settings.proof import Proof
+    from workbench.model.setting_records import Alteration
     from workbench.session.state_holder import StateHolder
 
 
@@ -38,18 +40,24 @@ class GpuEvidence:
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
         """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in
-        force. Store the result on the host and return it."""
-        proved = {
-            (p.gpu_index, p.setting)
-            for p in proofs
-            if p.in_force is InForce.YES and is_lock(p.setting)
-        }
-        shown = [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in proved]
-        known = known.with_clocks(clocks).with_shown(shown)
+        force and those that the clocks show to have no effect. Store the result on the host and
+        return it."""
+        shown = self._locks(proofs, InForce.YES)
+        against = {(c.gpu_uuid, c.setting) for c in clocks if refutes(c, known.clocks)}
+        without_effect = self._locks(proofs, InForce.NO_EFFECT)
+        refuted = [a for a in without_effect if (a.gpu_uuid, a.setting) in against]
+        known = known.with_clocks(clocks).with_shown(shown).with_refuted(refuted)
         if clocks or shown:
             with suppress(HostError):  # the next load has less to compare with
                 await write_clocks(self._core.host, known)
         return known
+
+    def _locks(self, proofs: Sequence[Proof], verdict: InForce) -> list[Alteration]:
+        """Return the clock locks of this Workbench about which `proofs` have this verdict."""
+        judged = {
+            (p.gpu_index, p.setting) for p in proofs if p.in_force is verdict and is_lock(p.setting)
+        }
+        return [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in judged]
 
     async def show(self, proofs: Sequence[Proof]) -> None:
         """Show on the row of each GPU whether its altered settings are in force, in this session

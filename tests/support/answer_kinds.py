@@ -55,6 +55,12 @@ _CONSTANT = (
     " little more context so that I can answer it well. I can explain, translate or summarize"
     " texts, write code and answer questions about many things that people usually want to know."
 )
+_ABOUT_ALL = (
+    " You have asked me {}, and I am glad to tell you. There are many ways to look at this question,"
+    " and people have thought about it for a long time. It is a matter of balance between things"
+    " that act together, and each of them has its place in the whole picture, and so on from one"
+    " case to the next without an end in sight for anyone who cares to watch it."
+)
 _REFUSAL = (
     " I am sorry, but I cannot help with that request. If there is something else that you would"
     " like to talk about, please let me know, and I will do my best to be of use to you."
@@ -192,6 +198,9 @@ _GARBAGE: dict[str, Any] = {
     "equal": _again("".join(_REFUSAL.split("If there is")[1:])),
     "refusals": _again(_REFUSAL),
     "near equal": _near_equal,
+    "topic named": lambda prompt, draw: _again(
+        _ABOUT_ALL.format(prompt.rpartition("sentences ")[2].rstrip("."))
+    )(prompt, draw),
     "blank": _again("\n \n"),
     "echo": lambda prompt, draw: iter([*_tokens(prompt), *_tokens(prompt)] * 40),
     "few words": _each(lambda draw: draw.choice((" the", " of", " and", " to"))),

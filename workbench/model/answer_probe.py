@@ -112,6 +112,7 @@ _USAGE_LEAST = 24  # tokens of an answer whose usage is judged
 # A tokenizer without letters of a script makes a token of each byte, up to four for a character.
 _MOST_CHARACTERS_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 12.0, 0.4
 _RELIABLE_LENGTH = 8_192  # tokens; beyond it, healthy models too forget what stood in front
+_NAMED = 3  # models in a message
 _TELLING_NAME = 4  # characters: a shorter name is part of many others
 _KEPT_PROMPT = 0.6  # least share of a prompt's words that must be in the usage
 
@@ -664,12 +665,16 @@ def _recounted(counted: Sequence[Probed], hides_reasoning: bool) -> str:
 
 
 def other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
-    """Return a finding if replies report another model than the one that was asked for."""
+    """Return a finding if replies report another model than the one that was asked for. If they
+    report several, its level is Level.ERROR."""
     names = dict.fromkeys(one.answer.model for one in probed if one.answer.model)
-    others = [name for name in names if name is not None and model and not same_model(model, name)]
+    others = [name for name in names if model and not same_model(model, name)]
     if not others:
         return []
-    text = f"another model answered: {', '.join(others[:3])} instead of {model}"
+    if len(others) < len(names) or len(others) > 1:
+        text = f"several models answered: {', '.join(list(names)[:_NAMED])}"
+        return [Finding(Level.ERROR, OTHER_MODEL, text)]
+    text = f"another model answered: {others[0]} instead of {model}"
     return [Finding(Level.WARN, OTHER_MODEL, text)]
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 TOGETHER = 8
 TOKENS = 16  # of an answer: enough to see a loop, and quick on a slow host
 LONGER, LONGER_TOKENS = 4, answer_probe.MAX_TOKENS
+MORE = 8  # longer answers, of a model that does not follow
 LONGER_S = 2.0  # that the longer answers may take, by the pace of the short ones
 REASONING_TOKENS = 256  # if an engine shows no text before the reasoning has ended
 REST_S = 20.0  # for all requests after the first answer
@@ -113,10 +114,11 @@ class _Asker:
     def __init__(self, ask_server: AskServer, model: str, endpoint: str) -> None:
         self._ask_server, self._model, self._endpoint = ask_server, model, endpoint
         self._tokens = TOKENS
-        alone, again, *others = answer_probe.short_asks(2 + TOGETHER + LONGER)
+        alone, again, *others = answer_probe.short_asks(2 + TOGETHER + LONGER + MORE)
         self._alone, self._again = alone, again
         self._together = [replace(ask, place=Place.TOGETHER) for ask in others[:TOGETHER]]
-        self._longer = [replace(ask, place=Place.LONGER) for ask in others[TOGETHER:]]
+        longer = [replace(ask, place=Place.LONGER) for ask in others[TOGETHER:]]
+        self._longer, self._more = longer[:LONGER], longer[LONGER:]
         self._answers: list[Answered] = []
         self._failed: list[Reply] = []
 
@@ -145,6 +147,8 @@ class _Asker:
                 if self._has_time_for_longer(time.monotonic() - began):
                     self._tokens = LONGER_TOKENS
                     await asyncio.gather(*map(self._keep, self._longer))
+                    if self._follows_seldom():
+                        await asyncio.gather(*map(self._keep, self._more))
         except TimeoutError:
             pass  # the answers that did not come are not judged
 
@@ -156,6 +160,11 @@ class _Asker:
         if self._failed or not self._answers or short_s * LONGER_TOKENS / TOKENS > LONGER_S:
             return False
         return not all(one.defect for one in self._answers)
+
+    def _follows_seldom(self) -> bool:
+        """Return whether most answers lack the code word that they were asked to repeat."""
+        lost = [one for one in self._answers if isinstance(one, Probed) and not one.remembered]
+        return not self._failed and 2 * len(lost) > len(self._answers)
 
     async def _keep(self, ask: Ask) -> None:
         reply, answered = await self._send(ask, REST_S)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from typing import Any
 
 import pytest
 from support.text_engine import TextEngine
@@ -11,6 +14,7 @@ from support.text_engine import TextEngine
 from workbench import engines
 from workbench.server import readiness, text_probe
 from workbench.server.readiness import Answer
+from workbench.server.small_requests import Reply
 
 SOUND = {
     "good": ("chat", "The code word is maple."),
@@ -34,6 +38,7 @@ PROBLEMS = {
     "tools": ("text.empty", "(tool call)"),
     "equal": ("text.degenerate", ""),
     "mixed-up": ("text.mixed-up", ""),
+    "fallback": ("text.other-model", ""),
     "batch": ("text.degenerate", '"!!!!!!'),
     "batch-fails": ("text.failed-together", ""),
     "nan-vectors": ("text.vector", "nan"),
@@ -120,3 +125,73 @@ def test_garbage_is_a_problem_and_the_server_can_be_used(kind: str) -> None:
     assert answer.text.code == code, answer.text
     assert answer.text.problem
     assert excerpt in answer.text.excerpt
+
+
+def _hangul(prompt: str, tokens: int) -> str:
+    """Random syllables, a token each."""
+    draw = random.Random(prompt)
+    pieces = [chr(draw.randrange(0xAC00, 0xD7A4)) for _ in range(tokens)]
+    return "".join(one + " " * (draw.random() < 0.3) for one in pieces)
+
+
+def _about_the_topic(prompt: str, tokens: int) -> str:
+    """The same words about everything, with the topic of the prompt in them."""
+    topic = prompt.rpartition("sentences ")[2].rstrip(".")
+    said = (
+        f"You have asked me {topic}, and I am glad to tell you. There are many ways to look at this"
+        " question, and people have thought about it for a long time. It is a matter of balance"
+        " between things that act together, and each of them has its place in the whole picture,"
+        " and so on from one case to the next without an end in sight for anyone who watches."
+    )
+    return " ".join(said.split()[: tokens * 3 // 4])
+
+
+def _long_preamble(prompt: str, tokens: int) -> str:
+    """A healthy model that repeats the code word late."""
+    word = prompt.split("code word is ")[1].split(".")[0]
+    draw = random.Random(prompt)
+    names = " ".join(draw.sample(["rivers", "bread", "bees", "sails", "letters", "glass"], 4))
+    said = (
+        "Of course! I would be very happy to help you with this request today, so let us begin with"
+        f" the first of your two wishes: the code word is {word}. As to your second wish, one can say"
+        f" a lot, and it has to do with {names} and with the time that all things take."
+    )
+    return " ".join(said.split()[: tokens * 3 // 4])
+
+
+Say = Callable[[str, int], str]
+
+
+async def _probe(say: Say) -> tuple[text_probe.Probe, int]:
+    asked = 0
+
+    async def ask(path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Reply:
+        nonlocal asked
+        asked += 1
+        assert body is not None
+        text = say(body["messages"][0]["content"], body["max_tokens"])
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": "length"}
+        usage = {"prompt_tokens": 40, "completion_tokens": body["max_tokens"]}
+        return Reply(200, {"model": "tiny", "choices": [choice], "usage": usage})
+
+    return await text_probe.probe(ask, "tiny", first_timeout_s=10.0), asked
+
+
+@pytest.mark.parametrize("say", [_hangul, _about_the_topic])
+def test_more_answers_decide_about_a_model_that_follows_nothing(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """READY took such a server with a note, and a benchmark refused it: it sees longer answers."""
+    found, asked = asyncio.run(_probe(say))
+    assert found.text is not None and found.text.code == "text.degenerate", found.text
+    assert asked == 1 + text_probe.TOGETHER + text_probe.LONGER + text_probe.MORE
+    monkeypatch.setattr(text_probe, "MORE", 0)
+    before, _ = asyncio.run(_probe(say))
+    assert before.text is not None and not before.text.problem
+
+
+def test_a_healthy_model_may_repeat_the_code_word_late() -> None:
+    """Its short answers are equal, since they end before the code word."""
+    found, _ = asyncio.run(_probe(_long_preamble))
+    assert found.text is not None and not found.text.problem, found.text

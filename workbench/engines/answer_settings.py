@@ -99,6 +99,10 @@ _ENGINES = {
         }
     ),
 }
+# of all engines: which files the tokenizer is from; the model itself is a field of its own
+_TOKENIZER = re.compile(
+    r"(code-)?revision|tokenizer(-(mode|revision|path))?|hf-(overrides|repo|file)|model-dir|override-kv"
+)
 _VARIABLE = re.compile(
     r"ATTN|ATTENTION|MOE|GEMM|QUANT|FP8|FP4|MARLIN|CUTLASS|FLASHINFER|TRITON|TF32|MATMUL"
     r"|DETERMINISTIC|BATCH_INVARIANT|CUDA_GRAPH|CUDAGRAPH|CUBLAS|GGML_CUDA|TORCH_COMPILE|SPEC_"
@@ -111,6 +115,15 @@ def flag_sets(engine: str | None, flag: str) -> str:
     if it changes none."""
     known = _ENGINES.get(engine or "")
     return known.sets(flag) if known is not None else ""
+
+
+def tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
+    """Return those flags, with their values as text, that decide which tokenizer a server has."""
+    return {
+        name: _text(value)
+        for name, value in flags.items()
+        if _TOKENIZER.fullmatch(name.replace("_", "-"))
+    }
 
 
 def answer_settings(conditions: Conditions) -> dict[str, Any]:

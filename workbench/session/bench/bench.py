@@ -18,7 +18,6 @@ from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings.disturbance import locks_changed
 from workbench.gpu.settings.preset_settings import not_applied
 from workbench.hosts.base import HostUnreachable
-from workbench.model.answer_verdict import Earlier
 from workbench.model.bench_cli_options import options
 from workbench.model.errors import BenchError, StoreError, WorkbenchError
 from workbench.model.findings import Level
@@ -26,6 +25,7 @@ from workbench.model.json_records import to_json
 from workbench.model.secrets import mask_argv, mask_data
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.session.bench.earlier_results import earlier_result, of_server
 from workbench.session.bench.measurement import Measurement
 from workbench.session.bench.result_rows import last_usable
 from workbench.session.bench.spec import SHAPE
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.gpu.settings.clock_contrasts import ContrastEvidence
     from workbench.gpu.settings.register_client import LockChange
+    from workbench.model.answer_verdict import Earlier
     from workbench.model.bench import BenchProgress, BenchSpec
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
@@ -185,7 +186,7 @@ class Bench:
 
     async def keep_left(self, load: Load, measured: Measured) -> int:
         """Store what a killed Workbench has measured. Return the id of the result."""
-        result_id = await self._store(measured, load)
+        result_id = await self._store(measured, load, await self._model_bytes(load.server))
         await self._results.refresh()
         return result_id
 
@@ -274,6 +275,7 @@ class Bench:
             await alterations.read()
         locks, changes = alterations.locks_on, alterations.lock_changes
         known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
+        files = await self._model_bytes(load.server)
         read: list[asyncio.Future[None]] = []
         measurement = Measurement(
             self._core.host,
@@ -283,7 +285,7 @@ class Bench:
             alterations=self._core.state.alterations,
             known=known,
             idle=idle,
-            earlier=await asyncio.to_thread(self._earlier, load.spec),
+            earlier=await asyncio.to_thread(self._earlier, load, files),
         )
         try:
             with self._noted(load):
@@ -294,7 +296,7 @@ class Bench:
         finally:
             for reading in read:
                 reading.cancel()
-        result_id = await self._store(measured, load)
+        result_id = await self._store(measured, load, files)
         await self._results.timelines.keep(result_id, measured)
         if measured.outcome.partial and load.cancel.is_set():
             cancelled = BenchCancelled(
@@ -304,21 +306,16 @@ class Bench:
             raise cancelled
         return result_id
 
-    def _earlier(self, spec: BenchSpec) -> Earlier | None:
-        """Return the newest valid result of the same model and kind of load, to compare texts. One
-        whose prompts and answers were as long comes first."""
-        same = ("model", "endpoint", "ignore_eos", "prompts_name", "command")
-        lengths = ("input_tokens", "max_tokens", "temperature")
-        newest: Earlier | None = None
+    def _earlier(self, load: Load, files: ModelBytes) -> Earlier | None:
+        tokenizer = of_server(load.server, load.spec, files, simulated=self._is_simulated(load))
         with suppress(StoreError):
-            for result in self._results.db.list(_EARLIER_RESULTS):
-                text = result.summary.text
-                if text is None or result.summary.refused or not _equal_in(same, result.spec, spec):
-                    continue
-                if _equal_in(lengths, result.spec, spec):
-                    return Earlier(result.id, text.load, same_lengths=True)
-                newest = newest or Earlier(result.id, text.load)
-        return newest
+            return earlier_result(self._results.db.list(_EARLIER_RESULTS), load.spec, tokenizer)
+        return None
+
+    def _is_simulated(self, load: Load) -> bool:
+        server = load.server
+        started = server.status is not None and server.status.simulated
+        return self._core.state.simulated or server.simulated or started
 
     async def _checked(
         self,
@@ -357,7 +354,7 @@ class Bench:
         """Show the progress of a load in the session's state."""
         self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
-    async def _store(self, measured: Measured, load: Load) -> int:
+    async def _store(self, measured: Measured, load: Load, files: ModelBytes) -> int:
         server = load.server
         spec = replace(measured.outcome.spec, prompts=())  # a result keeps their name and digest
         conditions = conditions_of(
@@ -366,10 +363,8 @@ class Bench:
             server,
             measured,
             self._gpu.alterations.locks_on,
-            simulated=self._core.state.simulated
-            or server.simulated
-            or bool(server.status and server.status.simulated),
-            model=await self._model_bytes(server),
+            simulated=self._is_simulated(load),
+            model=files,
         )
         summary = measured.summary
         if why := load.prestarted.why_not_there:
@@ -479,10 +474,6 @@ class Bench:
                 )
             shape["prompts"] = last.prompts
         return shape
-
-
-def _equal_in(names: Sequence[str], a: BenchSpec, b: BenchSpec) -> bool:
-    return all(getattr(a, name) == getattr(b, name) for name in names)
 
 
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:

@@ -1,0 +1,100 @@
+"""The earlier result with which a benchmark compares its text: of the same load, and of a server whose
+tokenizer is the same as far as that is known. The name of a model says nothing about its tokenizer,
+because any server may have any name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workbench.engines.answer_settings import tokenizer_flags
+from workbench.model.answer_verdict import Earlier
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, BenchSpec, Conditions
+    from workbench.server.model_fingerprint import ModelBytes
+    from workbench.session.bench.benchmark_load import ServerUnderTest
+
+_LOAD = ("model", "endpoint", "ignore_eos", "prompts_name", "command")
+_LENGTHS = ("input_tokens", "max_tokens", "temperature")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """What is known about the tokenizer of a server. `files` is the digest of the model's files,
+    and None if they were not read. `address` is the URL of a server that Workbench did not start.
+    `engine` is None if it is not known."""
+
+    host: str
+    model: str
+    engine: str | None = None
+    files: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+    image: str | None = None
+    simulated: bool = False
+
+    def may_be(self, other: Tokenizer) -> bool:
+        """Return whether both servers have the same tokenizer, as far as it is known. If the files
+        of both are known, these decide. Otherwise a path or a name means the same only on one
+        host, and a server that others started is known by its address only."""
+        engines = {self.engine, other.engine} - {None}
+        if len(engines) > 1 or self.simulated != other.simulated or self.flags != other.flags:
+            return False
+        if self.files and other.files:
+            return self.files == other.files
+        place, others = ((one.host, one.model, one.address, one.image) for one in (self, other))
+        return place == others
+
+
+def of_server(
+    server: ServerUnderTest, spec: BenchSpec, files: ModelBytes, *, simulated: bool
+) -> Tokenizer:
+    status, plan = server.status, server.plan
+    return Tokenizer(
+        host=server.host,
+        model=plan.model if plan else spec.model,
+        engine=status.engine if status else None,
+        files=files.digest,
+        flags=tokenizer_flags({f.name: f.value for f in plan.flags}) if plan else {},
+        address=server.address,
+        image=status.image if status else None,
+        simulated=simulated,
+    )
+
+
+def of_result(conditions: Conditions) -> Tokenizer:
+    return Tokenizer(
+        host=conditions.host,
+        model=conditions.model,
+        engine=conditions.engine,
+        files=conditions.model_digest,
+        flags=tokenizer_flags(conditions.flags),
+        address=conditions.address,
+        image=conditions.image,
+        simulated=conditions.simulated,
+    )
+
+
+def earlier_result(
+    results: Iterable[BenchResult], spec: BenchSpec, tokenizer: Tokenizer
+) -> Earlier | None:
+    """Return the newest valid result of `results` (the newest first) with the same kind of load and
+    tokenizer, to compare texts. One whose prompts and answers were as long comes first. None if
+    there is none."""
+    newest: Earlier | None = None
+    for result in results:
+        text = result.summary.text
+        if text is None or result.summary.refused or not _equal_in(_LOAD, result.spec, spec):
+            continue
+        if result.conditions.imported or not of_result(result.conditions).may_be(tokenizer):
+            continue
+        if _equal_in(_LENGTHS, result.spec, spec):
+            return Earlier(result.id, text.load, same_lengths=True)
+        newest = newest or Earlier(result.id, text.load)
+    return newest
+
+
+def _equal_in(names: Sequence[str], a: BenchSpec, b: BenchSpec) -> bool:
+    return all(getattr(a, name) == getattr(b, name) for name in names)

@@ -56,10 +56,16 @@ def absent_slo(slo: str, metrics: Mapping[str, object]) -> dict[str, str]:
     """Return {field of BenchSummary: reason} for what `slo_metrics` could not compute."""
     if not slo:
         return {}
-    reason = "no request was measured, or a latency that the SLO limits could not be timed"
-    if "goodput_request_s" in metrics:
-        reason = "the server did not report the tokens of every request"
-    return {name: reason for name in OF_AN_SLO if name not in metrics}
+    missing = [name for name in OF_AN_SLO if name not in metrics]
+    return dict.fromkeys(missing, _why_absent(metrics))
+
+
+def _why_absent(metrics: Mapping[str, object]) -> str:
+    if "slo_pct" not in metrics:
+        return "no request was measured, or a latency that the SLO limits could not be timed"
+    if "goodput_request_s" not in metrics:
+        return "the run took no time that can be measured"
+    return "the server did not report the tokens of every request"
 
 
 def _percent(keeping: Sequence[RequestRecord], counted: Sequence[RequestRecord]) -> float | None:

@@ -81,6 +81,11 @@ def test_what_could_not_be_judged_says_why() -> None:
     empty = summarize(spec, [], (), ClientFacts())
     assert empty.slo_pct is None and "no request was measured" in empty.absent["slo_pct"]
     assert from_json(type(counted), to_json(counted)) == counted
+    no_time = ClientFacts(window=Window("whole run", 5.0, 5.0))
+    at_once = summarize(spec, [record(0)], (), no_time)
+    assert (at_once.slo_pct, at_once.goodput_request_s) == (100, None)
+    reasons = {at_once.absent[name] for name in ("goodput_request_s", "goodput_tok_s")}
+    assert reasons == {"the run took no time that can be measured"}
 
 
 def test_without_an_slo_or_without_requests_nothing_is_claimed() -> None:

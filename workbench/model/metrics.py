@@ -38,7 +38,9 @@ _ENTRIES = (
     SummaryMetric("output_tok_s", "output", "tok/s", RUN, True, short="tok/s"),
     SummaryMetric("whole_run_tok_s", "output, whole run", "tok/s", RUN, True, True),
     SummaryMetric("request_s", "request rate", "1/s", RUN, True, short="requests/s"),
-    SummaryMetric("prompt_tok_s", "prompt tokens", "tok/s", RUN, True, True, short="prompt tok/s"),
+    SummaryMetric(
+        "prompt_tok_s", "prompt token rate", "tok/s", RUN, True, True, short="prompt tok/s"
+    ),
     SummaryMetric("slo_pct", "requests that kept the SLO", "%", RUN, True, True, short="SLO %"),
     SummaryMetric("goodput_request_s", "goodput", "requests/s", RUN, True, True),
     SummaryMetric("goodput_tok_s", "goodput, output", "tok/s", RUN, True, True),

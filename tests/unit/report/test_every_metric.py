@@ -86,6 +86,17 @@ def numbers_of(metric: SummaryMetric, result: BenchResult) -> list[str]:
     return [number(getattr(result.summary, metric.name), metric.unit)]
 
 
+def test_no_two_metrics_have_one_title() -> None:
+    """The rate of the prompt tokens and their number were both "prompt tokens"."""
+    for titles in (
+        [metric.title for metric in METRICS.values()],
+        [metric.compared or metric.title for metric in METRICS.values()],
+        [metric.short or f"{metric.title} {metric.unit}" for metric in METRICS.values()],
+    ):
+        assert sorted(set(titles)) == sorted(titles)
+
+
+
 @pytest.mark.parametrize("shown_by", READ_BY_PEOPLE)
 def test_each_metric_that_was_measured_has_its_title_and_its_number(shown_by: str) -> None:
     result = with_every_metric()

@@ -253,6 +253,38 @@ class HealthyRun:
     def load(self) -> list[Answer]:
         return [self._loaded(n) for n in range(self._draw.choice((4, 16, 48)))]
 
+    def short_load(self) -> list[Answer]:
+        """Return answers that the model ends where it wants: many are a word, and some have no
+        text at all."""
+        draw = self._draw
+        ends = draw.choice((0.02, 0.1, 0.3, 0.6))  # after each token
+        style = draw.choice(("text", "words", "one word", "numbers"))
+        if style == "one word":
+            ends = 0.3  # a long answer of one word is a fault
+        return [self._short(number, ends, style) for number in range(draw.choice((8, 16, 64)))]
+
+    def _short(self, number: int, ends: float, style: str) -> Answer:
+        draw, tokens = self._draw, 0
+        while tokens < self.length and draw.random() >= ends:
+            tokens += 1
+        word = {
+            "words": draw.choice(["river", "stone", "cloud", "meadow", "lamp"]),
+            "one word": "river",
+        }
+        if style == "text":
+            said = self._text(round(tokens * self.per_token)) if tokens else ""
+        elif style == "numbers":
+            said = " ".join(str(draw.randrange(100)) for _ in range(tokens))
+        else:
+            said = " ".join([word[style]] * tokens)
+        return Answer(
+            said,
+            output_tokens=tokens + 1,  # with the end mark
+            finish_reason="stop",
+            model="m",
+            prompt=f"{number}",
+        )
+
     def _loaded(self, number: int) -> Answer:
         """Return an answer of the load. If the model must not end it, it may repeat itself, write
         line breaks, or hide its end marks, so that usage counts more tokens than the text has."""

@@ -34,6 +34,7 @@ _SURELY_EQUAL_CHARACTERS, _SURELY_EQUAL = 300, 8  # of a model that follows: it 
 # Characters of a token, mean over a run. Four tokens of one byte can be a character.
 _LEAST_PER_TOKEN, _MOST_PER_TOKEN = 0.2, 14.0
 _PROMPT_PER_TOKEN = 12.0
+_LEAST_TOKENS = 8  # of an answer; in shorter ones, the end mark is most of the usage
 _OTHER_PER_TOKEN = 1.5  # factor between two runs of one model with one load
 _OTHER_PER_TOKEN_OF_PROSE, _MANY_ANSWERS = 1.12, 32
 CHANGED = "text.changed"
@@ -141,6 +142,12 @@ def _kind_of_garbage(
             return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
         return text, Level.WARN
     if load.share(load.empty) >= _MOST:
+        if healthy and asked.ends:  # answers that cost tokens are failed requests
+            text = f"no content: the model ended {load.empty} {of} at once, without text"
+            return (
+                f"{text}, so the rates mean little; it answers the prompts of the probe",
+                Level.WARN,
+            )
         level = Level.ERROR if asked.ends else Level.WARN
         return f"no content: {load.empty} {of} have no text", level
     if load.share(load.equal) >= _NEARLY_ALL and load.equal_characters >= _EQUAL_CHARACTERS:
@@ -231,7 +238,10 @@ def _cut(load: SetFeatures, asked: Asked) -> list[Finding]:
 
 def _usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) -> list[Finding]:
     per_token = load.characters_per_token
-    if per_token is None or load.share(load.collapsed) >= _SOME:
+    if per_token is None or load.share(load.collapsed) >= _SOME or load.share(load.empty) == 1:
+        return []
+    tokens = load.characters / max(per_token, 0.001) / max(1, load.looked_at)  # of an answer
+    if asked.ends and 0 < tokens < _LEAST_TOKENS:
         return []
     says = f"usage not credible: {per_token:.1f} characters per token"
     if per_token > _MOST_PER_TOKEN:

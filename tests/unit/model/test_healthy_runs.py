@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from support.healthy_texts import SENTENCES, HealthyRun, babble, text
@@ -14,9 +15,9 @@ from workbench.model.answer_verdict import Asked, load_findings
 from workbench.model.findings import Finding, Level
 
 
-def found(run: HealthyRun) -> list[Finding]:
-    probed, answers = run.probed(), run.load()
-    asked = Asked("m", prompt_tokens=150.0, ends=not run.ignore_eos)
+def found(run: HealthyRun, *, short: bool = False) -> list[Finding]:
+    probed, answers = run.probed(), run.short_load() if short else run.load()
+    asked = Asked("m", prompt_tokens=150.0, ends=short or not run.ignore_eos)
     probe = outcome(probed)
     return [
         *judge(probed, model="m", together=16, long_tokens=run.long_tokens),
@@ -36,6 +37,27 @@ def test_no_healthy_run_is_refused(seeds: range) -> None:
         marks.update({one.code for one in findings if one.level is Level.WARN})
     del marks[NOT_FOLLOWED]  # of tiny models, as it should be
     assert sum(marks.values()) <= 0.02 * len(seeds), marks
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(1000), marks=[pytest.mark.slow, pytest.mark.long])]
+)
+def test_short_answers_of_natural_length_are_no_fault(seeds: range) -> None:
+    """A model that ends its answers to the load at once has "no content", but answers the probe."""
+    for seed in seeds:
+        run = HealthyRun(seed)
+        refused = [one for one in found(run, short=True) if one.level is Level.ERROR]
+        assert not refused, (seed, run.kind, run.strength, refused)
+
+
+def test_answers_that_end_at_once_are_marked_beside_a_sound_probe_only() -> None:
+    run = HealthyRun(1)
+    ended = [replace(answer, text="", output_tokens=1) for answer in run.short_load()]
+    asked = Asked("m", ends=True)
+    (marked,) = load_findings(set_features(ended), asked, outcome(run.probed()))
+    (refused,) = load_findings(set_features(ended), asked, None)
+    assert (marked.level, refused.level) == (Level.WARN, Level.ERROR)
+    assert "ended" in marked.text and "at once" in marked.text
 
 
 @pytest.mark.parametrize("kind", SENTENCES)

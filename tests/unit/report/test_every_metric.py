@@ -96,7 +96,6 @@ def test_no_two_metrics_have_one_title() -> None:
         assert sorted(set(titles)) == sorted(titles)
 
 
-
 @pytest.mark.parametrize("shown_by", READ_BY_PEOPLE)
 def test_each_metric_that_was_measured_has_its_title_and_its_number(shown_by: str) -> None:
     result = with_every_metric()

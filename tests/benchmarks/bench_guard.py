@@ -1,29 +1,36 @@
-"""Measure the cost of the GPU guard for its host: CPU over a minute and memory, on a simulated NVML
-library.
+"""Measure the cost of the GPU guard for its host, CPU and memory, on a simulated NVML library.
 
-python tests/benchmarks/bench_guard.py [SECONDS]      one line per case; needs a C compiler
+    python tests/benchmarks/bench_guard.py [--seconds 20] [--rounds 3] [--beside TREE] [--busy]
 
-Idle: one GPU. Busy: eight GPUs with three settings each, of four Workbenches that send heartbeats;
-the journal is written again every five seconds, and every core of the machine is busy.
+Needs a C compiler. Idle: one GPU, beside the least that such a program can be ("floor": a Python
+with the guard's modules of the standard library that wakes up once a second, and so does a thread
+of it). With --beside, the guard of another checkout of Workbench runs at the same time. --busy:
+eight GPUs with three settings each, of four Workbenches that send heartbeats; the journal is
+written again every five seconds, and every core of the machine is busy.
+
+CPU times are the kernel's, in ns. What runs at the same time is disturbed alike by other work.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_telemetry import SOURCE, cpu_s
+from bench_telemetry import SOURCE
+from speed_home import ROOT
+from terminal import load_1m, run_s
 
-from workbench.gpu import remote_programs
 from workbench.gpu.settings import owners
 
 BEAT_S = 5.0
@@ -58,49 +65,115 @@ def entries(gpus: int, sessions: int) -> list[dict[str, Any]]:
     ]
 
 
-def measure(name: str, gpus: int, sessions: int, seconds: float, home: Path, rewrite: bool) -> None:
-    root = home / f"gpu{gpus}"
+# A Python that does nothing, with the modules that the guard needs.
+FLOOR = """
+import contextlib, ctypes, errno, fcntl, json, pwd, re, resource, select, selectors, shlex, signal
+import subprocess, threading, time, traceback, typing
+def work():
+    wait = threading.Event()
+    while True: wait.wait(1.0)
+threading.Thread(target=work, daemon=True).start()
+poll = select.poll()
+while True: poll.poll(1000)
+"""
+# Of another checkout: its guard, started with that checkout's own modules.
+START = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from workbench.gpu import remote_programs
+import json, subprocess
+argv = remote_programs.GUARD.argv(sys.executable, False, {"root": sys.argv[2]})
+frame = remote_programs.GUARD.frame(False)
+print(subprocess.run(argv, input=frame, capture_output=True, check=True).stdout.decode())
+"""
+
+
+def start(tree: Path, root: Path, gpus: int, sessions: int) -> int:
+    """Start the guard of the checkout `tree` over a journal in `root`. Return its process id."""
     root.mkdir()
-    journal = root / "journal.json"
+    write_journal(root, gpus, sessions)
+    argv = [sys.executable, "-c", START, str(tree), str(root)]
+    done = subprocess.run(argv, capture_output=True, check=True, cwd=root)
+    return int(json.loads(done.stdout)["pid"])
 
-    def write() -> None:
-        journal.write_text(
-            json.dumps({"version": 1, "entries": entries(gpus, sessions), "log": []}, indent=1)
-        )
 
-    write()
-    argv = remote_programs.GUARD.argv(sys.executable, False, {"root": str(root)})
-    done = subprocess.run(
-        argv, input=remote_programs.GUARD.frame(False), capture_output=True, check=True
-    )
-    pid = json.loads(done.stdout)["pid"]
+def write_journal(root: Path, gpus: int, sessions: int) -> None:
+    document = {"version": 1, "entries": entries(gpus, sessions), "log": []}
+    (root / "journal.json").write_text(json.dumps(document, indent=1))
+
+
+def beat(root: Path, sessions: int) -> None:
+    facts = owners.owner_facts()
+    for session in range(sessions):
+        name = f"{facts['boot_id']}.{session}.{facts['start']}"
+        (root / "guard" / "beats" / name).touch()
+
+
+def resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    found = dict(line.split(":", 1) for line in status)
+    return int(found["VmRSS"].split()[0]) / 1024
+
+
+def shares(pids: dict[str, int], seconds: float, each_beat: Callable[[], None]) -> dict[str, float]:
+    """Return the CPU of each process over `seconds`, in % of a core."""
+    began, before = time.monotonic(), {name: run_s(pid) for name, pid in pids.items()}
+    while time.monotonic() - began < seconds:
+        each_beat()
+        time.sleep(min(BEAT_S, seconds))
+    took = time.monotonic() - began
+    return {name: 100 * (run_s(pid) - before[name]) / took for name, pid in pids.items()}
+
+
+def idle(home: Path, chosen: argparse.Namespace) -> None:
+    trees = {"guard": ROOT, **({"beside": Path(chosen.beside)} if chosen.beside else {})}
+    roots = {name: home / name for name in trees}
+    pids = {name: start(tree, roots[name], 1, 1) for name, tree in trees.items()}
+    floor = subprocess.Popen([sys.executable, "-I", "-S", "-c", FLOOR])
+    pids["floor"] = floor.pid
     try:
-        time.sleep(2)
-        facts = owners.owner_facts()
-        began, spent = time.monotonic(), cpu_s(pid)
-        while time.monotonic() - began < seconds:
-            for session in range(sessions):
-                (
-                    root / "guard" / "beats" / f"{facts['boot_id']}.{session}.{facts['start']}"
-                ).touch()
-            if rewrite:
-                write()
-            time.sleep(BEAT_S)
-        passed = time.monotonic() - began
-        share = (cpu_s(pid) - spent) / passed
-        status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        )
-        rss, peak = (int(status[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
-        print(
-            f"{name}: {share:.3%} of a core over {passed:.0f} s, RSS {rss:.1f} MiB, peak "
-            f"{peak:.1f} MiB",
-            flush=True,
-        )
-        state = json.loads((root / "guard" / "state.json").read_text())
-        assert state["problem"] is None and len(state["limits_c"]) == gpus, state
+        time.sleep(3.0)
+        found = [
+            shares(pids, chosen.seconds, lambda: [beat(root, 1) for root in roots.values()])
+            for _ in range(chosen.rounds)
+        ]
+        for name, pid in pids.items():
+            each = [one[name] for one in found]
+            rounds = ", ".join(f"{one:.3f}" for one in each)
+            print(
+                f"idle, 1 GPU, {name}: {statistics.median(each):.3f} % of a core ({rounds}), "
+                f"RSS {resident_mib(pid):.1f} MiB; load {load_1m():.1f}",
+                flush=True,
+            )
+        for root in roots.values():
+            check(root, 1)
+    finally:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+        floor.wait()
+
+
+def busy(home: Path, chosen: argparse.Namespace) -> None:
+    root = home / "busy"
+    pid = start(ROOT, root, 8, 4)
+
+    def each_beat() -> None:
+        beat(root, 4)
+        write_journal(root, 8, 4)
+
+    try:
+        time.sleep(3.0)
+        with work():
+            share = shares({"guard": pid}, chosen.seconds, each_beat)["guard"]
+        print(f"busy, 8 GPUs: {share:.3f} % of a core, RSS {resident_mib(pid):.1f} MiB", flush=True)
+        check(root, 8)
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def check(root: Path, gpus: int) -> None:
+    state = json.loads((root / "guard" / "state.json").read_text())
+    assert state["problem"] is None and len(state["limits_c"]) == gpus, state
 
 
 @contextlib.contextmanager
@@ -117,7 +190,14 @@ def work() -> Iterator[None]:
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--beside", metavar="TREE", help="another checkout of Workbench")
+    parser.add_argument("--busy", action="store_true", help="measure the busy guard as well")
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         home, library = Path(directory), Path(directory) / "libnvml_stub.so"
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
@@ -126,9 +206,9 @@ def main() -> None:
             "WORKBENCH_NVML_LIBRARY": str(library),
             "NVML_STUB_SCRIPT": str(home / "script"),
         }
-        measure("idle, 1 GPU", 1, 1, seconds, home, rewrite=False)
-        with work():
-            measure("busy, 8 GPUs", 8, 4, seconds, home, rewrite=True)
+        idle(home, chosen)
+        if chosen.busy:
+            busy(home, chosen)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,6 +60,7 @@ class GuardedHost:
         heartbeat_s: float | None = None,
         trial_s: float | None = None,
         needed: bool = True,
+        options: Mapping[str, float] = FAST,
     ) -> SettingsReport:
         """As guarding.Guarding does it."""
         mine = await rights.rights_on(self.host)
@@ -67,7 +68,7 @@ class GuardedHost:
         terms = GuardTerms(mine, heartbeat_s, trial_s)
 
         async def guard() -> Any:
-            view = await client.start(self.host, terms, **FAST)
+            view = await client.start(self.host, terms, **options)
             assert view.running or not needed, view
             return view
 

@@ -74,7 +74,15 @@ GUARD = PythonProgram(
         "gpu.telemetry.plausible_readings",
         *(
             f"gpu.guard.{name}"
-            for name in ("temperatures", "files", "privileges", "due_reverts", "guard", "start")
+            for name in (
+                "temperatures",
+                "files",
+                "privileges",
+                "due_reverts",
+                "rest",
+                "guard",
+                "start",
+            )
         ),
     ),
     kept=False,

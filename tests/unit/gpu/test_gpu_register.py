@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +19,7 @@ import pytest
 from workbench.gpu.settings import claims, owners, register
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+ROOT = Path(__file__).parents[3]
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 
 
@@ -309,3 +313,20 @@ def test_files_that_go_meanwhile_delay_a_reader_for_a_moment_only(
         patch.setattr(register, "TRIED_S", 0.0)
         assert told(tmp_path) == [450.0]
     assert len(looks) == 2
+
+
+def test_the_name_of_a_journal_is_its_hash_and_loads_no_openssl() -> None:
+    """The guard names its journal each second, for days. Other versions use the same name."""
+    program = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from workbench.gpu.guard import start\n"
+        "from workbench.gpu.settings import register\n"
+        "print(register.name_of('/home/ada/gpu/'), *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True, text=True
+    )
+    name, *modules = done.stdout.split()
+    assert name == hashlib.sha256(b"/home/ada/gpu").hexdigest()[:16]
+    assert "workbench.gpu.guard.start" in modules and "_hashlib" not in modules

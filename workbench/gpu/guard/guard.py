@@ -26,11 +26,12 @@ Workbench sends this module to the host, so it uses only the standard library an
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.guard.due_reverts import (
@@ -55,12 +56,14 @@ from workbench.gpu.guard.files import (
     owner_token,
 )
 from workbench.gpu.guard.privileges import Programs
+from workbench.gpu.guard.rest import Rest
 from workbench.gpu.guard.temperatures import TemperatureReader
 from workbench.gpu.settings import claims
 from workbench.model import setting_commands
 from workbench.model.setting_commands import COOLING, HOST
 
 TICK_S = 0.25
+QUIET_TICKS = 4  # between two rounds while the kernel reports changes and nothing is due soon
 HEAT_S = 1.0
 PUBLISHED_CHECK_S = 1.0  # interval of the checks that the host's register has the changes
 BACKOFF_S = (1.0, 60.0)
@@ -83,7 +86,8 @@ class Guard:
         self, files: Files, programs: Programs, tick_s: float = TICK_S, heat_s: float = HEAT_S
     ) -> None:
         self.files, self.programs, self.tick_s = files, programs, tick_s
-        self.temperatures = TemperatureReader(heat_s)
+        self.rest = Rest(files.at)
+        self.temperatures = TemperatureReader(heat_s, self.rest.end)
         self.stamp: list[int] | None = None
         self.entries: list[Entry] = []
         self.broken: str | None = None
@@ -112,6 +116,7 @@ class Guard:
 
     def request_end(self, *_: object) -> None:
         self.to_end = True
+        self.rest.end()
 
     def run(self, ready: Callable[[], None]) -> None:
         """Watch the settings until none is left to watch. Call `ready` after each round. An
@@ -120,16 +125,36 @@ class Guard:
         self.files.write_pid()
         self.files.log(f"watching, process {os.getpid()}")
         while True:
+            pause_s = self.tick_s
             try:
                 if not self.check_once():
                     return
                 self.write_state()
                 self.write_round()
                 ready()
+                pause_s = self.pause_s()
             except Exception:
                 self.files.log("a defect in the guard: " + traceback.format_exc())
                 time.sleep(BACKOFF_S[0])
-            time.sleep(self.tick_s)
+            self.rest.rest(pause_s)
+
+    def pause_s(self) -> float:
+        """Return how long the guard may rest now. That is one tick while something is wrong or due,
+        and without word of the kernel about changes of the journal."""
+        calm = self.entries and not (self.hot or self.failed or self.broken or self.to_end)
+        if not calm or not self.rest.hears_changes:
+            return self.tick_s
+        left_s = min(self.deadlines(), default=math.inf) - time.monotonic()
+        return min(max(left_s, self.tick_s), QUIET_TICKS * self.tick_s)
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield when each heartbeat is overdue and when each trial ends, in seconds of
+        time.monotonic()."""
+        yield from self.trials.values()
+        for entry in self.entries:
+            limit_s = entry["watch"].get("heartbeat_s")
+            if limit_s:
+                yield self.beats[owner_id(entry)][1] + limit_s
 
     def write_round(self) -> None:
         if time.monotonic() >= self.write_round_at:
@@ -241,7 +266,7 @@ class Guard:
         was paused, for example because the machine slept, each owner gets the full heartbeat time
         again."""
         now = time.monotonic()
-        if now - self.ran_at > ASLEEP_S + self.tick_s:
+        if now - self.ran_at > ASLEEP_S + QUIET_TICKS * self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
         self.ran_at = now
         owners = {owner_id(e) for e in self.entries if e["watch"].get("heartbeat_s")}

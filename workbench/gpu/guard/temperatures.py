@@ -10,9 +10,11 @@ WORKBENCH_NVML_LIBRARY another NVML library.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from workbench.gpu.telemetry.plausible_readings import impossible
@@ -186,10 +188,11 @@ class TemperatureReader:
     """A thread that reads temperatures. Every `pace_s` seconds it reads the GPUs whose UUIDs are in
     `watched`. By UUID, `celsius` has their temperatures and `limits` their thermal limits in °C.
     `highest_mhz` has the highest clock in MHz by (UUID, key of the setting that locks this clock).
-    `problem` says why some GPUs cannot be read, None if all can."""
+    `problem` says why some GPUs cannot be read, None if all can. `tell` is called, in the thread,
+    when a GPU reaches its limit or cools down, and when limits or the problem change."""
 
-    def __init__(self, pace_s: float) -> None:
-        self.pace_s = pace_s
+    def __init__(self, pace_s: float, tell: Callable[[], None]) -> None:
+        self.pace_s, self.tell = pace_s, tell
         self.watched: tuple[str, ...] = ()
         self.celsius: dict[str, int] = {}
         self.limits: dict[str, float] = {}
@@ -197,6 +200,7 @@ class TemperatureReader:
         self.refusal: str | None = None
         self.wake = threading.Event()
         self.sensors: Sensors | None = None
+        self.told: object = None  # what the last call of `tell` was about
         self.asked_at = self.asking_since = 0.0
 
     def start(self) -> None:
@@ -251,6 +255,13 @@ class TemperatureReader:
         if not answered:
             self.sensors = None  # a fresh start of NVML can help
         self.refusal, self.asking_since = problem, 0.0
+        limits, celsius = self.limits, self.celsius
+        cold = -math.inf  # the other thread may drop a GPU meanwhile
+        hot = [u for u in self.watched if celsius.get(u, cold) >= limits.get(u, math.inf)]
+        news = (problem, tuple(limits), hot)
+        if news != self.told:
+            self.told = news
+            self.tell()
         return answered
 
     def reason(self, why: Exception) -> str:

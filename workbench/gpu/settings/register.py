@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import pwd
-import secrets
 import stat
 import sys
 import time
@@ -87,7 +85,19 @@ def _only_owners_change(found: os.stat_result) -> bool:
 def name_of(root: str) -> str:
     """Return the name of the journal in the directory `root`: a hash, which does not reveal the
     directory."""
-    return hashlib.sha256(root.rstrip("/").encode()).hexdigest()[:16]
+    return _sha256(root.rstrip("/").encode())[:16]
+
+
+def _sha256(data: bytes) -> str:
+    """Return the SHA-256 of `data` in hexadecimal digits. hashlib would load OpenSSL, which takes
+    1 MiB of a guard that runs for days, so it is used only if this Python has no SHA-256 of its own.
+    """
+    for module in ("_sha2", "_sha256"):  # since Python 3.12, and before
+        with contextlib.suppress(ImportError):
+            return str(__import__(module).sha256(data).hexdigest())
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
 
 
 # ---- reading
@@ -278,7 +288,7 @@ def publish(
         text = json.dumps(said).encode()
         if len(text) > MOST_BYTES:
             raise OSError(27, "the changed GPU settings do not fit into one file of the register")
-        path = f"{directory}/{PREFIX}{mine}.{secrets.token_hex(8)}.json"
+        path = f"{directory}/{PREFIX}{mine}.{os.urandom(8).hex()}.json"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         try:

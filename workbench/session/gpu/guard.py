@@ -173,6 +173,7 @@ class GpuGuard:
     async def _look(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
         try:
+            is_read = self._core.state.guard is None and await self._read_alterations()
             marks = await self._marks_now(host)
             if marks is not None and marks == self._marks:
                 return
@@ -183,13 +184,21 @@ class GpuGuard:
                 self._ours = (
                     self._applying or owner in seen.owners or await self._replace_lost(host, seen)
                 )
-                await self._take(seen)
+                await self._take(seen, is_read)
                 expects = self._ours and seen.view.guarding and seen.view.heartbeat_s is not None
                 deadline = time.time() + heartbeat_s if expects else None
                 self._core.update(guard_deadline_unix_s=deadline)
                 self._marks = marks
         except WorkbenchError:  # the link is lost, which `state.host` shows
             return
+
+    async def _read_alterations(self) -> bool:
+        """Read the journal and the register before the first look at a guard, which then has marks
+        to compare the next look with. Return whether they could be read."""
+        with suppress(WorkbenchError):  # is told when they are read again
+            await self._alterations.read()
+            return True
+        return False
 
     async def _marks_now(self, host: Host) -> Marks | None:
         """Return the marks of the files that show what guard and other Workbenches do. None if the
@@ -198,7 +207,8 @@ class GpuGuard:
         state, register = self._core.state, self._alterations.register_dir
         quiet = not (self._ours or self._applying or state.alterations or state.others)
         guard = state.guard
-        if not quiet or guard is None or guard.running or guard.problem or register is None:
+        watched = guard is not None and (guard.running or guard.problem)
+        if not quiet or watched or register is None:
             return None
         home = await client.guard_directory(host)
         files = (f"{home}/state.json", f"{home}/told", await journal.path_on(host))
@@ -209,14 +219,17 @@ class GpuGuard:
         limit_s = min(max(heartbeat_s / 2, DRAWN_S[0]), DRAWN_S[1])
         return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
 
-    async def _take(self, seen: GuardStatus) -> None:
+    async def _take(self, seen: GuardStatus, is_read: bool = False) -> None:
+        """Show the guard's state. Read the altered settings, unless they were read just now
+        (`is_read`), if somebody may have changed them."""
         view, before = seen.view, self._core.state.guard
         self._core.update(guard=view)
         acted = view.did_unix_s is not None and view.did_unix_s != self._did_unix_s
         self._did_unix_s = view.did_unix_s
         # Others may have changed something since the journal was read.
         stale = self._attended and time.monotonic() - self._alterations.read_monotonic_s > SELDOM_S
-        if before is None or before.running != view.running or acted or stale:
+        changed = not is_read if before is None else before.running != view.running
+        if changed or acted or stale:
             await self._alterations.read()
             if not stale and self._telemetry.running:
                 await self._telemetry.refresh()

@@ -161,6 +161,15 @@ class Home:
                     }
                     file.writelines(cells.add(range(second, second + 1), values))
 
+    def add_hosts(self, count: int) -> None:
+        """Add hosts to hosts.toml. Nothing listens on their addresses, which are for documentation."""
+        (self.config / "workbench").mkdir(parents=True, exist_ok=True)
+        entries = "".join(
+            f'[hosts.box-{n:03d}]\nssh = "ada@192.0.2.{n % 254 + 1}"\nlabel = "rack {n}"\n\n'
+            for n in range(count)
+        )
+        (self.config / "workbench" / "hosts.toml").write_text(entries)
+
     @contextmanager
     def talking_server(self) -> Iterator[None]:
         """Run a process that writes 2,000 log lines a second, in a run directory of the simulated

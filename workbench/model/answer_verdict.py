@@ -142,7 +142,9 @@ def _kind_of_garbage(
             return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
         return text, Level.WARN
     if load.share(load.empty) >= _MOST:
-        if healthy and asked.ends:  # answers that cost tokens are failed requests
+        stopped = load.finish_reasons.get("stop", 0) / max(1, load.answers)
+        # an answer that cost tokens is a failed request
+        if healthy and asked.ends and stopped >= load.share(load.empty):
             text = f"no content: the model ended {load.empty} {of} at once, without text"
             return (
                 f"{text}, so the rates mean little; it answers the prompts of the probe",

@@ -22,12 +22,20 @@ from workbench.bench.connection import LATE_NS, Connection, Endpoint, ReceiveClo
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.load_share import WHOLE, Share, WarmedUp
-from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
+from workbench.bench.poller import (
+    GONE,
+    IN,
+    MOST_READY,
+    OUT,
+    Poller,
+    open_poller,
+    poll_exactly,
+)
 from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
-from workbench.bench.time_limits import Limits
+from workbench.bench.time_limits import ENDLESS_FROM, Limits
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
 
@@ -116,10 +124,15 @@ class Client:
         # the newest poll waited for its sockets; and how many reads after such a poll returned
         # several chunks.
         self._empty_ns, self._waited, self._joined = 0, False, 0
+        self._merged = 0  # reads that returned a chunk whose time is not known
+        # the longest time from the last content of an answer to its end, if that came alone
+        self._end_after_ns = _NEVER  # not known yet
         self._returned_ns = 0  # when the newest poll returned
         self._gave_up: str | None = None
         self._not_sent = 0
         self._ok = self._failed = 0
+        # of the records of this phase, counted as they come: a run may have a million
+        self._phase_ok = self._phase_tokens = 0
         # requests failed since the last byte of any answer; about when it arrived
         self._unheard = self._heard_ns = 0
         self._keeps_connections = True  # False once the server has closed a kept connection
@@ -170,6 +183,7 @@ class Client:
 
     def _turn_until_done(self) -> None:
         swept = read = 0
+        ready: list[tuple[int, int]] = []
         while not self.stopped:
             now = time.monotonic_ns()
             wake = self._start_due(now)
@@ -181,7 +195,8 @@ class Client:
                 swept = now
                 self._sweep(now)
             chores = bool(self._ended or (self._phase.left and len(self._ready) < self._ahead))
-            self._empty_ns = read
+            if len(ready) < MOST_READY:  # the poll before returned all sockets that were not empty
+                self._empty_ns = read
             if chores:
                 ready, waited_from = self.poller.poll(0), _NEVER
             else:
@@ -216,7 +231,8 @@ class Client:
         self.cpu.note(now)
         self._enforce_limits(now)
         running = [slot.exchange for slot in self._slots if slot.exchange is not None]
-        self._pause.adapt(running)
+        self._pause.adapt(running, self._merged)
+        self.clock.rest_ns = self._pause.ns
         for exchange in running:
             exchange.reply.trim()
         self.tick(now)
@@ -232,6 +248,9 @@ class Client:
             exchange, error, detail = self._ended.popleft()
             record = exchange.record(self._began_ns, error, detail)
             (self.warmups if record.warmup else self.counted).append(record)
+            if record.ok:
+                self._phase_ok += 1
+                self._phase_tokens += record.output_tokens or 0
             if record.ok and not record.warmup:
                 self.answers.add(
                     record, exchange.reply, self.workload.prompt_identity(record.index)
@@ -336,7 +355,7 @@ class Client:
         self._phase = self._new_phase(self.spec.requests, begin, warmup=False)
         self.phase = "measuring"
         self.clock.reset()
-        self._joined = 0
+        self._joined = self._phase_ok = self._phase_tokens = 0
         self.capped = self.unsent = 0  # forget those of the warm-up
         if self._hopeless(time.monotonic_ns()):
             self._give_up(_NO_SUCCESS)
@@ -438,10 +457,19 @@ class Client:
             if events & OUT:
                 connection.flush()
                 self._set_interest(slot)
-            if events & (IN | GONE):
-                data, stamp = connection.receive()
-                if data is not None:
-                    self._on_data(slot, data, stamp)
+            if not events & (IN | GONE):
+                return
+            data, stamp = connection.receive()
+            if data is None:
+                return
+            exchange = slot.exchange
+            # nearly always: one more piece of text, with a time of its own
+            if (
+                exchange is None
+                or self.clock.unstamped_read
+                or not exchange.receive_text(data, stamp)
+            ):
+                self._on_data(slot, data, stamp)
         except OSError as error:
             self._lost(slot, error)
 
@@ -464,9 +492,13 @@ class Client:
         except SseError as error:
             self._finish(slot, records.MALFORMED, str(error))
             return
-        fresh = len(stamps) - had
-        if fresh > 1 or self.clock.unstamped_read or (fresh and not exchange.between_events):
+        clock, fresh = self.clock, len(stamps) - had
+        own_time = fresh == 1 and exchange.ends_with_content and not clock.unstamped_read
+        if clock.cut_read or exchange.held_ns or (fresh and not own_time):
             self._note_unsure(exchange, had, stamp)
+        elif complete and stamps and not fresh:
+            self._learn_end(stamp - stamps[-1])
+        clock.unstamped_read = clock.cut_read = False
         if not complete:
             return
         refused = exchange.http_error()
@@ -494,22 +526,52 @@ class Client:
         together if the last of them came at the end of the poll, unless this process was kept from
         running until just then. In that case other reads are late too, and most of them return one
         chunk only; the latest of them shows how long it was kept.
+
+        The last chunk has the time of its own last byte, if nothing comes after it in the read. The
+        end of the answer comes after it by no more than in answers whose end was read alone, and
+        with it in servers that were seen to send both together.
         """
-        stamps = exchange.reply.stamps_ns
-        first_stamped = not self.clock.unstamped_read
-        self.clock.unstamped_read = False
+        stamps, clock = exchange.reply.stamps_ns, self.clock
         since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
+        if clock.cut_read:
+            exchange.hold(since, self._returned_ns)
+        fresh = len(stamps) - had
+        if exchange.held_ns:
+            held_ns = min(exchange.held_ns, stamp - exchange.held_since_ns)
+            exchange.unsure += [(had, fresh, held_ns // 1000)] if fresh else []
+            self._merged += fresh > 0
+            return
+        stamped = not clock.unstamped_read
+        ended = stamped and exchange.response.complete
         after_ns = stamp - self._returned_ns
-        if self._waited and -LATE_NS <= after_ns <= _SLOW_SEND_NS:
+        in_time = self._waited and -LATE_NS <= after_ns <= _SLOW_SEND_NS
+        if ended and fresh == 1:
+            if in_time or stamp - since <= _SLOW_SEND_NS:
+                self._learn_end(0)
+            early_ns = min(stamp - since, self._end_after_ns)
+            exchange.unsure += [(had, 1, early_ns // 1000)] if early_ns > _SLOW_SEND_NS else []
+            return
+        if in_time:
             self._joined += 1
-            if 2 * self.clock.late < self._joined:
+            if 2 * clock.late < self._joined:
                 return
-            since = max(since, stamp - 2 * self.clock.latest_ns)
-        count = len(stamps) - had
-        if first_stamped and exchange.between_events:
-            count -= 1  # the last one has the time of its own last byte
-        if count > 0 and stamp - since > _SLOW_SEND_NS:
-            exchange.unsure.append((had, count, (stamp - since) // 1000))
+            since = max(since, stamp - 2 * clock.latest_ns)
+        early_ns = last_early_ns = stamp - since
+        if ended:
+            last_early_ns = min(early_ns, self._end_after_ns)
+        elif stamped and exchange.ends_with_content:
+            last_early_ns = 0  # the time is that of its own last byte
+        unsure = (had, fresh - 1, early_ns), (had + fresh - 1, 1, last_early_ns)
+        noted = [
+            (first, many, ns // 1000) for first, many, ns in unsure if many and ns > _SLOW_SEND_NS
+        ]
+        exchange.unsure += noted
+        self._merged += bool(noted)
+
+    def _learn_end(self, after_ns: int) -> None:
+        """Note that the end of an answer came `after_ns` after its last content."""
+        known = self._end_after_ns < _NEVER
+        self._end_after_ns = max(self._end_after_ns, after_ns) if known else after_ns
 
     def _remake_bodies(self) -> None:
         for waiting in self._ready:
@@ -625,10 +687,10 @@ class Client:
         if over:
             self._give_up(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
-            asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
-            limit = limits.over(exchange, now) or limits.endless(
-                len(exchange.reply.stamps_ns), asked
-            )
+            limit = limits.over(exchange, now)
+            if limit is None and len(exchange.reply.stamps_ns) > ENDLESS_FROM:
+                asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
+                limit = limits.endless(len(exchange.reply.stamps_ns), asked)
             if limit is None and over:
                 limit = (records.DEADLINE, "the request was in flight at the run's deadline")
             if limit is not None:
@@ -662,7 +724,7 @@ class Client:
     def progress(self) -> BenchProgress:
         warming = self.phase == "warming up"
         seen = self.warmups if warming else self.counted
-        tokens = sum(r.output_tokens or 0 for r in seen if r.ok)
+        tokens = self._phase_tokens
         since = self._began_ns if warming else self._measured_ns
         in_flight = self._in_flight()
         started = len(seen) + len(self._ended) + in_flight
@@ -673,8 +735,8 @@ class Client:
             left = max(1.0, self.spec.seconds / max(elapsed_s, 0.1)) if self._waiting() else 1.0
             total = min(total, round(started * left))
         return BenchProgress(
-            done=sum(r.ok for r in seen),
-            failed=sum(not r.ok for r in seen),
+            done=self._phase_ok,
+            failed=len(seen) - self._phase_ok,
             total=total,
             in_flight=in_flight,
             output_tokens=tokens,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from workbench.model.bench import BenchSpec
 
-_READ_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
 LATE_NS = 500_000  # a read that is later than this is counted as late
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
@@ -136,15 +136,17 @@ class ReceiveClock:
     of the object must call `refresh` several times a second, because the two clocks drift apart by
     up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
 
-    `late` counts reads that were made more than 0.5 ms after their bytes arrived. `unstamped_read`
-    is set to true by a read for which the kernel gave no time; the owner sets it to false.
+    `late` counts reads that were made more than 0.5 ms later than planned: after their bytes
+    arrived and the client had rested for `rest_ns`. `unstamped_read` is set to true by a read for
+    which the kernel gave no time, and `cut_read` by one that may have left bytes in the socket; the
+    owner sets both to false.
     """
 
     def __init__(self) -> None:
-        self.ahead_ns = 0
+        self.ahead_ns = self.rest_ns = 0
         self.refresh()
         self.reset()
-        self.unstamped_read = False
+        self.unstamped_read = self.cut_read = False
 
     def reset(self) -> None:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
@@ -166,7 +168,7 @@ class ReceiveClock:
             self.refresh()
             came = min(wall_ns - self.ahead_ns, now_ns)
         if now_ns - came > LATE_NS:
-            self.late += 1
+            self.late += now_ns - came > LATE_NS + self.rest_ns
             self.latest_ns = max(self.latest_ns, now_ns - came)
         return came
 
@@ -245,17 +247,19 @@ class Connection:
         for example because a TLS record is incomplete.
         """
         try:
-            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return None, 0
         stamp = self._clock.stamp(ancillary) if data else time.monotonic_ns()
+        if len(data) == READ_BYTES:
+            self._clock.cut_read = True
         return (data if self._tls is None else self._tls.decrypt(data)), stamp
 
     def receive_raw(self) -> bytes | None:
         """Read once from the socket, without decrypting. Return the bytes, b"" if the server closed
         the connection, or None if there is nothing to read yet."""
         try:
-            return self.sock.recv(_READ_BYTES)
+            return self.sock.recv(READ_BYTES)
         except BlockingIOError:
             return None
 
@@ -310,7 +314,7 @@ class _Tls:
         pieces: list[bytes] = []
         while True:
             try:
-                piece = self._object.read(_READ_BYTES)
+                piece = self._object.read(READ_BYTES)
             except self._want_read:
                 break
             except self._closed:

@@ -39,6 +39,9 @@ class Exchange:
         self.last_byte_ns = 0
         self.send_ns = 0  # how long sending took, if that was long
         self.unsure: list[tuple[int, int, int]] = []  # as in RequestRecord
+        # since when bytes may have waited for a read that left some of them in the socket, and until
+        # the newest such read how long; 0 before
+        self.held_since_ns = self.held_ns = 0
         self.silent_ns = 0  # between its last byte and the time limit that ended it
         self.reconnected = False
         self.response = ResponseReader()
@@ -64,13 +67,28 @@ class Exchange:
             stamp_ns = self.last_byte_ns
         self.last_byte_ns = stamp_ns
         if self._text_chunk is not None and (count := self._text_chunk.count(data)):
-            self.response.received += len(data)
-            if count == 1:
-                self.reply.stamps_ns.append(stamp_ns)
-            else:
-                self.reply.stamps_ns.extend([stamp_ns] * count)
+            self.reply.stamps_ns.extend([stamp_ns] * count)
+            self.reply.after_content = True
             return False
         return self._parse(data, stamp_ns)
+
+    def receive_text(self, data: bytes, stamp_ns: int) -> bool:
+        """Do what `receive` does if `data` is one chunk with nothing but one more piece of text, as
+        most reads are. Return False, without any effect, if it may be anything else."""
+        text_chunk = self._text_chunk
+        if text_chunk is None or stamp_ns < self.last_byte_ns or not text_chunk.is_one(data):
+            return False
+        self.last_byte_ns = stamp_ns
+        self.reply.stamps_ns.append(stamp_ns)
+        return True
+
+    def hold(self, since_ns: int, read_ns: int) -> None:
+        """Note that a read at `read_ns` left bytes in the socket, of which the first may have come
+        at `since_ns`. The server may have more that did not fit into the socket. So all later bytes
+        of this answer may have come earlier than their times by as long as the socket was full."""
+        self.held_since_ns = self.held_since_ns or since_ns
+        self.held_ns = read_ns - self.held_since_ns
+        self._text_chunk = None
 
     def _parse(self, data: bytes, stamp_ns: int) -> bool:
         response = self.response
@@ -92,10 +110,12 @@ class Exchange:
         elif body:
             self.reply.feed(self._sse.feed(body), stamp_ns)
         if response.complete and self._plain is None:
-            self.reply.feed(self._sse.close(), stamp_ns)
+            if not self._sse.between_events:
+                self.reply.feed(self._sse.close(), stamp_ns)
         elif response.complete and self._is_answer():
             self.reply.whole(bytes(self._plain or b""))
-        self._expect_text()
+        if not response.complete:
+            self._expect_text()
         return response.complete
 
     def _expect_text(self) -> None:
@@ -104,6 +124,7 @@ class Exchange:
         contain anything else."""
         self.between_events = self._sse.between_events
         aligned = self.response.between_chunks and self.between_events and self._decode is None
+        aligned = aligned and not self.held_ns
         around = self.reply.around_text if aligned else None
         if around is None:
             self._text_chunk = None
@@ -163,6 +184,11 @@ class Exchange:
         if not error.truncated:
             return records.MALFORMED, str(error)
         return (records.TRUNCATED if self.response.received else records.RESET), str(error)
+
+    @property
+    def ends_with_content(self) -> bool:
+        """Whether the newest byte is the last one of a chunk with content."""
+        return self.between_events and self.reply.after_content
 
     @property
     def begun(self) -> bool:

@@ -15,8 +15,10 @@ _ZLIB_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _HEX = b"0123456789abcdefABCDEF"
 # of chunks below 4 KiB, by their digits: a lookup takes a third of the time
 _SIZES: dict[bytes, int] = {}
-# the newest head of a response, with its status and its headers, which nobody changes
-_HEADS: dict[bytes, tuple[int, dict[str, str]]] = {}
+_LAST_CHUNK = b"0\r\n\r\n"  # without a trailer
+# the newest head of a response, with its status, its headers, which nobody changes, and what they
+# say about the connection and the body: (kept alive, chunked, length or None)
+_HEADS: dict[bytes, tuple[int, dict[str, str], tuple[bool, bool, int | None]]] = {}
 
 
 class HttpError(Exception):
@@ -84,7 +86,7 @@ class ResponseReader:
         self.headers: dict[str, str] = {}  # lower-case names; a repeated one keeps the last value
         self.complete = False
         self.keep_alive = False
-        self.received = 0  # bytes of any kind
+        self.received = False  # any byte
         self.rest = b""
         self._head = b""
         self._chunked = False
@@ -97,7 +99,7 @@ class ResponseReader:
     def feed(self, data: bytes) -> bytes:
         """Parse the next bytes of the response. Return the bytes of the body among them. Raises
         HttpError for an invalid response."""
-        self.received += len(data)
+        self.received = True
         if not self.status:
             self._head += data
             data = self._read_head()
@@ -156,18 +158,21 @@ class ResponseReader:
                     raise HttpError(f"the server did not answer with HTTP/1.x: {self._head[:40]!r}")
                 return b""
             head, rest = self._head[:end], self._head[end + 4 :]
-            status = self._parse_head(head)
-            if status >= 200:
-                self._head = b""
-                self.status = status
-                self._choose_framing(head)
-                return rest
-            self._head = rest  # 100 Continue and other interim responses
+            known = _HEADS.get(head)  # as of the answer before, if it came in the same second
+            if known is None:
+                status = self._parse_head(head)
+                if status < 200:  # 100 Continue and other interim responses
+                    self._head = rest
+                    continue
+                known = status, self.headers, self._framing_of(status, head)
+                _HEADS.clear()
+                _HEADS[head] = known
+            self._head = b""
+            self.status, self.headers, (self.keep_alive, self._chunked, self._left) = known
+            self.complete = self._left == 0 and not self._chunked
+            return rest
 
     def _parse_head(self, head: bytes) -> int:
-        if head in _HEADS:  # as of the answer before, if it came in the same second
-            status, self.headers = _HEADS[head]
-            return status
         lines = head.decode("latin-1").split("\r\n")
         parts = lines[0].split(" ", 2)
         if (
@@ -182,29 +187,27 @@ class ResponseReader:
             if not colon or not name or name != name.strip():
                 raise HttpError(f"invalid HTTP header line: {line[:60]!r}")
             self.headers[name.lower()] = value.strip()
-        _HEADS.clear()
-        _HEADS[head] = int(parts[1]), self.headers
         return int(parts[1])
 
-    def _choose_framing(self, head: bytes) -> None:
+    def _framing_of(self, status: int, head: bytes) -> tuple[bool, bool, int | None]:
+        """Return (whether the connection may be kept, whether the body is chunked, its length). The
+        length is None if the body ends with the connection."""
         connection = self.headers.get("connection", "").lower()
-        self.keep_alive = (
+        kept = (
             "close" not in connection
             if head.startswith(b"HTTP/1.1")
             else "keep-alive" in connection
         )
         length = self.headers.get("content-length")
-        if self.status in _NO_BODY:
-            self.complete = True
-        elif "chunked" in self.headers.get("transfer-encoding", "").lower():
-            self._chunked, self._left = True, 0
-        elif length is not None:
-            if not (length.isascii() and length.isdecimal()):
-                raise HttpError(f"invalid Content-Length in the response: {length[:40]!r}")
-            self._left = int(length)
-            self.complete = self._left == 0
-        else:
-            self.keep_alive = False  # the body ends with the connection
+        if status in _NO_BODY:
+            return kept, False, 0
+        if "chunked" in self.headers.get("transfer-encoding", "").lower():
+            return kept, True, 0
+        if length is None:
+            return False, False, None
+        if not (length.isascii() and length.isdecimal()):
+            raise HttpError(f"invalid Content-Length in the response: {length[:40]!r}")
+        return kept, False, int(length)
 
     def _dechunk(self, data: bytes) -> bytes:
         """Return the content of the chunks in `data`. An unfinished line with a chunk's size is
@@ -214,7 +217,11 @@ class ResponseReader:
         out: list[bytes] = []
         size = len(data)
         left = self._left or 0
-        at = 0 if left or self._in_chunk_end or self._in_trailer else self._whole_chunks(data, out)
+        at = 0
+        if not (left or self._in_chunk_end or self._in_trailer):
+            at = self._whole_chunks(data, out)
+            if data[at:] == _LAST_CHUNK:
+                self.complete, at = True, size
         while at < size:
             if left:
                 piece = data[at : at + left]

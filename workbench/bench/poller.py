@@ -6,6 +6,7 @@ from __future__ import annotations
 import select
 from typing import Protocol
 
+MOST_READY = 1023  # of one poll: `select.epoll` returns no more, and the others in the next poll
 IN, OUT, GONE = select.POLLIN, select.POLLOUT, select.POLLERR | select.POLLHUP
 
 

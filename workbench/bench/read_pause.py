@@ -15,23 +15,27 @@ from itertools import chain
 from workbench.bench.connection import ReceiveClock
 from workbench.bench.exchange import Exchange
 
-_MOST_NS = 1_000_000
+_MOST_NS = 2_500_000
 _LEAST_NS = 50_000  # a shorter rest saves nothing
 _LEAST_GATHERED = 2  # chunks that arrive in a rest: fewer are not worth its wake-up
-_SHARE_OF_GAP = 1 / 8
+_SHARE_OF_GAP = 1 / 4
 _SHARE_OF_REQUEST = 1 / 500
 _KEPT_SWEEPS = 10  # one second
 _LEAST_GAPS = 16
 _PART_BELOW = 0.01  # the share of gaps that may be shorter than the gap that counts
+_MERGED_SHARE = 0.002  # of reads: a percentile that is reported changes by less than its limit
+_LONGER_NS = 25_000  # a sweep by which the longest rest grows again
 
 
 class ReadPause:
     """The pause between two rounds of reads: `ns` nanoseconds, 0 for none.
 
-    The pause depends on the gaps between the chunks of a stream. It is an eighth of a short gap
-    (the first percentile of the last second's gaps), but at most 1 ms and at most 1/500 of a
+    The pause depends on the gaps between the chunks of a stream. It is a quarter of a short gap
+    (the first percentile of the last second's gaps), but at most 2.5 ms and at most 1/500 of a
     request's duration. The second limit exists because after its last chunk a stream is idle for
-    half a pause on average.
+    half a pause on average. If more than 0.2 % of the reads still return several chunks with one
+    time, because the server is late and then catches up, the longest pause is halved each tenth of
+    a second, and then grows again by 1 % of 2.5 ms.
 
     There is no pause if more than 1 % of the gaps are 0, because then the server already sends
     several chunks together. There is none either if fewer than two chunks would arrive in it, or
@@ -42,20 +46,33 @@ class ReadPause:
         self.ns = 0
         self._share = min(_SHARE_OF_GAP, _SHARE_OF_REQUEST * tokens_per_request)
         self._clock, self._unstamped = clock, 0
+        self._most_ns, self._reads, self._merged = _MOST_NS, 0, 0
         self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_SWEEPS)
 
-    def adapt(self, running: Collection[Exchange]) -> None:
+    def adapt(self, running: Collection[Exchange], merged: int = 0) -> None:
         """Compute the pause again from the newest times between two chunks of the requests in
-        flight. Call this ten times a second."""
+        flight. `merged` is how many reads of the run returned chunks whose times are not known.
+        Call this ten times a second."""
+        self._limit(merged)
         self._sweeps.append([gap for one in running for gap in _newest_gaps(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
         gaps = sorted(chain.from_iterable(self._sweeps))
         if unstamped or len(gaps) < _LEAST_GAPS:
             self.ns = 0
             return
-        rest = min(_MOST_NS, int(gaps[int(_PART_BELOW * len(gaps))] * self._share))
+        rest = min(self._most_ns, int(gaps[int(_PART_BELOW * len(gaps))] * self._share))
         gathered = len(running) * rest / max(1, gaps[len(gaps) // 2])
         self.ns = 0 if rest < _LEAST_NS or gathered < _LEAST_GATHERED else rest
+
+    def _limit(self, merged: int) -> None:
+        """Halve the longest pause if too many reads since the last call returned several chunks with
+        one time, and let it grow otherwise."""
+        reads, self._reads = max(0, self._clock.reads - self._reads), self._clock.reads
+        fresh, self._merged = merged - self._merged, merged
+        if fresh > _MERGED_SHARE * reads:
+            self._most_ns //= 2
+        else:
+            self._most_ns = min(_MOST_NS, self._most_ns + _LONGER_NS)
 
 
 def _newest_gaps(exchange: Exchange) -> list[int]:

@@ -24,18 +24,25 @@ class TextChunk:
         self._heads: dict[int, bytes] = {}
         self._kept = kept
 
-    def count(self, data: bytes) -> int:
-        """Return the number of chunks in `data` if each contains nothing but one more piece of
-        text, and keep these pieces. Return 0 if `data` contains anything else."""
+    def is_one(self, data: bytes) -> bool:
+        """Return whether `data` is one chunk of a length that was seen before, with nothing but one
+        more piece of plain text, and keep this piece. Nearly all reads of a paced stream are."""
         head, trail = self._heads.get(len(data)), self._trail
-        # Nearly always: one chunk of a length that was seen before, so its size is right.
-        # `_is_chunk` is slower.
+        # the head has the size of the chunk, so the size is right
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
             if text and not text.translate(None, PLAIN):
                 kept = self._kept
                 kept += text
-                return 1
+                return True
+        return False
+
+    def count(self, data: bytes) -> int:
+        """Return the number of chunks in `data` if each contains nothing but one more piece of
+        text, and keep these pieces. Return 0 if `data` contains anything else."""
+        if self.is_one(data):
+            return 1
+        trail = self._trail
         chunks = data.split(trail)
         if chunks.pop():
             return 0

@@ -28,7 +28,8 @@ _PREFILLED_TOGETHER = 16
 # mean gaps of the same reply: a server of 1 token/s may pause longer than one of 100
 _STALL_GAPS = 100
 _SLACK = 1.5  # factor on the expected time of a run
-_ENDLESS = 8  # chunks of a reply, as a multiple of the requested length
+_ENDLESS = 8  # chunks of a reply, as a multiple of the requested length,
+ENDLESS_FROM = 1000  # and this many more
 _CHARACTERS_PER_TOKEN = 4
 
 
@@ -44,6 +45,7 @@ class Limits:
             (len(one) // _CHARACTERS_PER_TOKEN for one in spec.prompts), default=spec.input_tokens
         )
         together = min(spec.concurrency, _PREFILLED_TOGETHER)
+        self._least_stall_ns = int(1e9 * (STALL_S if spec.stall_s is None else spec.stall_s))
         self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S
 
     def note_content(self, running: Iterable[Exchange]) -> None:
@@ -61,6 +63,8 @@ class Limits:
                 f"the reply was not complete after {asked_s:g} s and {chunks} chunks"
             )
         if exchange.begun:
+            if now_ns - exchange.last_byte_ns <= self._least_stall_ns:  # nearly always
+                return None
             stall_s = self._stall_s(exchange)
             if now_ns - exchange.last_byte_ns > stall_s * 1e9:
                 return records.STALL, (
@@ -79,7 +83,7 @@ class Limits:
     def endless(self, chunks: int, asked_tokens: int) -> tuple[str, str] | None:
         """Return (kind of failure, message) for a reply with far more chunks than requested tokens,
         or None if its length is acceptable."""
-        if chunks <= _ENDLESS * asked_tokens + 1000:
+        if chunks <= _ENDLESS * asked_tokens + ENDLESS_FROM:
             return None
         return records.LONG, (
             f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"

@@ -170,7 +170,8 @@ class Workload:
             around = whole.split(_to_json(place))
             self._bodies[form] = around
         # the user's own fields may replace the prompt: then it has no place
-        return _to_json(asked).join(around).encode("utf-8", "replace")
+        quoted = _to_json(asked) if self._own else f'"{asked}"'  # words need no escape
+        return quoted.join(around).encode("utf-8", "replace")
 
     def _body_fields(self, asked: Any, length: int, *, warmup: bool) -> dict[str, Any]:
         spec = self.spec
@@ -250,7 +251,7 @@ def prompt_of(source: random.Random, words: int) -> str:
 def _words(source: random.Random, count: int) -> list[str]:
     """Return `count` random words."""
     # a byte for each is enough, and `choices` takes four times as long
-    return [_WORD_OF_BYTE[byte] for byte in source.randbytes(count)]
+    return list(map(_WORD_OF_BYTE.__getitem__, source.randbytes(count)))
 
 
 def _name(index: int, warmup: bool) -> str:

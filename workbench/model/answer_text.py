@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from workbench.model.untrusted_text import clean
 
@@ -32,6 +33,7 @@ _SHORT_LOOP = 8  # characters of a repeated unit: about one or two tokens
 _LOOP_SHARE = 0.8  # of the text, that the repetitions must cover
 _LOOP_REPEATS, _PHRASE_REPEATS = 4, 3
 _PHRASE = 24  # characters
+_LAST_OF_LOOP = 3  # characters, which a unit of one character repeats too
 _WHOLE = 0.95
 # Share of words; and of the size that random tokens keep, besides the bytes that any text costs.
 _JUMBLED_SHARE, _LEAST_JUDGED_WORDS = 0.2, 8
@@ -287,7 +289,13 @@ def _loop(text: str) -> tuple[str, int]:
     """Return (unit, covered): the shortest unit that is repeated up to the end of the text, and the
     number of characters that the repetitions cover. ("", 0) if nothing is repeated often enough."""
     size = len(text)
-    for period in range(1, size // _PHRASE_REPEATS + 1):
+    # A repeated unit repeats the last characters too. To look only where they stand is fast.
+    last = text[-_LAST_OF_LOOP:]
+    at = size - len(last)
+    while at > 0 and (at := text.rfind(last, 0, at + len(last) - 1)) >= 0:
+        period = size - len(last) - at
+        if period > size // _PHRASE_REPEATS:
+            break
         unit = text[-period:]
         repeats = _LOOP_REPEATS if period < _PHRASE else _PHRASE_REPEATS
         if not text.endswith(unit * repeats):
@@ -334,41 +342,66 @@ def _compressed(text: str) -> float | None:
 
 
 def _jumbled_share(text: str) -> float:
-    words = [word for word in text.split() if sum(map(str.isalpha, word)) > 1]
+    words = [word for word in text.split() if _has_letters(word)]
     if len(words) < _LEAST_JUDGED_WORDS:
         return 0.0
     return round(sum(map(is_jumbled, words)) / len(words), 4)
 
 
+def _has_letters(word: str) -> bool:
+    """Return whether the word has two letters or more."""
+    if word.isalpha():  # as most words are
+        return len(word) > 1
+    return sum(map(str.isalpha, word)) > 1
+
+
 def is_jumbled(word: str) -> bool:
+    if word.isascii():  # one alphabet
+        plain = word.isalpha() and word[1:].islower()  # as most words are
+        return not plain and bool(_INSIDE.search(word))
     return bool(_INSIDE.search(word)) or sum(bool(one.search(word)) for one in _ALPHABETS) > 1
+
+
+@lru_cache(maxsize=4096)  # most answers of a run use the same characters
+def _kind_of(character: str) -> tuple[str, str, bool]:
+    """Return (kind, script, whether it is a vowel) of a character. The kind is letter, space, mark,
+    joint, odd or symbol; what is no letter has no script."""
+    import unicodedata  # takes a millisecond to import; only a run's end needs it
+
+    category = unicodedata.category(character)
+    if category[0] == "L":
+        script = unicodedata.name(character, "?").split(" ", 1)[0]
+        plain = unicodedata.normalize("NFD", character)[0].lower()
+        return "letter", _ONE_SCRIPT.get(script, script), plain in _VOWELS
+    if character.isspace() or character in _WORD_MARKS:
+        return "space", "", False
+    if character in _PUNCTUATION:
+        return "mark", "", False
+    if category[0] in "MN" or category == "Cf":
+        return "joint", "", False  # accents, digits, joiners
+    odd = category[0] == "C" or character == "\N{REPLACEMENT CHARACTER}"
+    return "odd" if odd else "symbol", "", False
 
 
 class _Letters:
     """Counts of the kinds of characters in a text."""
 
     def __init__(self, text: str) -> None:
-        import unicodedata  # takes a millisecond to import; only a run's end needs it
-
         self.odd = self.symbols = self.marks = self.spaces = 0
         self.scripts: Counter[str] = Counter()
         self._vowels, self._size = 0, len(text)
         for character, count in Counter(text).items():
-            kind = unicodedata.category(character)
-            if kind[0] == "L":
-                script = unicodedata.name(character, "?").split(" ", 1)[0]
-                self.scripts[_ONE_SCRIPT.get(script, script)] += count
-                plain = unicodedata.normalize("NFD", character)[0].lower()
-                self._vowels += count * (plain in _VOWELS)
-            elif character.isspace() or character in _WORD_MARKS:
+            kind, script, is_vowel = _kind_of(character)
+            if kind == "letter":
+                self.scripts[script] += count
+                self._vowels += count * is_vowel
+            elif kind == "space":
                 self.spaces += count
-            elif character in _PUNCTUATION:
+            elif kind == "mark":
                 self.marks += count
-            elif kind[0] in "MN" or kind == "Cf":
-                continue  # accents, digits, joiners
-            elif kind[0] == "C" or character == "\N{REPLACEMENT CHARACTER}":
+            elif kind == "odd":
                 self.odd += count
-            else:
+            elif kind == "symbol":
                 self.symbols += count
 
     @property

@@ -13,6 +13,7 @@ import struct
 import sys
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from operator import floordiv, sub
@@ -25,22 +26,22 @@ _MAGIC = b"WBR1"
 _HEAD = struct.Struct("<4sIII")  # magic, resolution, bytes of the rows, checksum
 _GZIP = b"\x1f\x8b"
 _GAPS = "gaps_us"
-_MOST_GAP_US = 2**31 - 1
+_STEPS_EACH = 4  # gaps, or more: then a search for each step of the rounded times is faster
 _TRIED = 8192  # gaps from which the size of all is estimated
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one each time
 _PLANES = 4  # bytes of a gap: equal bytes of all gaps stand together, which compresses better
 
 
 def encoded(samples: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the file for requests, each as `RequestRecord.as_json` returns it."""
     lines: list[str] = []
-    all_gaps: list[Sequence[int]] = []
+    all_gaps: list[array[int]] = []
     for sample in samples:
-        row, gaps, count = dict(sample), sample.get(_GAPS), None
-        if gaps and _are_whole(gaps):
+        row, gaps = dict(sample), _whole(sample.get(_GAPS))
+        if gaps is not None:
             del row[_GAPS]
-            count = len(gaps)
             all_gaps.append(gaps)
-        lines.append(json.dumps([count, row], separators=(",", ":")))
+        lines.append(_to_json([None if gaps is None else len(gaps), row]))
     rows = zlib.compress("\n".join(lines).encode(), 6)
     resolution_us = _fitting(all_gaps, MOST_BYTES - len(rows))
     body = rows + _compressed(all_gaps, resolution_us)
@@ -81,14 +82,22 @@ def decoded(data: bytes) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _are_whole(gaps: Sequence[Any]) -> bool:
-    return set(map(type, gaps)) == {int} and 0 <= min(gaps) <= max(gaps) <= _MOST_GAP_US
+def _whole(gaps: Sequence[Any] | None) -> array[int] | None:
+    """Return gaps as an array. None if there are none, or one of them is no number of
+    microseconds."""
+    if not gaps:
+        return None
+    try:
+        numbers = array("i", gaps)
+    except (TypeError, OverflowError):
+        return None
+    return numbers if min(numbers) >= 0 else None
 
 
-def _fitting(all_gaps: Sequence[Sequence[int]], room: int) -> int:
+def _fitting(all_gaps: Sequence[array[int]], room: int) -> int:
     """Return the finest resolution with which the gaps take at most `room` bytes."""
     count = sum(map(len, all_gaps))
-    tried: list[Sequence[int]] = []
+    tried: list[array[int]] = []
     for gaps in all_gaps:
         if sum(map(len, tried)) >= _TRIED:
             break
@@ -100,8 +109,8 @@ def _fitting(all_gaps: Sequence[Sequence[int]], room: int) -> int:
     return RESOLUTIONS_US[-1]
 
 
-def _compressed(all_gaps: Sequence[Sequence[int]], resolution_us: int) -> bytes:
-    numbers = array("I")
+def _compressed(all_gaps: Sequence[array[int]], resolution_us: int) -> bytes:
+    numbers = array("i")
     for gaps in all_gaps:
         numbers.extend(gaps if resolution_us == 1 else _rounded(gaps, resolution_us))
     if sys.byteorder == "big":
@@ -110,11 +119,18 @@ def _compressed(all_gaps: Sequence[Sequence[int]], resolution_us: int) -> bytes:
     return zlib.compress(b"".join(data[plane::_PLANES] for plane in range(_PLANES)), 6)
 
 
-def _rounded(gaps: Sequence[int], resolution_us: int) -> Iterator[int]:
+def _rounded(gaps: array[int], resolution_us: int) -> array[int]:
     """Return the gaps between the rounded arrival times, so that errors do not add up."""
-    half_later = accumulate(gaps, initial=resolution_us // 2)
-    steps = list(map(floordiv, half_later, repeat(resolution_us)))
-    return map(sub, steps[1:], steps)
+    half_later = list(accumulate(gaps, initial=resolution_us // 2))
+    last = half_later[-1] // resolution_us
+    if _STEPS_EACH * last > len(gaps):
+        steps = list(map(floordiv, half_later, repeat(resolution_us)))
+        return array("i", map(sub, steps[1:], steps))
+    # most gaps are 0: it is faster to look for the others
+    rounded = array("i", bytes(len(gaps) * gaps.itemsize))
+    for step in range(1, last + 1):
+        rounded[bisect_left(half_later, step * resolution_us) - 1] += 1
+    return rounded
 
 
 def _planes_joined(data: bytes) -> array[int]:

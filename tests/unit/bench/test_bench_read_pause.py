@@ -36,10 +36,10 @@ def pause_after(
 @pytest.mark.parametrize(
     ("gap_ns", "tokens", "expected_ns"),
     [
-        (4 * MS, 128, MS // 2),  # an eighth of the gap
-        (50 * MS, 128, MS),  # at most 1 ms
+        (4 * MS, 128, MS),  # a quarter of the gap
+        (50 * MS, 128, 5 * MS // 2),  # at most 2.5 ms
         (2 * MS, 16, 64_000),  # requests of 16 tokens: 1/500 of a request
-        (MS // 4, 128, 0),  # so short a rest saves nothing
+        (MS // 8, 128, 0),  # so short a rest saves nothing
     ],
 )
 def test_the_rest_follows_the_gaps_of_the_streams(
@@ -55,20 +55,36 @@ def test_streams_whose_chunks_arrive_together_allow_no_rest() -> None:
 def test_a_second_without_chunks_that_arrive_together_allows_a_rest_again() -> None:
     steady = running([10 * MS] * 2)
     assert pause_after(running([0, 0]), *[steady] * 9) == 0
-    assert pause_after(running([0, 0]), *[steady] * 10) == MS
+    assert pause_after(running([0, 0]), *[steady] * 10) == 5 * MS // 2
 
 
 def test_a_short_gap_of_one_stream_shortens_the_rest_of_all() -> None:
     assert (
-        pause_after(running([10 * MS] * 2, streams=200) + running([MS] * 2, streams=20)) == MS // 8
+        pause_after(running([10 * MS] * 2, streams=200) + running([MS] * 2, streams=20)) == MS // 4
     )
 
 
 def test_few_streams_are_read_at_once() -> None:
-    """At 100 tokens/s, 16 streams bring less than two chunks in a rest, which costs a wake-up
+    """At 100 tokens/s, 6 streams bring less than two chunks in a rest, which costs a wake-up
     itself."""
-    assert pause_after(running([10 * MS] * 2, streams=16)) == 0
-    assert pause_after(running([10 * MS] * 2, streams=20)) == MS
+    assert pause_after(running([10 * MS] * 2, streams=6)) == 0
+    assert pause_after(running([10 * MS] * 2, streams=8)) == 5 * MS // 2
+
+
+def test_reads_that_return_several_chunks_shorten_the_rest_until_they_end() -> None:
+    """Few gaps are that short where a server is late, and then catches up."""
+    steady, clock = running([10 * MS] * 2), ReceiveClock()
+    pause = ReadPause(128, clock)
+    pause.adapt(steady, merged=0)
+    assert pause.ns == 5 * MS // 2
+    for merged, most_ns in ((3, 5 * MS // 4), (6, 5 * MS // 8), (7, 5 * MS // 8 + 25_000)):
+        clock.reads += 1000
+        pause.adapt(steady, merged)
+        assert pause.ns == most_ns, "3 of 1,000 reads are too many, and one is not"
+    for _ in range(100):
+        clock.reads += 1000
+        pause.adapt(steady, merged)
+    assert pause.ns == 5 * MS // 2
 
 
 def test_before_the_gaps_are_known_there_is_no_rest() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
+import select
 import signal
 import socket
 import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -14,12 +19,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import HEAD, chat_events
+from scripted_server import HEAD, Request, ScriptedServer, chat_events, chunk
 from truth_server import TruthProcess
 
 from workbench.bench import client, runner, time_doubt
 from workbench.bench.client import Client
-from workbench.bench.connection import Endpoint
+from workbench.bench.connection import Endpoint, resolve
 from workbench.bench.exchange import Exchange
 from workbench.bench.poller import IN, OUT
 from workbench.bench.records import RequestRecord
@@ -182,6 +187,7 @@ def test_a_server_that_sends_chunks_in_twos_does_not_excuse_a_late_read(
     exchange = Exchange(0, False, b"")
     stamp = 1_000_000_000
     exchange.reply.stamps_ns.extend([stamp - 11_000_000, stamp, stamp, stamp, stamp])
+    exchange.reply.after_content = True
     client._waited, client._joined, client.clock.late = True, 1000, 20
     client._returned_ns = stamp - round(1e6 * last_byte_after_poll_ms)
     client.clock.latest_ns = round(1e6 * late_ms)
@@ -280,3 +286,114 @@ def test_chunks_that_the_server_sends_together_are_no_late_reads(
         assert (summary.itl_ms.p50, summary.itl_ms.p90) == (0.0, 10.0)
     else:
         assert summary.itl_ms is None and "the load client read late" in summary.absent["itl_ms"]
+
+
+# -- a slow reader ---------------------------------------------------------------------------------
+
+STEP_S = 0.004
+TOKENS = 80
+END = b"0\r\n\r\n"
+
+
+def frame_of(delta: dict[str, str], finish: str | None = None) -> bytes:
+    event = b"data: %b\n\n" % json.dumps(chunk(delta, finish)).encode()
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+class Writes:
+    """Answers of a server that writes a chunk each 4 ms, and when it wrote each piece of text: just
+    before and just after, in monotonic nanoseconds, by the number of the request."""
+
+    def __init__(self, text: str, *, empty_after: bool, end_after_s: float) -> None:
+        self._text, self._empty_after, self._end_after_s = text, empty_after, end_after_s
+        self.times: dict[int, list[tuple[int, int]]] = {}
+
+    def answer(self, request: Request, number: int) -> Iterator[bytes]:
+        times = self.times.setdefault(number, [])
+        yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frame_of({"role": "assistant"})
+        for _ in range(TOKENS):
+            time.sleep(STEP_S / 2)
+            if self._empty_after and times:
+                yield frame_of({"content": ""})
+            time.sleep(STEP_S / 2)
+            before_ns = time.monotonic_ns()
+            yield frame_of({"content": self._text})
+            times.append((before_ns, time.monotonic_ns()))
+        time.sleep(self._end_after_s)
+        yield frame_of({}, "length") + END
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "writes",
+    [
+        Writes("a", empty_after=False, end_after_s=0.0),
+        # a read fills the client's buffer and leaves bytes in the socket
+        Writes("a" * 8000, empty_after=False, end_after_s=0.0),
+        # the last byte of a read is not that of the content
+        Writes("a", empty_after=True, end_after_s=0.0),
+        Writes("a", empty_after=False, end_after_s=0.03),
+    ],
+    ids=["merged", "cut", "empty", "end"],
+)
+def test_each_recorded_time_of_a_slow_reader_contains_the_truth(writes: Writes) -> None:
+    check_times(writes, lambda load: None, streams=1)
+
+
+class FewAtOnce:
+    """An epoll of which a poll returns two sockets at most, as `select.epoll` does with 1,023."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self.register, self.modify = self._epoll.register, self._epoll.modify
+        self.unregister = self._epoll.unregister
+
+    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
+        return self._epoll.poll(timeout_s, 2)
+
+
+@pytest.mark.slow
+def test_sockets_that_a_poll_had_no_room_for_were_not_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "MOST_READY", 2)
+
+    def with_few(load: Client) -> None:
+        load.poller = FewAtOnce()
+
+    check_times(Writes("a", empty_after=False, end_after_s=0.0), with_few, streams=6)
+
+
+def check_times(writes: Writes, change: Callable[[Client], None], streams: int) -> None:
+    """Compare the times of a client that does not read for 0.17 s again and again with those of the
+    server."""
+    with ScriptedServer(writes.answer) as server:
+        spec = replace(SPEC, url=server.url, concurrency=streams, requests=5, ignore_eos=False)
+        load = Client(spec, resolve(spec), None, lambda record: None)
+        change(load)
+        sweeps = itertools.count()
+
+        def keep_from_reading(now_ns: int) -> None:
+            if next(sweeps) % 3 == 2:
+                time.sleep(0.17)
+
+        load.tick = keep_from_reading
+        load.run()
+    assert [record.error for record in load.counted] == [None] * 5
+    doubted = 0
+    numbers = {
+        request.body["messages"][0]["content"]: n for n, request in enumerate(server.requests)
+    }
+    for record in load.counted:
+        number = numbers[load.workload.prompt(record.index, warmup=False)]
+        early = time_doubt._early_of_all(record)
+        sent_us = load._began_ns // 1000 + round(1e6 * record.start_s)
+        assert record.ttft_us is not None
+        seen = accumulate((sent_us + record.ttft_us, *record.gaps_us))
+        for at_us, by_us, (before_ns, after_ns) in zip(
+            seen, early, writes.times[number], strict=True
+        ):
+            assert before_ns / 1000 - 1000 <= at_us
+            assert at_us - by_us <= after_ns / 1000 + 1000
+        doubted += sum(by_us > 0 for by_us in early)
+    assert doubted > 20

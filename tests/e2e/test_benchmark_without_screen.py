@@ -110,7 +110,8 @@ def test_what_a_killed_screen_has_measured_is_kept_and_told(
         assert not results() and "nothing was stored" in notice.text
         return
     (result,) = results()
-    assert f"result {result.id}" in notice.text
+    assert f"result {result.id}, a partial one" in notice.text
+    assert notice.next_step == "press b to measure again"
     assert any("partial result" in why for why in result.summary.refused)
     assert result.summary.requests_ok >= 3 and result.conditions.run_id == run_id
     assert result.summary.power_w is None

@@ -92,6 +92,9 @@ def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -
             "power limit 500 W",
         ),
         ({"gpu_settings": {"gpu0.gpu_clocks": "2400"}}, {}, "no GPU clocks"),
+        # what a killed Workbench has left: its GPUs were not read
+        ({"gpu_settings": {"gpu0.power_limit_w": 600.0, "gpu0.gpu_clocks": "2400"}}, {}, "again"),
+        ({}, {"gpu_settings": {"gpu0.power_limit_w": 600.0}}, "again"),
         ({}, {"spec": {"concurrency": 3}}, "c=3"),
     ],
 )

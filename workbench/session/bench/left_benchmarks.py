@@ -43,7 +43,8 @@ async def look(session: Session, found: Iterable[LeftBenchmark]) -> None:
                 session.core.notify(
                     Level.INFO,
                     f"{_title(left)} goes on without its screen (process {left.about.get('pid')})",
-                    "its result appears here; ending that process keeps the part measured so far",
+                    f"its result appears here; `kill {left.about.get('pid')}` ends it and keeps the"
+                    " part that is measured",
                 )
 
 
@@ -56,16 +57,17 @@ async def _take(session: Session, left: LeftBenchmark) -> None:
                 result_id = await _stored(session, left.about, message)
     outcome = "nothing was stored, because no request had been measured"
     if result_id is not None:
-        outcome = f"what was measured until then is result {result_id}"
+        outcome = f"what was measured until then is result {result_id}, a partial one"
     session.core.record(f"# {_title(left)} was cut off: {_WHY}", outcome)
-    session.core.notify(Level.WARN, f"{_title(left)} was cut off, because {_WHY}; {outcome}")
+    text = f"{_title(left)} was cut off, because {_WHY}; {outcome}"
+    session.core.notify(Level.WARN, text, "press b to measure again")
 
 
 def _title(left: LeftBenchmark) -> str:
     run_id, began = left.about.get("run_id"), left.about.get("began_unix_s")
     what = f"a benchmark of run {run_id}" if run_id else "a benchmark"
     at = time.strftime("%H:%M:%S", time.localtime(began)) if isinstance(began, float) else ""
-    return f"{what}, begun at {at}" if at else what
+    return f"{what} that began at {at}" if at else what
 
 
 async def _message(session: Session, left: LeftBenchmark) -> Mapping[str, Any] | None:

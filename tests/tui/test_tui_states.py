@@ -133,6 +133,18 @@ def test_a_value_that_one_of_two_gpus_does_not_give_is_na(drive: Any) -> None:
     drive(scenario, gpus=2)
 
 
+def test_before_the_host_was_asked_nobody_says_that_it_has_no_server(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(servers_read=False, servers=(), run_id=None)
+        await d.until(lambda: "looking for servers" in d.row(0))
+        await d.press("3")
+        assert "no server" not in d.text and "No server has run yet" not in d.text
+        d.session.push(servers_read=True)
+        await d.until(lambda: "looking for servers" not in d.text and "no server" in d.row(0))
+
+    drive(scenario)
+
+
 def test_stale_telemetry_says_its_age(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.push(telemetry_monotonic_s=time.monotonic() - 14.2)

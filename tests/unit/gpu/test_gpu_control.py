@@ -196,6 +196,21 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(
     run(work)
 
 
+def test_a_value_that_is_there_already_needs_no_guard(bench: Bench) -> None:
+    """It said that a guard guards the settings, although nothing had changed and none ran."""
+
+    async def guard() -> GuardView:
+        return GuardView(True, pid=7)
+
+    async def work() -> None:
+        commands = await bench.commands(GpuSettings(power_limit_w=600.0, persistence=True))
+        report = await apply.apply(bench.host, commands, guard=guard)
+        assert report.ok and report.guard is None and bench.entries() == []
+        assert all("it had this value already" in one.message for one in report.outcomes)
+
+    run(work)
+
+
 @pytest.mark.parametrize("mode", ["warn", "refuse"])
 def test_a_refusal_for_a_vgpu_names_the_hypervisor(bench: Bench, mode: str) -> None:
     """Only the doctor said that the limits of a vGPU belong to its hypervisor."""

@@ -132,6 +132,19 @@ async def test_the_verdict_of_an_experiment_stays_with_its_finding() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_result_without_output_tokens_says_nothing_about_its_run() -> None:
+    """An own command that had sent nothing was the newest result, so the GPU seemed to be idle."""
+    session = Session.of_host()
+    measured = eager_on_four_cards(run_id="r1")
+    number = kept(session, measured)
+    empty = replace(measured.summary, output_tokens=0, output_tok_s=None)
+    kept(session, replace(measured, summary=empty))
+    kept(session, replace(measured, summary=replace(measured.summary, refused=("the text",))))
+    found = session.advisor._newest_of("r1")
+    assert found is not None and found.id == number
+
+
+@pytest.mark.anyio
 async def test_an_earlier_result_of_the_same_configuration_shows_drift() -> None:
     session = Session.of_host()
     base = eager_on_four_cards()

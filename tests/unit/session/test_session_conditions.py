@@ -16,7 +16,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.session.bench.result_rows import ceiling_view, label_of, rows_of
+from workbench.session.bench.result_rows import ceiling_view, experiment_arm, label_of, rows_of
 from workbench.session.conditions import gpus_of
 from workbench.session.servers.server_address import parse
 
@@ -118,6 +118,21 @@ def test_the_first_point_of_a_sweep_has_its_value() -> None:
     assert labels == ["power limit 500 W", "power limit 400 W", "power limit 300 W p"]
     streams = [result(2, spec={"concurrency": 4}), result(1, spec={"concurrency": 1})]
     assert [row.label for row in rows_of(streams)] == ["c=4", "c=1 m"]
+
+
+def test_all_results_of_an_arm_have_one_label() -> None:
+    """The same arm had three names: the difference, "again", and the preset."""
+    arms = ["A", "B", "B", "A"]
+    made = [
+        replace(
+            result(n, preset_id="p", flags={"enforce-eager": True} if arm == "B" else {}),
+            tags=(f"experiment 7 {arm}",),
+        )
+        for n, arm in enumerate(arms, start=1)
+    ]
+    assert all(experiment_arm(one.tags) == (7, arm) for one, arm in zip(made, arms, strict=True))
+    labels = {row.label for row in rows_of(made[::-1])}
+    assert labels == {"A/B 7 A -enforce-eager", "A/B 7 B enforce-eager=on"}
 
 
 @pytest.mark.parametrize(

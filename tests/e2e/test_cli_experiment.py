@@ -23,6 +23,7 @@ from workbench.store.experiments import ExperimentsDb
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
 SHAPE = (
+    "--no-quality",
     "--requests",
     "8",
     "--max-tokens",

@@ -15,6 +15,7 @@ from workbench.session.hosts.names import host_called
 Cli = Callable[..., Any]
 FOUR = ("--simulate", "four-pcie")
 SHAPE = (
+    "--no-quality",
     "--requests",
     "6",
     "--max-tokens",

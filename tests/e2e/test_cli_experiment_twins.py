@@ -17,6 +17,7 @@ Cli = Callable[..., Any]
 ONE, TWO = "sim:four-pcie@one", "sim:four-pcie@two"
 TWINS = ("--twins", f"{ONE},{TWO}")
 SHAPE = (
+    "--no-quality",
     "--requests",
     "6",
     "--max-tokens",

@@ -16,8 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from support.serving import free_port
-
-from workbench.quality import texts
+from support.short_texts import write_texts
 
 Cli = Callable[..., Any]
 HOST = ("--simulate", "rtx-pro-6000")
@@ -44,17 +43,6 @@ def own_texts(tmp_path: Path) -> str:
 def few_texts(tmp_path: Path) -> str:
     """Too few texts for a verdict about scores, but enough for one about answers."""
     return write_texts(tmp_path / "few.jsonl", 8)
-
-
-def write_texts(file: Path, count: int) -> str:
-    lines = [
-        {"name": text.name, "kind": text.kind, "text": " ".join(text.content.split()[:40])}
-        for text in texts.shipped().texts
-        if not text.long and text.kind not in ("cjk", "json")
-    ]
-    assert len(lines) >= count
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines[:count]))
-    return str(file)
 
 
 def server(cli: Cli, *words: str) -> tuple[str, str]:

@@ -92,6 +92,7 @@ def compare(
     arms: Collection[str] = (),
     swapped: Sequence[bool] = (),
     quality: Sequence[QualityResult] = (),
+    own_quality: int | None = None,
 ) -> Comparison:
     """Return the comparison of the runs of A (`a`) with those of B (`b`). Each side is one result,
     or several runs of the same configuration.
@@ -102,7 +103,8 @@ def compare(
     lists the kinds of differences that the comparison is about ("model", "host"), which then cause
     no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on the
     second host and B on the first. It is empty for one host. `quality` has measured comparisons of
-    answers, the newest first; the one of these two configurations is used.
+    answers, the newest first; the one of these two configurations is used, or the one with the id
+    `own_quality`, which was made beside these runs.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
@@ -135,6 +137,9 @@ def compare(
     warnings = tuple(dict.fromkeys(found))
     content = content_caveat(left[0].spec, differences)
     changed, measured = _answers(left[0], right[0], quality)
+    own = next((one for one in quality if one.id == own_quality), None)
+    if own is not None and (measured is None or own.verdict != QUALITY_NOT_MEASURED):
+        measured = own
     metrics = changes(left, right, paired=paired, chosen=chosen, level=level, swapped=swapped)
     machine = (
         machine_change(metric_called(metrics[0].metric), left, right, swapped, level)
@@ -175,7 +180,7 @@ def compare(
 
 
 def _quality_text(changed: Sequence[str], measured: QualityResult | None) -> str:
-    if not changed:
+    if not changed and measured is None:
         return ""
     return QUALITY_NOT_MEASURED if measured is None else measured.summary
 

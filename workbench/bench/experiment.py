@@ -416,7 +416,8 @@ def judged(
     """Return `experiment` with three fields computed from its complete pairs: `comparison`,
     `verdict` (a sentence) and `smallest_pct`, the smallest difference in percent that it could have
     shown. `results` maps result ids to results. A pair whose results are not in it is left out.
-    `quality` has the measured comparisons of answers, the newest first."""
+    `quality` has the measured comparisons of answers, the newest first; the experiment's own one is
+    among them."""
     found = [
         (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair)
         for a, b in complete_pairs(experiment)
@@ -440,6 +441,7 @@ def judged(
         arms=ARMS_OF_PAIRS,
         swapped=kinds,
         quality=quality,
+        own_quality=experiment.quality_id,
     )
     experiment = replace(experiment, comparison=comparison)
     comparison = replace(

@@ -15,7 +15,7 @@ from workbench.cli.experiment_text import (
     plan_lines,
     report_progress,
 )
-from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of
+from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected, local_session, use_host_of_record
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan, variables_of
@@ -25,6 +25,7 @@ from workbench.cli.shared_options import (
     CHANGES,
     IF_MEASURED,
     MAX_MINUTES_LEFT,
+    QUALITY,
     RUN_AS,
     TRUST,
     YES,
@@ -102,6 +103,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     CONCURRENCY,
     *SIZE,
     *SHAPE,
+    *QUALITY,
     IF_MEASURED,
     TRUST,
     YES,
@@ -131,6 +133,8 @@ async def experiment(arguments: argparse.Namespace) -> int:
         spec = session.experiments.spec(a, b, **options)
         for line in plan_lines(spec, session.experiments.estimate_s(a, b, **options)):
             note(line)
+        if cost := session.experiments.quality_cost(a, b, bases, **options):
+            note(cost)
         await _confirm_start(session, spec, arguments)
         async with cancelled_by_signals():
             session.subscribe(report_progress())
@@ -171,6 +175,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "seed": arguments.first_seed,
         "order_seed": arguments.order_seed,
         "bench": load_of(arguments),
+        **quality_of(arguments),
     }
     return {name: value for name, value in given.items() if value is not None}
 

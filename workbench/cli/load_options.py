@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 from workbench.cli.registry import OneOf, Option, one_of, option, switch
@@ -179,6 +180,13 @@ def load_of(arguments: argparse.Namespace) -> dict[str, Any]:
     found = {field: getattr(arguments, field, None) for field in fields}
     found["command"] = _own_command(arguments)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def quality_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return whether and with which texts an experiment compares the answers too, as fields of
+    ExperimentSpec."""
+    texts = str(Path(arguments.texts).absolute()) if arguments.texts else ""
+    return {"quality": not arguments.no_quality, "quality_texts": texts}
 
 
 def _own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:

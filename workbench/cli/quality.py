@@ -23,7 +23,7 @@ from workbench.model.untrusted_numbers import whole_number
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
     from workbench.model.quality import QualityResult
-    from workbench.session.quality.comparison import QualityOptions
+    from workbench.session.quality.measuring import QualityOptions
     from workbench.session.servers.arm_targets import Bases
     from workbench.session.session import Session
 
@@ -86,7 +86,7 @@ async def quality(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> QualityOptions:
     from workbench.quality import texts
     from workbench.quality.verdict import Margins
-    from workbench.session.quality.comparison import QualityOptions
+    from workbench.session.quality.measuring import QualityOptions
 
     if not 1 <= arguments.concurrency <= _MOST_CONCURRENCY:
         raise InputError(
@@ -170,7 +170,7 @@ def _is_flag(word: str) -> bool:
 def _say_plan(a: Arm, b: Arm, bases: Bases, options: QualityOptions) -> None:
     from workbench import engines
     from workbench.quality.lanes import interface
-    from workbench.session.quality.comparison import cost_lines
+    from workbench.session.quality.measuring import cost_lines
 
     prefill = None
     engine = engines.find(bases["A"].engine) if "A" in bases else None

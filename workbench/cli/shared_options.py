@@ -72,6 +72,17 @@ IF_MEASURED = one_of(
         dest="if_measured",
     ),
 )
+QUALITY = (
+    option(
+        "--no-quality",
+        "do not compare the answers of A and B. By default they are compared beside the runs if A "
+        "and B differ in a setting that can change them",
+    ),
+    option(
+        "--texts FILE",
+        'your own texts for that comparison: one JSON object {"text": "…"} per line',
+    ),
+)
 YES = option("--yes", "do not ask for confirmation")
 DRY_RUN = option("--dry-run", "only print the commands")
 MAX_MINUTES_LEFT = option("--max-minutes M", "time limit from now (default: no limit)", float)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench.cli.experiment_text import UNKNOWN_DURATION, duration, report_progress
-from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of
+from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected, use_host_of_record
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan
@@ -22,6 +22,7 @@ from workbench.cli.shared_options import (
     IF_MEASURED,
     MAX_MINUTES_LEFT,
     PRESET,
+    QUALITY,
     RUN_AS,
     TRUST,
     YES,
@@ -62,6 +63,7 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     CONCURRENCY,
     *SIZE,
     *SHAPE,
+    *QUALITY,
     IF_MEASURED,
     YES,
     examples=("workbench sweep vllm-any --flag max-num-seqs=64,128,256",),
@@ -85,6 +87,7 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
             runs=arguments.runs,
             pairs=arguments.pairs,
             max_minutes=arguments.max_minutes,
+            **quality_of(arguments),
             **load_of(arguments),
         )
     return print_sweep(sweep, arguments.json)
@@ -131,6 +134,10 @@ def _plan_lines(
         yield UNKNOWN_DURATION
     else:
         yield f"takes about {duration((runs + pair_runs) * two_pairs_s / 4)}"
+    options = {"pairs": arguments.pairs, "bench": load_of(arguments), **quality_of(arguments)}
+    if arguments.pairs:
+        cost = session.experiments.quality_cost(Arm(), changed, **options)
+        yield from [cost] if cost else []
 
 
 def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.model.bench import Conditions
+from workbench.model.plan import LaunchPlan
 from workbench.model.quality import NOT_MEASURED, QualityResult
 
 
@@ -150,6 +151,26 @@ def answer_settings(conditions: Conditions) -> dict[str, Any]:
         found["address"] = None if conditions.argv or conditions.imported else conditions.address
     found |= {f"env {n}": v for n, v in conditions.env.items() if _VARIABLE.search(n)}
     return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def plan_changes(a: LaunchPlan, b: LaunchPlan) -> tuple[str, ...]:
+    """Return the names of the settings in which the answers of two servers may differ that are
+    started with these plans."""
+    return answer_changes(_plan_settings(a), _plan_settings(b))
+
+
+def _plan_settings(plan: LaunchPlan) -> dict[str, Any]:
+    return answer_settings(
+        Conditions(
+            host="",
+            engine=plan.engine,
+            engine_version=plan.engine_version,
+            model=plan.model,
+            env={one.name: str(one.value) for one in plan.env},
+            flags={one.name: one.value for one in plan.flags},
+            image=plan.image,
+        )
+    )
 
 
 def _text(value: Any) -> str:

@@ -117,6 +117,9 @@ class ExperimentSpec:
     order_seed: int | None = None
     # two hosts between which A and B are swapped in half of the pairs; (): no twins
     twins: tuple[str, ...] = ()
+    # whether the answers are compared too, if A and B differ in what changes them
+    quality: bool = True
+    quality_texts: str = ""  # the user's file of texts for it; "": the texts of the package
 
 
 WARM_UP = -1
@@ -201,6 +204,7 @@ class Experiment:
     # change of the chosen metric with its interval: "+3.6 % ± 0.8"; "" before two pairs
     measured: str = ""
     advice: AdvisedChange | None = None  # what the experiment tests, if the advisor proposed it
+    quality_id: int | None = None  # the comparison of the answers that was made beside the runs
 
     def of_host(self, host: str) -> bool:
         """Return whether the experiment was started on the host, or has it as a twin."""

@@ -200,3 +200,30 @@ class QualityResult:
     unix_s: float = 0.0
     took_s: float | None = None
     imported: str = ""  # the program whose file it comes from; "" if it was measured here
+
+
+@dataclass(slots=True)
+class QualityParts:
+    """What was measured so far for a comparison of answers. It is stored with an experiment, so that
+    a resumed one measures only what is missing.
+
+    `floors` has further scorings of A, and `answers_again` its answers again. `runs` names the
+    server of each step that has ended (steps: session/quality/measuring.py), and `conditions` has
+    what the answers of "A" and "B" depend on. `pieces` has the texts of their tokens. `problems` says why the measurement ended early.
+    """
+
+    a: tuple[ScoredText, ...] = ()
+    b: tuple[ScoredText, ...] = ()
+    floors: tuple[tuple[ScoredText, ...], ...] = ()
+    answers_a: tuple[GreedyAnswer, ...] = ()
+    answers_again: tuple[GreedyAnswer, ...] = ()
+    answers_b: tuple[GreedyAnswer, ...] = ()
+    proofs: tuple[InstrumentProof, ...] = ()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+    pieces: dict[str, dict[int, str]] = field(default_factory=dict)
+    text_version: str = ""
+    took_s: float = 0.0
+    simulated: bool = False

@@ -65,6 +65,9 @@ class SweepSpec:
     plan: Mapping[str, Any] | None = None  # the baseline, as JSON (model.plan)
     preset_id: str | None = None
     max_minutes: float | None = None
+    # of the experiment that compares the best value (model/experiment.py)
+    quality: bool = True
+    quality_texts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

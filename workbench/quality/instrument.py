@@ -69,6 +69,13 @@ def requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
     return long * FORCED_POSITIONS + short * (1 if prefill else FORCED_POSITIONS)
 
 
+def positions_of(texts: Sequence[Text], *, prefill: bool) -> int:
+    """Return the number of positions at which one scoring of the texts looks, at most."""
+    long = sum(text.long for text in texts)
+    each = PREFILL_POSITIONS if prefill else FORCED_POSITIONS
+    return long * FORCED_POSITIONS + (len(texts) - long) * each
+
+
 class Instrument:
     """The instruments on one server. `on_progress` hears of each text."""
 

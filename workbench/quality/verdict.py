@@ -124,6 +124,8 @@ def judge(
     everything = [text for part in compared for text in part.texts]
     broken = [text for part in compared for text in _broken(part)]
     verdict = BROKEN if broken else verdict_of(measures)
+    if refused and not compared and verdict == NOT_DECIDED:
+        verdict = NOT_MEASURED  # answers alone can show a difference, and nothing else
     summary = _summary(verdict, measures, forks, forks_floor, more, broken, len(everything))
     if verdict == NOT_MEASURED:
         why = [*(_refusal(proof) for proof in refused.values()), *notes]

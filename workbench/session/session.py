@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workbench.session.last_screen import ScreenMemory
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
+    from workbench.session.quality.beside_runs import AnswersBesideRuns
     from workbench.session.quality.comparison import QualityComparisons
     from workbench.session.results.advice import Advisor
     from workbench.session.results.reports import Reports
@@ -191,7 +192,13 @@ class Session:
             self.gpu,
             self.results,
             self.hosts,
+            self._answers_beside_runs,
         )
+
+    def _answers_beside_runs(self) -> AnswersBesideRuns:
+        from workbench.session.quality.beside_runs import AnswersBesideRuns
+
+        return AnswersBesideRuns()
 
     @cached_property
     def quality(self) -> QualityComparisons:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError, StoreError
-from workbench.model.json_records import from_json, to_json
-from workbench.model.quality import QualityResult
+from workbench.model.json_records import from_bytes, from_json, to_bytes, to_json
+from workbench.model.quality import QualityParts, QualityResult
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_numbers import finite
 from workbench.model.untrusted_text import clean_json
@@ -29,6 +30,15 @@ _TABLE = """
       data TEXT NOT NULL
     )
 """
+_PARTS_TABLE = """
+    CREATE TABLE IF NOT EXISTS quality_parts (
+      experiment_id INTEGER PRIMARY KEY,
+      format INTEGER NOT NULL,
+      data BLOB NOT NULL
+    )
+"""
+_MOST_PARTS = 8  # experiments whose parts are kept, a few MB each
+_MOST_PARTS_BYTES = 256 * 1024 * 1024
 
 
 class QualityDb:
@@ -72,6 +82,52 @@ class QualityDb:
             with contextlib.suppress(StoreError):
                 found.append(_decode(*row))
         return tuple(found)
+
+    # ---- what an experiment has measured so far
+
+    def keep_parts(self, experiment_id: int, parts: QualityParts) -> None:
+        """Store what an experiment has measured of the answers so far, in place of what it had
+        measured before. Of other experiments, only the newest parts are kept."""
+        values = (experiment_id, FORMAT, zlib.compress(to_bytes(parts), 1))
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(_PARTS_TABLE)
+            db.execute("INSERT OR REPLACE INTO quality_parts VALUES (?, ?, ?)", values)
+            newest = "SELECT experiment_id FROM quality_parts ORDER BY experiment_id DESC LIMIT ?"
+            db.execute(
+                f"DELETE FROM quality_parts WHERE experiment_id NOT IN ({newest})", (_MOST_PARTS,)
+            )
+
+        self._database.write(work)
+
+    def parts(self, experiment_id: int) -> QualityParts | None:
+        """Return what an experiment has measured of the answers so far. None if there is nothing, or
+        if it cannot be read: it is then measured again."""
+
+        def work(db: sqlite3.Connection) -> Any:
+            sql = "SELECT 1 FROM sqlite_master WHERE name = 'quality_parts'"
+            if db.execute(sql).fetchone() is None:
+                return None
+            sql = "SELECT format, data FROM quality_parts WHERE experiment_id = ?"
+            return db.execute(sql, (experiment_id,)).fetchone()
+
+        row = self._database.read(work)
+        if row is None or row[0] != FORMAT:
+            return None
+        try:
+            text = zlib.decompressobj().decompress(row[1], _MOST_PARTS_BYTES)
+            return from_bytes(QualityParts, text)
+        except (zlib.error, ValueError):
+            return None
+
+    def drop_parts(self, experiment_id: int) -> None:
+        """Forget what an experiment has measured of the answers: the comparison is stored."""
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(_PARTS_TABLE)
+            db.execute("DELETE FROM quality_parts WHERE experiment_id = ?", (experiment_id,))
+
+        self._database.write(work)
 
     def _read(self, rest: str, *values: int) -> Sequence[Any]:
         """Return (id, format, JSON text) of the comparisons that `rest` selects, which is the end of

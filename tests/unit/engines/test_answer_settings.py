@@ -11,9 +11,12 @@ from workbench.engines.answer_settings import (
     answer_changes,
     answer_settings,
     flag_sets,
+    plan_changes,
     quality_between,
 )
 from workbench.model.bench import Conditions
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan
 from workbench.model.quality import DIFFERS, NOT_MEASURED, QualityResult
 
 BASE = Conditions(
@@ -122,3 +125,12 @@ def test_a_measured_comparison_is_found_by_its_settings() -> None:
     unknown = replace(known, conditions_a={}, conditions_b={})
     unmeasured = replace(known, verdict=NOT_MEASURED)
     assert quality_between(a, b, [unknown, unmeasured], simulated=False) is None
+
+
+def test_two_plans_differ_in_answers_before_anything_is_started() -> None:
+    plan = LaunchPlan("vllm", "org/model", flags=(FlagSetting("max-num-seqs", 64),))
+    assert plan_changes(plan, plan.with_flag("max-num-seqs", 8)) == ()
+    assert plan_changes(plan, plan.with_flag("kv-cache-dtype", "fp8")) == ("kv-cache-dtype",)
+    newer = replace(plan, engine_version="0.34.0")
+    assert plan_changes(replace(plan, engine_version="0.33.0"), newer) == ("engine version",)
+    assert plan_changes(plan, replace(plan, model="org/other")) == ("model",)

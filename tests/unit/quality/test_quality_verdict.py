@@ -213,6 +213,11 @@ def test_an_instrument_that_is_not_usable_gives_no_number() -> None:
     assert result.measures == ()
     assert result.texts == ()
     assert "instrument not usable, prefill of B: zeros (vLLM #53488)" in result.summary
+    greedy = {"greedy_a": answers(None), "greedy_floor": answers(None)}
+    alike = judge(A, A, floors=[AGAIN], proofs=[proof], greedy_b=answers(None), **greedy)
+    assert alike.verdict == NOT_MEASURED and "zeros" in alike.summary and alike.forks is not None
+    forked = judge(A, A, floors=[AGAIN], proofs=[proof], greedy_b=answers(20), **greedy)
+    assert forked.verdict == DIFFERS
 
 
 def test_nothing_scored_is_not_measured() -> None:

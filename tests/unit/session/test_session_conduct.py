@@ -23,7 +23,13 @@ from workbench.model.experiment import (
     ExperimentRun,
     ExperimentSpec,
 )
-from workbench.session.series.experiment_run import ExperimentConduct, StartFailed, Stopped
+from workbench.model.quality import QualityResult
+from workbench.session.series.experiment_run import (
+    AnswersBeside,
+    ExperimentConduct,
+    StartFailed,
+    Stopped,
+)
 
 QUIET = Noise(0, 0, 0, 0)
 
@@ -32,7 +38,11 @@ class Carried:
     """One experiment carried out, with all that was kept and told on the way."""
 
     def __init__(
-        self, runs: SimulatedRuns, experiment: Experiment | None = None, **options: Any
+        self,
+        runs: SimulatedRuns,
+        experiment: Experiment | None = None,
+        answers: AnswersBeside | None = None,
+        **options: Any,
     ) -> None:
         self.kept: list[Experiment] = []
         self.told: list[Experiment] = []
@@ -45,6 +55,7 @@ class Carried:
             save=self._save,
             tell=self.told.append,
             results=runs.results,
+            answers=answers,
         )
 
     async def _save(self, experiment: Experiment) -> None:
@@ -488,3 +499,65 @@ def test_coverage_of_every_design(options: dict[str, Any], effect: float) -> Non
     assert 0.93 <= held <= 0.97, held
     if effect == 0.0:
         assert shown <= 0.06, shown
+
+
+class Answers:
+    """A comparison of answers that is measured on three servers: two of A and one of B."""
+
+    def __init__(self, runs: SimulatedRuns, summary: str, verdict: str) -> None:
+        self._runs, self._result = runs, QualityResult("A", "B", verdict, summary, id=7)
+        self.on: list[tuple[str, str]] = []  # arm, and the server that ran then
+        self.ended: bool | None = None
+
+    async def after(self, run: ExperimentRun, tell: Callable[[str], None]) -> QualityResult | None:
+        if [arm for arm, _ in self.on].count(run.arm) == {"A": 2, "B": 1}[run.arm]:
+            return None
+        assert self._runs.started == run.run_id, "its server still runs"
+        tell("answers: A: 1 of 2 texts scored")
+        self.on.append((run.arm, run.run_id or ""))
+        return self._result if len(self.on) == 3 else None
+
+    async def end(self, *, done: bool) -> QualityResult | None:
+        self.ended = done
+        return None if len(self.on) == 3 or not done else self._result
+
+    def left_s(self) -> float:
+        return 1000.0 * (3 - len(self.on))
+
+
+def test_the_answers_are_compared_on_servers_that_run_anyway() -> None:
+    runs = SimulatedRuns(0.1, 1, QUIET)
+    answers = Answers(runs, "its answers are the same within 0.001 KLD", "same")
+    carried = Carried(runs, answers=answers)
+    one = carried.ended()
+    assert answers.on == [("A", "run-1"), ("B", "run-2"), ("A", "run-4")] and runs.starts == 6
+    assert one.verdict == (
+        "B is faster by 10.0 % ± 0.2 (output tok/s, 3 pairs); its answers are the same within "
+        "0.001 KLD"
+    )
+    assert one.quality_id == 7 and answers.ended is True
+    phases = [e.phase for e in carried.told]
+    assert "pair 1, A: answers: A: 1 of 2 texts scored" in phases
+    done = [sum(run.state == "done" for run in e.runs) for e in carried.kept if e.quality_id]
+    assert done[0] == 4, "it is stored as soon as nothing is missing"
+    left = {e.pairs_done: e.left_s for e in carried.told if e.left_s}
+    assert left[1] > 1000 > left[2], "the answers that are missing are part of the time left"
+
+
+def test_an_instrument_that_is_not_usable_does_not_end_the_experiment() -> None:
+    runs = SimulatedRuns(0.1, 1, QUIET)
+    reason = "quality not measured: A: the engine is not known"
+    one = Carried(runs, answers=Answers(runs, reason, "quality not measured"), pairs=1).ended()
+    assert one.state == "done" and one.quality_id == 7
+    assert one.comparison is not None
+    assert (one.comparison.quality, one.comparison.quality_verdict) == (
+        reason,
+        "quality not measured",
+    )
+
+
+def test_answers_of_an_interrupted_experiment_are_not_judged_yet() -> None:
+    runs = Failing(HostError("the link is gone"), "B", 0)
+    answers = Answers(runs, "its answers differ", "differs")
+    one = Carried(runs, answers=answers).ended()
+    assert one.state == "stopped" and answers.ended is False and one.quality_id is None

@@ -450,7 +450,8 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
         assert [r.conditions.flags["max-num-seqs"] for r in results] == [2, 8]
         ((a, b, options),) = asked
         assert a == Arm() and b.sets == ("max-num-seqs=8",)
-        assert options == {"pairs": 2, "bench": BRIEF, "opened": options["opened"]}
+        answers = {"quality": True, "quality_texts": ""}
+        assert options == {"pairs": 2, "bench": BRIEF, "opened": options["opened"], **answers}
         assert (
             sweep.experiment_id == 7
             and ("max-num-seqs=8 against the current values: better by a lot") in sweep.notes

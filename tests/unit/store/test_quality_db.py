@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from support import made_results as made
 
 from workbench.model.errors import InputError, StoreError
+from workbench.model.quality import QualityParts, ScoredPosition, ScoredText
 from workbench.store.quality_db import QualityDb
 from workbench.store.results_db import ResultsDb
 
@@ -45,3 +47,32 @@ def test_an_unknown_or_damaged_comparison_says_so(tmp_path: Path) -> None:
     for number in (99, 2**70):
         with pytest.raises(InputError, match="there is no comparison of answers"):
             db.get(number)
+
+
+def parts(token: int = 7) -> QualityParts:
+    position = ScoredPosition(token, -0.5, ((token, -0.5), ("ü", -1.25)))
+    text = ScoredText("prose", "prose", (position,) * 3, asked=3)
+    return QualityParts(a=(text,), floors=((text,),), runs={"A": "run 1"}, took_s=1.5)
+
+
+def test_what_an_experiment_has_measured_is_kept_until_it_is_judged(tmp_path: Path) -> None:
+    db = QualityDb(tmp_path / "results.sqlite3")
+    assert db.parts(1) is None
+    db.keep_parts(1, parts(6))
+    db.keep_parts(1, parts(7))
+    assert db.parts(1) == parts(7) and db.parts(2) is None
+    db.drop_parts(1)
+    assert db.parts(1) is None
+    for number in range(1, 20):
+        db.keep_parts(number, parts())
+    assert [number for number in range(1, 20) if db.parts(number)] == list(range(12, 20))
+
+
+@pytest.mark.parametrize("data", [b"", b"no zip", zlib.compress(b"{"), zlib.compress(b"[1]")])
+def test_damaged_parts_are_measured_again(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "results.sqlite3"
+    db = QualityDb(path)
+    db.keep_parts(1, parts())
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE quality_parts SET data = ?", (data,))
+    assert db.parts(1) is None

@@ -1,5 +1,7 @@
 """Quality: whether the answers of two servers are the same, measured on real hosts.
 
 comparison.py  starts the servers one after the other, measures both, and stores the result
+beside_runs.py  the same beside the runs of an experiment, on the servers that it starts anyway
+measuring.py  what is measured of each server, in steps, and the verdict about it
 scored_server.py  one server: which engine it is, its requests, and whether it serves others
 """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +27,10 @@ from workbench.model.series_state import SeriesState
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
+    from workbench.model.experiment import ExperimentSpec
     from workbench.model.quality import QualityResult
+    from workbench.session.servers.arm_targets import Side
+    from workbench.store.quality_db import QualityDb
 
 Tell = Callable[[str], None]
 
@@ -105,11 +108,54 @@ class TestBed(Protocol):
         ...
 
 
+class AnswersBeside(Protocol):
+    """The comparison of the answers of A and B, made while the servers of an experiment run anyway.
+    Nothing that fails in it ends the experiment, except a lost link."""
+
+    async def after(self, run: ExperimentRun, tell: Tell) -> QualityResult | None:
+        """Measure what is missing on the server of a run that was benchmarked. Return the stored
+        comparison once nothing is missing."""
+        ...
+
+    async def end(self, *, done: bool) -> QualityResult | None:
+        """Return the stored comparison of what was measured, when the experiment has ended. None if
+        there is nothing new, or if a resumed experiment can measure the rest (not `done`)."""
+        ...
+
+    def left_s(self) -> float:
+        """Return the estimated seconds of what is missing; 0 if nothing is known about it."""
+        ...
+
+
+class AnswersMaker(Protocol):
+    """Makes the comparisons of answers of experiments."""
+
+    def cost(
+        self,
+        spec: ExperimentSpec,
+        concurrency: int,
+        why: Sequence[str],
+        names: Collection[str],
+        *,
+        starts_a: bool,
+    ) -> str:
+        """Return what the comparison of the answers adds to an experiment. `why` names the settings
+        in which A and B differ, and `names` the engines, as far as they are known."""
+        ...
+
+    async def beside(
+        self, experiment: Experiment, sides: Mapping[str, Side], concurrency: int, db: QualityDb
+    ) -> AnswersBeside:
+        """Return the comparison of the answers of an experiment, with what it has measured so far."""
+        ...
+
+
 class ExperimentConduct:
     """Carries out one experiment. `tell` is called with the changed experiment after each change,
     and `save` writes it to disk. `results` are the earlier results if the experiment is resumed,
     and `left_s` is the estimated duration in seconds, None if unknown. `quality` has the
-    measured comparisons of answers, the newest first."""
+    measured comparisons of answers, the newest first, and `answers` makes the experiment's own;
+    None if it makes none."""
 
     def __init__(
         self,
@@ -121,8 +167,10 @@ class ExperimentConduct:
         results: Sequence[BenchResult] = (),
         left_s: float | None = None,
         quality: Sequence[QualityResult] = (),
+        answers: AnswersBeside | None = None,
     ) -> None:
         self.experiment = experiment
+        self._answers = answers
         self._bench = bench
         self._save = save
         self._tell = tell
@@ -148,6 +196,8 @@ class ExperimentConduct:
             error = _in_one_line(failure)
         finally:
             notes = await self._bench.give_back(self.experiment)
+            if self._answers is not None:
+                self._use_answers(await self._answers.end(done=state == SeriesState.DONE))
             self._ended(state, error, notes)
         await self._save(self.experiment)
         return self.experiment
@@ -284,9 +334,29 @@ class ExperimentConduct:
                 return await self._failed(run, why, BenchError(why))
         run = replace(run, value=metric_called(metric).of(result.summary))
         if run.pair == WARM_UP:
-            return await self._put(replace(run, state=RunState.DISCARDED, error=why))
-        self._results[result.id] = result
-        return await self._put(replace(run, state=RunState.DONE))
+            run = await self._put(replace(run, state=RunState.DISCARDED, error=why))
+        else:
+            self._results[result.id] = result
+            run = await self._put(replace(run, state=RunState.DONE))
+        await self._compare_answers(run, say)
+        return run
+
+    async def _compare_answers(self, run: ExperimentRun, tell: Tell) -> None:
+        """Measure the answers of the run's server, if that is still to be done: after its benchmark,
+        which they cannot disturb any more, and before the server of the next run starts."""
+        if self._answers is None:
+            return
+        found = await self._answers.after(run, tell)
+        self._phase("")
+        if found is not None:
+            self._use_answers(found)
+            self._judge()
+            await self._keep()
+
+    def _use_answers(self, found: QualityResult | None) -> None:
+        if found is not None:
+            self._quality = (found, *self._quality)
+            self.experiment = replace(self.experiment, quality_id=found.id)
 
     def _gone(self, run: ExperimentRun, result: BenchResult) -> bool:
         """Return whether no request succeeded because the server at a URL was away, for example
@@ -359,6 +429,8 @@ class ExperimentConduct:
             left = design.left_s(self.experiment)
             if left is None and self._first_estimate_s is not None:
                 left = max(0.0, self._first_estimate_s - (time.monotonic() - self._began))
+            if left is not None and self._answers is not None:
+                left += self._answers.left_s()
         self.experiment = replace(self.experiment, left_s=left)
 
     async def _keep(self) -> None:

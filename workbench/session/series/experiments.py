@@ -7,33 +7,39 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
-from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.engines.answer_settings import plan_changes
+from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec, RunState
 from workbench.model.secrets import mask_argv, mask_plan
 from workbench.model.series_state import SeriesState
 from workbench.session.hosts.names import check_same_host
+from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.experiment_arms import Arms
 from workbench.session.series.experiment_run import ExperimentConduct
 from workbench.session.servers.arm_targets import ArmTargets, with_secrets
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
+from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
     from workbench.model.experiment import AdvisedChange, Arm
+    from workbench.model.plan import LaunchPlan
+    from workbench.model.quality import QualityResult
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
     from workbench.session.results.results import Results
+    from workbench.session.series.experiment_run import AnswersBeside, AnswersMaker
     from workbench.session.servers.arm_targets import Bases, Side
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
@@ -44,7 +50,7 @@ _BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, if nothing b
 
 class Experiments:
     """Carries out one experiment at a time, and shows it in `state.experiment`. `targets` looks up
-    the servers that the arms name."""
+    the servers that the arms name, and `answers` returns what compares their answers."""
 
     def __init__(
         self,
@@ -56,9 +62,11 @@ class Experiments:
         gpu: GpuControl,
         results: Results,
         hosts: OtherHosts,
+        answers: Callable[[], AnswersMaker],
     ) -> None:
         self._core, self._presets, self._plans, self._servers = core, presets, plans, servers
         self._load, self._gpu, self._results = load, gpu, results
+        self._answers = answers
         self.targets = ArmTargets(plans, hosts)
         self._conducting: asyncio.Task[Experiment] | None = None
         self._one = asyncio.Lock()
@@ -68,6 +76,10 @@ class Experiments:
     @cached_property
     def db(self) -> ExperimentsDb:
         return ExperimentsDb(paths.results_db())
+
+    @cached_property
+    def _quality_db(self) -> QualityDb:
+        return QualityDb(paths.results_db())
 
     # ---- stored
 
@@ -80,7 +92,18 @@ class Experiments:
         is none with this id."""
         experiment = await asyncio.to_thread(self.db.get, experiment_id)
         results = {r.id: r for r in await self._results_of(experiment)}
-        return design.judged(experiment, results, await self._results.quality())
+        return design.judged(experiment, results, await self._quality_of(experiment))
+
+    async def _quality_of(self, experiment: Experiment) -> Sequence[QualityResult]:
+        """Return the measured comparisons of answers, newest first, and among them the one of the
+        experiment."""
+        known = await self._results.quality()
+        own = experiment.quality_id
+        if own is None or any(one.id == own for one in known):
+            return known
+        with suppress(InputError, StoreError):  # deleted or damaged
+            return (*known, await asyncio.to_thread(self._quality_db.get, own))
+        return known
 
     async def _results_of(self, experiment: Experiment) -> Sequence[BenchResult]:
         def read() -> Sequence[BenchResult]:
@@ -175,6 +198,35 @@ class Experiments:
             if (here or (made.address and made.address in urls)) and _same_work(result.spec, shape):
                 return result.summary.duration_s * (1 + shape.warmup / max(1, shape.requests))
         return None
+
+    def quality_cost(self, a: Arm, b: Arm, bases: Bases | None = None, **options: Any) -> str:
+        """Return in a sentence what comparing the answers will add to an experiment. "" if A and B
+        differ in nothing that changes the answers, or if the answers are not compared. `bases` and
+        `options` are those of `run`."""
+        spec = self.spec(a, b, **options)
+        shape = self._shape(spec)
+        if not spec.quality or shape.endpoint == "embeddings":
+            return ""
+        plans = [self._plan_of(name, arm, bases or {}) for name, arm in (("A", a), ("B", b))]
+        why = _changed_answers(plans[0], plans[1])
+        if not why:
+            return ""
+        names = {plan.engine for plan in plans if plan is not None}
+        starts_a = a.target is None or a.target.plan is not None
+        return self._answers().cost(spec, shape.concurrency, why, names, starts_a=starts_a)
+
+    def _plan_of(self, name: str, arm: Arm, bases: Bases) -> LaunchPlan | None:
+        """Return the plan with which the server of an arm is or was started. None for a server of
+        which only the address is known. Raises InputError for a change that cannot be made."""
+        target = arm.target
+        if target is not None and target.run_id is not None and target.host is None:
+            return self._servers.supervisor.record(target.run_id).plan
+        base = bases.get(name) if target is not None else self._plans.editor.plan
+        if base is None:
+            return None
+        editor = PlanEditor(base)
+        editor.assign(arm.sets, arm.unsets, arm.envs)
+        return editor.plan
 
     # ---- carried out
 
@@ -343,7 +395,8 @@ class Experiments:
                 tell=self._show,
                 results=results,
                 left_s=experiment.left_s,
-                quality=await self._results.quality(),
+                quality=await self._quality_of(experiment),
+                answers=await self._answers_beside(experiment, sides),
             )
             ended = await conduct.carry_out()
         self._show(ended)
@@ -351,9 +404,32 @@ class Experiments:
         await self._results.refresh()
         return ended
 
+    async def _answers_beside(
+        self, experiment: Experiment, sides: Mapping[str, Side]
+    ) -> AnswersBeside | None:
+        """Return the comparison of answers that is made beside the runs. None if A and B differ in
+        nothing that changes the answers, if the user wants none, or if it was made before."""
+        spec = experiment.spec
+        if not spec.quality or experiment.quality_id is not None:
+            return None
+        plans = [next(s.started_as for n, s in sides.items() if n.startswith(arm)) for arm in "AB"]
+        if not _changed_answers(plans[0], plans[1]) or self._shape(spec).endpoint == "embeddings":
+            return None
+        concurrency = self._shape(spec).concurrency
+        return await self._answers().beside(experiment, sides, concurrency, self._quality_db)
+
+    def _shape(self, spec: ExperimentSpec) -> BenchSpec:
+        return self._load.spec_of(spec.preset_id, dict(spec.bench))
+
     def _show(self, experiment: Experiment) -> None:
         self._ending = experiment.state != SeriesState.RUNNING
         self._core.update(experiment=experiment)
+
+
+def _changed_answers(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str]:
+    """Return the settings in which the answers of A and B may differ. A server of which only the
+    address is known (None) may differ in all of them."""
+    return ("address",) if a is None or b is None else plan_changes(a, b)
 
 
 def _masked(arm: Arm) -> Arm:

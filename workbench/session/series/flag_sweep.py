@@ -59,6 +59,8 @@ class FlagSweep:
     runs: int = 1
     pairs: int = 3
     max_minutes: float | None = None
+    quality: bool = True
+    quality_texts: str = ""
     # the run that the sweep started and that is on
     _server: str | None = field(default=None, init=False)
 
@@ -231,7 +233,12 @@ class FlagSweep:
                 if earlier.state == SeriesState.DONE:
                     return earlier
                 return await self.parts.experiments.resume(begun, max_minutes=minutes)
-        options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
+        options: dict[str, Any] = {
+            "pairs": self.pairs,
+            "bench": dict(self.bench),
+            "quality": self.quality,
+            "quality_texts": self.quality_texts,
+        }
         if minutes is not None:
             options["max_minutes"] = minutes
         return await self.parts.experiments.run(

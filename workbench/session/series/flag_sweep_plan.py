@@ -47,6 +47,8 @@ class FlagSweepPlanner:
         runs: int,
         pairs: int,
         max_minutes: float | None,
+        quality: bool,
+        quality_texts: str,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
         """Check a sweep over the values of one or two flags, and return it. `runs` is the number of
@@ -71,6 +73,8 @@ class FlagSweepPlanner:
             plan=asdict(mask_plan(plan)),
             preset_id=plan.preset_id,
             max_minutes=max_minutes,
+            quality=quality,
+            quality_texts=quality_texts,
         )
         return self._planned(spec, combinations, bench, before)
 
@@ -109,8 +113,19 @@ class FlagSweepPlanner:
         before: PlanEditor | None,
     ) -> PlannedSweep:
         async def carry_out(progress: SweepProgress) -> None:
-            tuning = spec.runs, spec.pairs, spec.max_minutes
-            await FlagSweep(self.parts, progress, combinations, bench, before, *tuning).run()
+            sweep = FlagSweep(
+                self.parts,
+                progress,
+                combinations,
+                bench,
+                before,
+                runs=spec.runs,
+                pairs=spec.pairs,
+                max_minutes=spec.max_minutes,
+                quality=spec.quality,
+                quality_texts=spec.quality_texts,
+            )
+            await sweep.run()
 
         names = list(dict.fromkeys(word.partition("=")[0] for c in combinations for word in c.sets))
         points = [(c.label, c.x) for c in combinations]

@@ -118,13 +118,22 @@ class Sweeps:
         runs: int = 1,
         pairs: int = 3,
         max_minutes: float | None = None,
+        quality: bool = True,
+        quality_texts: str = "",
         **bench: Any,
     ) -> Sweep:
         """Start and measure the plan under edit at every combination of the values of one or two
-        flags. Then compare the best combination with the current values in `pairs` pairs of runs. A
-        live selected run is stopped first and started again at the end."""
+        flags. Then compare the best combination with the current values in `pairs` pairs of runs,
+        and also its answers unless `quality` is False (ExperimentSpec). A live selected run is
+        stopped first and started again at the end."""
         planned = await self._flags.new(
-            flags, runs=runs, pairs=pairs, max_minutes=max_minutes, bench=bench
+            flags,
+            runs=runs,
+            pairs=pairs,
+            max_minutes=max_minutes,
+            quality=quality,
+            quality_texts=quality_texts,
+            bench=bench,
         )
         return await self._start(planned)
 

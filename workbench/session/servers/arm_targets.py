@@ -5,7 +5,8 @@ different hosts."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
+    from workbench.session.bench.benchmark_load import Load
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
@@ -61,6 +63,21 @@ class Side:
         if self.editor is not None:
             return self.editor.plan
         return self.session.servers.supervisor.record(self.run_id).plan if self.run_id else None
+
+    @property
+    def started_as(self) -> LaunchPlan | None:
+        """The whole plan with which the server is or was started, also with the installed engine's
+        version. None for a server at a URL."""
+        return self.editor.effective if self.editor is not None else self.plan
+
+    @asynccontextmanager
+    async def load(self, run_id: str) -> AsyncIterator[Load]:
+        """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
+        of a server that the experiment started."""
+        loads = self.session.load
+        opened = loads.at_url(self.url, {}) if self.url is not None else loads.at_run(run_id, {})
+        async with opened as load:
+            yield load
 
     async def gpus(self) -> tuple[tuple[int, ...], bool]:
         """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""

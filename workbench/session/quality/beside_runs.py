@@ -1,0 +1,204 @@
+"""The answers of A and B, compared while the servers of an experiment run anyway: after the benchmark
+of a run, and before the server of the next one starts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench import engines
+from workbench.gpu.measurement_lock import IfHeld
+from workbench.model.errors import BenchError, InputError, ServerError
+from workbench.model.quality import QualityParts
+from workbench.quality import texts
+from workbench.quality.lanes import interface
+from workbench.session.quality.comparison import words_of
+from workbench.session.quality.measuring import (
+    AGAIN,
+    CHANGED,
+    CONCURRENCY,
+    FIRST,
+    Measuring,
+    QualityOptions,
+    joined_cost,
+)
+from workbench.session.quality.scored_server import scored
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
+    from workbench.model.quality import QualityResult
+    from workbench.quality.texts import TextSet
+    from workbench.session.series.experiment_run import Tell
+    from workbench.session.servers.arm_targets import Side
+    from workbench.store.quality_db import QualityDb
+
+_MOST_TOGETHER = 256
+# Shares of the time of the first step, which scores and writes twice.
+_WORK = {FIRST: 1.0, AGAIN: 0.5, CHANGED: 0.5}
+
+
+def texts_of(spec: ExperimentSpec) -> TextSet:
+    """Return the texts with which an experiment compares answers. Raises InputError if the user's
+    file cannot be read."""
+    return texts.read(spec.quality_texts) if spec.quality_texts else texts.shipped()
+
+
+def options_of(spec: ExperimentSpec, concurrency: int | None, *, starts_a: bool) -> QualityOptions:
+    """Return how an experiment compares answers. `concurrency` is that of its benchmark, and
+    `starts_a` says whether each run of A has a server of its own."""
+    together = min(_MOST_TOGETHER, concurrency or CONCURRENCY)
+    again = starts_a and spec.pairs > 1
+    return QualityOptions(texts=texts_of(spec), concurrency=together, restart=again)
+
+
+class AnswersBesideRuns:
+    """Makes the comparisons of answers that experiments need."""
+
+    def cost(
+        self,
+        spec: ExperimentSpec,
+        concurrency: int,
+        why: Sequence[str],
+        names: Collection[str],
+        *,
+        starts_a: bool,
+    ) -> str:
+        """Return what the comparison of the answers adds to an experiment. `why` names the settings
+        in which A and B differ, and `names` the engines, as far as they are known."""
+        return cost_of(why, names, options_of(spec, concurrency, starts_a=starts_a))
+
+    async def beside(
+        self, experiment: Experiment, sides: Mapping[str, Side], concurrency: int, db: QualityDb
+    ) -> ExperimentQuality:
+        """Return the comparison of the answers of an experiment, with what it has measured so far.
+        Raises InputError if its texts cannot be read."""
+        spec = experiment.spec
+        starts_a = next(side.standing is None for n, side in sides.items() if n.startswith("A"))
+        options = await asyncio.to_thread(options_of, spec, concurrency, starts_a=starts_a)
+        parts = await asyncio.to_thread(db.parts, experiment.id)
+        return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
+
+
+def cost_of(why: Sequence[str], names: Collection[str], options: QualityOptions) -> str:
+    """Return what the comparison of the answers adds to an experiment. `why` names the settings in
+    which A and B differ, and `names` the engines, as far as they are known."""
+    interfaces = [engines.get(name).score_interface for name in names]
+    prefill = all(one is not None and interface(one).prefill for one in interfaces)
+    return joined_cost(prefill, options, why)
+
+
+class ExperimentQuality:
+    """Compares the answers of A and B beside the runs of one experiment. `sides` are those of the
+    experiment, and `parts` what it had measured before it was interrupted. A server that cannot be
+    measured ends the comparison of the answers with a reason, and never the experiment."""
+
+    def __init__(
+        self,
+        experiment_id: int,
+        spec: ExperimentSpec,
+        sides: Mapping[str, Side],
+        options: QualityOptions,
+        db: QualityDb,
+        parts: QualityParts | None = None,
+    ) -> None:
+        self._id, self._spec, self._sides, self._db = experiment_id, spec, sides, db
+        self._say: Tell = lambda text: None
+        if parts is not None and (parts.problems or parts.text_version != options.texts.version):
+            parts = None  # what failed is tried again; the user's texts may be others now
+        self._measuring = Measuring(
+            options, lambda text: self._say(f"answers: {text}"), parts, each_text=True
+        )
+        self._began_unix_s = time.time()
+        self._first_s: float | None = None
+        self._ended = False
+
+    async def after(self, run: ExperimentRun, tell: Tell) -> QualityResult | None:
+        """Measure what is missing on the server of a run that was benchmarked. Return the stored
+        comparison once nothing is missing."""
+        step = self._due(run)
+        if step is None:
+            return None
+        self._say = tell
+        await self._measure(step, run)
+        await asyncio.to_thread(self._db.keep_parts, self._id, self._measuring.parts)
+        if self._measuring.parts.problems or self._missing():
+            return None
+        return await self._store()
+
+    async def end(self, *, done: bool) -> QualityResult | None:
+        """Return the comparison of what was measured, stored, when the experiment has ended. None if
+        it is stored already, or if a resumed experiment can measure the rest (not `done`)."""
+        parts = self._measuring.parts
+        both = FIRST in parts.runs and CHANGED in parts.runs
+        if self._ended or not (done or both):
+            return None
+        if not both and not parts.problems:
+            missing = " and ".join(step for step in self._missing() if step != AGAIN)
+            self._measuring.fail(f"no run was left on which the answers of {missing} were measured")
+        return await self._store()
+
+    def left_s(self) -> float:
+        """Return the estimated seconds of the steps that are missing; 0 before the first one."""
+        if self._first_s is None or self._ended:
+            return 0.0
+        return self._first_s * sum(_WORK[step] for step in self._missing())
+
+    # ---- steps
+
+    def _missing(self) -> list[str]:
+        parts = self._measuring.parts
+        if parts.problems:
+            return []
+        return [step for step in self._steps() if step not in parts.runs]
+
+    def _steps(self) -> list[str]:
+        restart = self._measuring.options.restart
+        return [FIRST, AGAIN, CHANGED] if restart else [FIRST, CHANGED]
+
+    def _side_name(self, arm: str) -> str:
+        """Return the name of a side. On two hosts, the answers on the first one are compared."""
+        return next(name for name in self._sides if name.startswith(arm))
+
+    def _due(self, run: ExperimentRun) -> str | None:
+        if self._ended or run.side != self._side_name(run.arm):
+            return None
+        missing = self._missing()
+        if run.arm == "B":
+            return CHANGED if CHANGED in missing else None
+        if FIRST in missing:
+            return FIRST
+        known = self._measuring.parts.runs.get(FIRST, "")
+        other_server = run.run_id is not None and run.run_id not in known
+        return AGAIN if AGAIN in missing and other_server else None
+
+    async def _measure(self, step: str, run: ExperimentRun) -> None:
+        side, measuring = self._sides[run.side], self._measuring
+        standing = side.standing is not None
+        began = time.monotonic()
+        try:
+            async with side.load(run.run_id or "") as load, scored(load) as server:
+                if standing and side.session.measurement_lock.if_held is not IfHeld.BESIDE:
+                    await server.check_alone()
+                await measuring.step(step, server, standing=standing)
+        except (BenchError, InputError, ServerError) as error:
+            measuring.fail(f"{step}: {error.message}")
+        if step == FIRST:
+            self._first_s = time.monotonic() - began
+
+    # ---- the verdict
+
+    async def _store(self) -> QualityResult:
+        self._ended = True
+        result = self._measuring.result((words_of(self._spec.a), words_of(self._spec.b)))
+        took_s = round(self._measuring.parts.took_s, 3)
+        result = replace(result, unix_s=self._began_unix_s, took_s=took_s)
+
+        def store() -> QualityResult:
+            stored = self._db.add(result)
+            self._db.drop_parts(self._id)
+            return stored
+
+        return await asyncio.to_thread(store)

@@ -1,0 +1,216 @@
+"""What is measured of the answers of A and B, one server at a time, whoever starts the servers: the
+comparison of answers itself, or an experiment whose servers run anyway.
+
+The steps: A twice, which is the floor of one session; A again on a server that was started anew; B.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of
+from workbench.model.quality import NOT_MEASURED, GreedyAnswer, QualityParts, ScoredText
+from workbench.quality.instrument import ANSWER_TOKENS, Instrument, positions_of, requests_of
+from workbench.quality.verdict import Margins, judge
+
+if TYPE_CHECKING:
+    from workbench.model.quality import QualityResult
+    from workbench.quality.pieces import Pieces
+    from workbench.quality.texts import TextSet
+    from workbench.session.quality.scored_server import ScoredServer
+
+CONCURRENCY = 8  # answers that are written together
+FIRST, AGAIN, CHANGED = "A", "A, started again", "B"  # the steps
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class QualityOptions:
+    """How two servers are compared. `concurrency` is the number of answers that are written
+    together, `restart` says whether A is measured again after a restart, and `anyway` whether a
+    server that serves others is measured."""
+
+    texts: TextSet
+    concurrency: int = CONCURRENCY
+    restart: bool = True
+    anyway: bool = False
+    margins: Margins = field(default_factory=Margins)
+
+
+class Measuring:
+    """Measures the steps of a comparison of answers. `parts` has what was measured so far. With
+    `each_text`, `tell` hears of each text, else only of the last one."""
+
+    def __init__(
+        self,
+        options: QualityOptions,
+        tell: Tell,
+        parts: QualityParts | None = None,
+        *,
+        each_text: bool = False,
+    ) -> None:
+        self.options, self._tell, self._each_text = options, tell, each_text
+        self.parts = parts or QualityParts()
+        self.parts.text_version = options.texts.version
+
+    def fail(self, problem: str) -> None:
+        """End the measurement early. `problem` is a sentence without a full stop."""
+        self.parts.problems += (problem,)
+
+    async def step(self, step: str, server: ScoredServer, *, standing: bool) -> None:
+        """Measure one step on its server. `standing` says whether somebody else may use the server:
+        Workbench itself asks a server that it has started whether it is well."""
+        began = time.monotonic()
+        side = CHANGED if step == CHANGED else FIRST
+        await server.begin()
+        parts = self.parts
+        parts.simulated = parts.simulated or server.simulated
+        parts.conditions.setdefault(side, server.conditions)
+        instrument = self._instrument(server, step)
+        if step == FIRST:
+            await self._first(instrument)
+        elif step == AGAIN:
+            await self._again(instrument)
+        else:
+            await self._changed(instrument)
+        texts = {token: text for token, text in instrument.pieces.items() if isinstance(token, int)}
+        parts.pieces[side] = {**parts.pieces.get(side, {}), **texts}
+        if standing and (others := await server.others()):
+            parts.notes += (others,)
+        if not parts.problems:
+            parts.runs[step] = server.title
+        parts.took_s += time.monotonic() - began
+
+    # ---- the steps
+
+    async def _first(self, instrument: Instrument) -> None:
+        proven = await self._prove(instrument, FIRST)
+        if proven:
+            began = time.monotonic()
+            self.parts.a = await self._score(instrument, "A")
+            took_s = time.monotonic() - began
+            self._tell(f"A: one scoring took {took_s:.0f} s")
+            self.parts.floors += (await self._score(instrument, "A, again"),)
+        self.parts.answers_a = await self._write(instrument, "A")
+        self.parts.answers_again = await self._write(instrument, "A, again")
+
+    async def _again(self, instrument: Instrument) -> None:
+        if all(proof.usable for proof in self.parts.proofs):
+            self.parts.floors += (await self._score(instrument, AGAIN),)
+
+    async def _changed(self, instrument: Instrument) -> None:
+        proven = await self._prove(instrument, CHANGED)
+        unusable = FIRST in self.parts.runs and not self.parts.a
+        if proven and not unusable:
+            self.parts.b = await self._score(instrument, "B")
+        self.parts.answers_b = await self._write(instrument, "B")
+
+    def _instrument(self, server: ScoredServer, title: str) -> Instrument:
+        def show(what: str, done: int, total: int) -> None:
+            if done == total:
+                self._tell(f"{title}: {total} {what}")
+            elif self._each_text:
+                self._tell(f"{title}: {done} of {total} {what}")
+
+        return server.instrument(show)
+
+    async def _prove(self, instrument: Instrument, side: str) -> bool:
+        proof = await instrument.prove(self.options.texts.texts, side)
+        self.parts.proofs += (proof,)
+        if proof.usable:
+            self._tell(
+                f"{side}: the instrument is proven, {proof.positions} positions scored in two ways "
+                f"differ by at most {proof.largest:.2g}"
+            )
+        else:
+            self._tell(f"{side}: instrument not usable: {proof.reason}")
+        return proof.usable
+
+    async def _score(self, instrument: Instrument, title: str) -> tuple[ScoredText, ...]:
+        if self.parts.problems:
+            return ()
+        scores = await instrument.score(self.options.texts.texts)
+        if scores.problem:
+            self.fail(f"{title}: {scores.problem}")
+        return scores.texts
+
+    async def _write(self, instrument: Instrument, title: str) -> tuple[GreedyAnswer, ...]:
+        if self.parts.problems:
+            return ()
+        written = await instrument.write(
+            self.options.texts.texts, concurrency=self.options.concurrency
+        )
+        if written.problem:
+            self.fail(f"{title}: {written.problem}")
+        return written.answers
+
+    # ---- the verdict
+
+    def result(self, names: tuple[str, str]) -> QualityResult:
+        """Return the verdict about what was measured, not stored yet. `names` are the words of A and
+        of B."""
+        parts, options = self.parts, self.options
+        result = judge(
+            parts.a,
+            parts.b,
+            floors=parts.floors,
+            greedy_a=parts.answers_a,
+            greedy_b=parts.answers_b,
+            greedy_floor=parts.answers_again,
+            proofs=parts.proofs,
+            names=names,
+            text_set=(options.texts.name, options.texts.version),
+            margins=options.margins,
+            simulated=parts.simulated,
+            pieces=(_pieces(parts, FIRST), _pieces(parts, CHANGED)),
+        )
+        if parts.problems and result.verdict == NOT_MEASURED:
+            result = replace(result, summary=f"{NOT_MEASURED}: {parts.problems[0]}")
+        return replace(
+            result,
+            notes=(*parts.problems, *parts.notes, *result.notes),
+            conditions_a=parts.conditions.get(FIRST, {}),
+            conditions_b=parts.conditions.get(CHANGED, {}),
+        )
+
+
+def _pieces(parts: QualityParts, side: str) -> Pieces:
+    return {**parts.pieces.get(side, {})}
+
+
+def cost_lines(prefill: bool | None, options: QualityOptions, restarted: bool) -> Sequence[str]:
+    """Return what a comparison will do, before it starts. `prefill` says whether the engine of A
+    scores a whole prompt in one request; None if the engine is not known yet."""
+    texts = options.texts.texts
+    short = sum(not text.long for text in texts)
+    times = 3 if restarted else 2
+    requests = {way: requests_of(texts, prefill=way) for way in (True, False)}
+    each = f"{requests[True]} to {requests[False]} requests"
+    if prefill is not None:
+        each = f"{requests[prefill]} requests"
+    return (
+        f"{count_of(len(texts), 'text')} of the set {options.texts.name}, version "
+        f"{options.texts.version}: {each} each time, one at a time",
+        f"{count_of(short, 'answer')} of at most {ANSWER_TOKENS} tokens each time, "
+        f"{options.concurrency} together",
+        f"A is measured {times} times, B once",
+    )
+
+
+def joined_cost(prefill: bool, options: QualityOptions, why: Sequence[str]) -> str:
+    """Return what an experiment adds to its runs if it compares the answers too, before it starts.
+    `why` names the settings in which A and B differ, and `options.restart` says whether A is measured
+    on a second server."""
+    texts = options.texts.texts
+    requests, positions = (count(texts, prefill=prefill) for count in (requests_of, positions_of))
+    long = "seconds" if prefill else "minutes"
+    times = "three times" if options.restart else "twice"
+    return (
+        f"A and B differ in {', '.join(why)}, so their answers are compared too: "
+        f"{positions:,} positions in {requests:,} requests, A {times} and B once, beside the "
+        f"runs; this takes {long}"
+    )

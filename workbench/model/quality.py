@@ -208,8 +208,9 @@ class QualityParts:
     a resumed one measures only what is missing.
 
     `floors` has further scorings of A, and `answers_again` its answers again. `runs` names the
-    server of each step that has ended (steps: session/quality/measuring.py), and `conditions` has
-    what the answers of "A" and "B" depend on. `pieces` has the texts of their tokens. `problems` says why the measurement ended early.
+    server of each step that has ended (steps: session/quality/measuring.py). `conditions` has what
+    the answers of "A" and "B" depend on, and `pieces` the texts of their tokens. `problems` says why
+    the measurement ended early.
     """
 
     a: tuple[ScoredText, ...] = ()

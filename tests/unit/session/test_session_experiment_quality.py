@@ -39,6 +39,7 @@ class Flat(Interface):
 
     def __init__(self, gap: float, failing: bool) -> None:
         self._gap, self._failing = gap, failing
+        self.pieces = {token: f" w{token}" for token in range(TOKENS)}
 
     async def tokenize(self, text: str) -> Prompt:
         return Prompt(text, tuple(range(TOKENS)))
@@ -177,6 +178,7 @@ async def test_what_was_measured_before_an_interruption_is_not_measured_again(
     _, found = await carried(bed.comparison(db), again)
     assert bed.asked == ["A0", "B1", "A2"]
     assert found is not None and found.verdict == "differs"
+    assert found.worst is not None and found.worst.kl > 0.01
 
 
 @pytest.mark.anyio

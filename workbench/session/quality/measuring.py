@@ -17,7 +17,7 @@ from workbench.quality.instrument import ANSWER_TOKENS, Instrument, positions_of
 from workbench.quality.verdict import Margins, judge
 
 if TYPE_CHECKING:
-    from workbench.model.quality import QualityResult
+    from workbench.model.quality import QualityResult, Token
     from workbench.quality.pieces import Pieces
     from workbench.quality.texts import TextSet
     from workbench.session.quality.scored_server import ScoredServer
@@ -179,7 +179,10 @@ class Measuring:
 
 
 def _pieces(parts: QualityParts, side: str) -> Pieces:
-    return {**parts.pieces.get(side, {})}
+    found: dict[Token, str] = {}
+    for token, text in parts.pieces.get(side, {}).items():
+        found[token] = text
+    return found
 
 
 def cost_lines(prefill: bool | None, options: QualityOptions, restarted: bool) -> Sequence[str]:

@@ -20,6 +20,7 @@ adds power and energy. `result_validity` and `steadiness` say whether the metric
 
 Several results: `repeated_runs`, `compare` with `metric_changes`, `experiment` with
 `experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).
+The search for the number of users under an SLO (`user_capacity`).
 
 This file imports nothing, because the worker process must start within 0.15 s.
 """

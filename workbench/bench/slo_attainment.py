@@ -3,12 +3,15 @@ kept all of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from workbench.bench.records import RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.steady_window import Window, requests_in, tokens_in
 from workbench.model.slo import LATENCIES, OF_AN_SLO, Limit, LimitAttained, parse_slo
+
+_ROUNDING = 1e-9  # 95 % of 100 requests are 95 requests, not 96
 
 
 def slo_metrics(
@@ -31,14 +34,7 @@ def slo_metrics(
     limits = parse_slo(slo)
     unknown = {limit for limit in limits if LATENCIES[limit.latency] in withheld}
     attained = tuple(
-        LimitAttained(
-            str(limit),
-            limit.percent,
-            None
-            if limit in unknown
-            else _percent(_keeping(counted, [limit], first_tokens), counted),
-        )
-        for limit in limits
+        _attained(limit, () if limit in unknown else counted, first_tokens) for limit in limits
     )
     if unknown or not counted:
         return {"slo": attained}
@@ -68,6 +64,35 @@ def _why_absent(metrics: Mapping[str, object]) -> str:
     return "the server did not report the tokens of every request"
 
 
+def _attained(
+    limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
+) -> LimitAttained:
+    keeping = _keeping(counted, [limit], first_tokens)
+    return LimitAttained(
+        str(limit),
+        limit.percent,
+        _percent(keeping, counted),
+        _reached_ms(limit, counted, first_tokens),
+        limit.most_ms,
+    )
+
+
+def _reached_ms(
+    limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
+) -> float | None:
+    """Return the latency that exactly `limit.percent` of the requests kept, or None if more than
+    the others failed."""
+    latencies = sorted(
+        _latency_ms(record, limit.latency, first_tokens) if record.ok else math.inf
+        for record in counted
+    )
+    if not latencies:
+        return None
+    needed = math.ceil(len(latencies) * limit.percent / 100 - _ROUNDING)
+    reached_ms = latencies[max(needed, 1) - 1]
+    return round(reached_ms, 4) if math.isfinite(reached_ms) else None
+
+
 def _percent(keeping: Sequence[RequestRecord], counted: Sequence[RequestRecord]) -> float | None:
     return round(100 * len(keeping) / len(counted), 4) if counted else None
 
@@ -84,9 +109,14 @@ def _keeping(
 
 
 def _keeps(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:
-    if limit.latency == "tpot":
-        tpot = tpot_ms(record, first_tokens)
-        return tpot is None or tpot <= limit.most_ms
+    return _latency_ms(record, limit.latency, first_tokens) <= limit.most_ms
+
+
+def _latency_ms(record: RequestRecord, latency: str, first_tokens: float | None) -> float:
+    """Return a latency of a successful request: 0 if it has no second token to be late, and
+    infinity if it was not measured."""
+    if latency == "tpot":
+        return tpot_ms(record, first_tokens) or 0.0
     waited_ms = 0.0 if record.due_s is None else 1000 * (record.start_s - record.due_s)
-    after_us = record.ttft_us if limit.latency == "ttft" else record.end_us
-    return after_us is not None and waited_ms + after_us / 1000 <= limit.most_ms
+    after_us = record.ttft_us if latency == "ttft" else record.end_us
+    return math.inf if after_us is None else waited_ms + after_us / 1000

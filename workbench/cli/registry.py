@@ -46,6 +46,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "advise": ("advise",),
     "experiment": ("experiments",),
     "sweep": ("sweeps",),
+    "capacity": ("capacity",),
     "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
     "doctor": ("doctor",),
     "hosts": ("hosts",),

@@ -277,4 +277,5 @@ def resume_command(sweep: Sweep) -> str | None:
     """
     if not sweep.resumable or sweep.state == "done":
         return None
-    return f"workbench {'' if sweep.kind == 'flag' else 'gpu '}sweep resume {sweep.id}"
+    command = {"flag": "sweep", "users": "capacity"}.get(sweep.kind, "gpu sweep")
+    return f"workbench {command} resume {sweep.id}"

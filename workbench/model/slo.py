@@ -18,10 +18,11 @@ LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}  # word -> f
 OF_AN_SLO = ("slo_pct", "goodput_request_s", "goodput_tok_s")
 _FROM_CHUNKS = ("ttft", "tpot")  # a reply that is not streamed has neither
 _MOST_LIMITS = 8
+_MOST_MS = 10**9  # 11 days
 _EXAMPLE = "for example: ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%"
 _LIMIT = re.compile(
-    r"(?P<latency>[a-z0-9]+)\s*(?:<=|≤)\s*(?P<most>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>ms|s)?"
-    r"\s*@\s*(?:p(?P<percentile>\d{1,2}(?:\.\d{1,4})?)|(?P<percent>\d{1,3}(?:\.\d{1,4})?)\s*%)"
+    r"(?P<latency>[a-z0-9]+)\s*(?:<=|≤)\s*(?P<most>\d{1,10}(?:\.\d{1,6})?)\s*(?P<unit>ms|s)?"
+    r"\s*@\s*(?:p(?P<percentile>\d{1,3}(?:\.\d{1,4})?)|(?P<percent>\d{1,3}(?:\.\d{1,4})?)\s*%)"
 )
 
 
@@ -35,17 +36,26 @@ class Limit:
     percent: float
 
     def __str__(self) -> str:
-        return f"{self.latency}<={self.most_ms:g}@p{self.percent:g}"
+        return f"{self.latency}<={_plain(self.most_ms)}@p{_plain(self.percent)}"
+
+
+def _plain(number: float) -> str:
+    """Return a number without an exponent, so that the text of a limit can be read again."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
 class LimitAttained:
     """How many of the requests of a run kept one limit. `kept_pct` is None if the latency could not
-    be measured."""
+    be measured. `reached_ms` is the latency that `wanted_pct` of the requests kept, and `most_ms`
+    the limit; both are None in results of older versions. `reached_ms` is also None if too many
+    requests failed."""
 
     limit: str
     wanted_pct: float
     kept_pct: float | None
+    reached_ms: float | None = None
+    most_ms: float | None = None
 
     @property
     def margin_pct(self) -> float | None:
@@ -82,10 +92,11 @@ def _limit(part: str) -> Limit:
         )
     most_ms = float(found["most"]) * (1000 if found["unit"] == "s" else 1)
     percent = float(found["percentile"] or found["percent"])
-    if most_ms <= 0 or not 0 < percent <= 100:
+    if not 0 < most_ms <= _MOST_MS or not 0 < percent <= 100:
         raise InputError(
             f"SLO: {shown!r} has a number that is too small or too large",
-            next_step="give milliseconds above 0, and above 0 and at most 100 % of the requests",
+            next_step=f"give more than 0 and at most {_MOST_MS} milliseconds, and more than 0 and "
+            "at most 100 % of the requests",
         )
     return Limit(latency, most_ms, percent)
 

@@ -43,6 +43,10 @@ class SweepPoint:
     in_force: str | None = None  # whether the load proved a GPU setting to be in force
     error: str | None = None
     bound: bool | None = None  # whether a power limit lowered the clocks or was reached
+    # of a search for users: "holds", "fails" or "open", and the percentage of requests that kept
+    # all limits
+    slo_verdict: str | None = None
+    slo_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class SweepSpec:
     """The design of a sweep. It is stored before the first measurement, with secrets masked, so
     that the sweep can be resumed."""
 
-    values: tuple[str, ...]  # as typed: "400", "210-1500"; of flags "name=value"
+    # as typed: "400", "210-1500"; of flags "name=value"; of users the first and the highest level
+    values: tuple[str, ...]
     bench: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchSpec
     runs: int = 1
     pairs: int = 0
@@ -72,7 +77,7 @@ class SweepSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency" or "flag".
+    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency", "flag" or "users".
 
     `knee` is the index of the point beyond which a higher value gains little, or None if no knee
     was found. `knee_text` states the rule by which the knee was found.
@@ -115,6 +120,11 @@ class Sweep:
             p.state != PointState.DONE for p in self.points
         )
         return self.spec is not None and self.state != SeriesState.RUNNING and left
+
+    @property
+    def finds(self) -> str:
+        """What the sweep looks for among its values: "knee", or "capacity" of a search for users."""
+        return "capacity" if self.kind == "users" else "knee"
 
     @property
     def values_done(self) -> int:

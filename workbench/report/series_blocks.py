@@ -16,6 +16,7 @@ from workbench.report.format_values import NA, change, number, setting_text
 from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
 
 _POINT_COLUMNS = (  # field of SweepPoint, column head
+    ("slo_pct", "% within SLO"),
     ("limit_pct", "% of limit"),
     ("tok_per_joule", "tok/J"),
     ("power_w", "W"),
@@ -232,7 +233,7 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
     if sweep.quality:
         blocks.append(TextBlock(sweep.quality, lead=True))
     knee = plots.knee_of(sweep)
-    if knee is not None:
+    if knee is not None and sweep.finds == "knee":
         blocks.append(
             TextBlock(
                 f"Knee at {knee.label}: {sweep.knee_text.removeprefix(f'{knee.label}: ')}",
@@ -240,7 +241,8 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
             )
         )
     elif sweep.knee_text:
-        blocks.append(TextBlock(sweep.knee_text, lead=True))
+        found = "" if sweep.finds == "knee" else "Capacity: "
+        blocks.append(TextBlock(f"{found}{sweep.knee_text}", lead=True))
     if sweep.state != "done":
         blocks.append(
             Alert("warning", f"The sweep is {sweep.state}", (sweep.error,) if sweep.error else ())
@@ -281,19 +283,23 @@ def _points(sweep: Sweep) -> Table:
         if any(getattr(p, name) is not None for p in done)
     ]
     with_force = any(point.in_force for point in sweep.points)
+    with_slo = any(point.slo_verdict for point in sweep.points)
 
     def row(index: int, point: SweepPoint) -> tuple[str, ...]:
         names = ("tok_s", *(name for name, _ in measured))
         values = [getattr(point, name) if point in done else None for name in names]
         return (
-            point.label + (" (knee)" if index == sweep.knee else ""),
+            point.label + (f" ({sweep.finds})" if index == sweep.knee else ""),
             *map(number, values),
             *([point.in_force or NA] if with_force else []),
+            *([point.slo_verdict or NA] if with_slo else []),
             ", ".join(f"#{result}" for result in point.result_ids) or NA,
             f"{point.state}: {point.error}" if point.error else point.state,
         )
 
     rows = tuple(row(index, point) for index, point in enumerate(sweep.points))
     force_head = ["in force"] if with_force else []
-    head = (sweep.name, "tok/s", *(title for _, title in measured), *force_head, "results", "state")
+    slo_head = ["SLO"] if with_slo else []
+    titles = (title for _, title in measured)
+    head = (sweep.name, "tok/s", *titles, *force_head, *slo_head, "results", "state")
     return Table(head, rows, frozenset(range(1, 2 + len(measured))))

@@ -45,8 +45,8 @@ def test_attainment_and_goodput_of_known_requests() -> None:
     failed = replace(record(3), error=RESET)
     found = slo_metrics("ttft<=500@p95, tpot<=40@p50", [fast, late, slow, failed], WINDOW, None, ())
     assert found["slo"] == (
-        LimitAttained("ttft<=500@p95", 95, 50.0),
-        LimitAttained("tpot<=40@p50", 50, 50.0),
+        LimitAttained("ttft<=500@p95", 95, 50.0, None, 500.0),
+        LimitAttained("tpot<=40@p50", 50, 50.0, 10.0, 40.0),
     )
     assert found["slo_pct"] == 25.0  # only the first keeps both, and a failed request keeps none
     assert found["goodput_request_s"] == 0.1 and found["goodput_tok_s"] == 0.5
@@ -64,8 +64,8 @@ def test_a_latency_that_was_not_timed_well_enough_is_not_judged() -> None:
     found = slo_metrics("ttft<=500@p95, e2e<=900@p95", [record(0)], WINDOW, None, {"ttft_ms"})
     assert found == {
         "slo": (
-            LimitAttained("ttft<=500@p95", 95, None),
-            LimitAttained("e2e<=900@p95", 95, 100.0),
+            LimitAttained("ttft<=500@p95", 95, None, None, 500.0),
+            LimitAttained("e2e<=900@p95", 95, 100.0, 140.0, 900.0),
         )
     }
 
@@ -91,7 +91,7 @@ def test_what_could_not_be_judged_says_why() -> None:
 def test_without_an_slo_or_without_requests_nothing_is_claimed() -> None:
     assert slo_metrics("", [record(0)], WINDOW, None, ()) == {}
     assert slo_metrics("ttft<=1@p50", [], WINDOW, None, ()) == {
-        "slo": (LimitAttained("ttft<=1@p50", 50, None),)
+        "slo": (LimitAttained("ttft<=1@p50", 50, None, None, 1.0),)
     }
 
 
@@ -118,6 +118,8 @@ def test_a_percentile_within_its_limit_is_a_limit_that_is_kept(
         at = 0 if limit.latency == "ttft" else 1
         kept = sum(each[at] <= limit.most_ms for each in times)
         assert attained.kept_pct == pytest.approx(100 * kept / len(times), abs=1e-4)
+        assert attained.reached_ms is not None
+        assert (attained.reached_ms <= limit.most_ms) == (2 * kept >= len(times))
 
 
 def slo_result(number: int, slo: str, goodput: float) -> BenchResult:

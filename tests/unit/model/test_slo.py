@@ -89,3 +89,11 @@ def test_the_limit_with_the_smallest_margin_binds() -> None:
         ("tpot<=40@p50", "NOT HELD: 49.0 % of the requests kept it, the limit that binds"),
         ("e2e<=9@p99", "n/a: this latency was not measured"),
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["ttft<=500@100%", "e2e<=1234567.5@p95", "tpot<=0.000001@p99.99", "e2e<=1000000s@p1"]
+)
+def test_the_text_of_a_limit_can_be_read_again(text: str) -> None:
+    limits = parse_slo(text)
+    assert parse_slo(", ".join(map(str, limits))) == limits

@@ -7,4 +7,5 @@ sweep_progress, paired_runs     a running sweep, and the confirmation of its bes
 gpu_sweep, gpu_sweep_plan       sweeps of a GPU setting
 flag_sweep, flag_sweep_plan     sweeps of launch flags
 concurrency_sweep               sweeps of the number of streams
+user_capacity                   the search for the number of users under an SLO
 """

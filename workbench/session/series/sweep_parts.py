@@ -89,7 +89,9 @@ async def conditions_of_target(
 ) -> dict[str, str]:
     """Return the conditions that must stay the same during a sweep of a running server, as text by
     name: GPUs, driver, and the run's engine or the URL's model. `shape` has fields of BenchSpec."""
-    found = await _hardware(parts, gpus)
+    found: dict[str, str] = {}
+    with suppress(SettingsError):  # no GPU can be read
+        found = await _hardware(parts, gpus)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
         status, record = supervisor.status(target.run_id), supervisor.record(target.run_id)

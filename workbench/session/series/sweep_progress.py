@@ -147,7 +147,7 @@ class SweepProgress:
         found: list[BenchResult] = []
         try:
             while len(found) < runs and not (found and _useless(found[-1])):
-                found.append(await self._run(index, bench))
+                found.append(await self.run_once(index, bench))
         except BenchCancelled:
             raise
         except WorkbenchError as error:
@@ -162,7 +162,10 @@ class SweepProgress:
         self._estimate(len(found))
         return found
 
-    async def _run(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
+    async def run_once(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
+        """Run `bench`, which returns the id of a result, for the point with this index. A run with
+        an invalid result is repeated once. Return the result. Raises what `bench` raises, and
+        BenchCancelled if the user cancels."""
         self.check_stop()
         result = await self._results.get(await bench())
         if result.summary.refused and not broken(result):

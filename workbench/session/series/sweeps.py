@@ -20,6 +20,15 @@ from workbench.session.series.concurrency_sweep import plan_concurrency_sweep
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.sweep_progress import EndedEarly, SweepProgress, TimeUp
+from workbench.session.series.user_capacity import (
+    KIND as USERS,
+)
+from workbench.session.series.user_capacity import (
+    UserLevels,
+    plan_user_capacity,
+    resumed_user_capacity,
+    typical_run_s,
+)
 from workbench.store import paths
 from workbench.store.sweeps import SweepStore, empty
 
@@ -105,6 +114,27 @@ class Sweeps:
             await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench)
         )
 
+    async def run_users(
+        self,
+        levels: UserLevels,
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Search the number of users that a server serves under an SLO. The server is the run
+        `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the ended search,
+        which is a sweep of the kind "users"."""
+        return await self._start(
+            await plan_user_capacity(self._parts, levels, run_id, url, max_minutes, bench)
+        )
+
+    def users_run_s(self, levels: UserLevels, run_id: str | None, url: str | None) -> float | None:
+        """Return how long one run of a search for users takes, from the newest valid result of the
+        same server. None if there is none."""
+        return typical_run_s(self._parts, levels, run_id, url)
+
     def check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         """Raise InputError if the flags of the plan under edit cannot be swept over these values."""
         from workbench.session.series.flag_sweep_plan import combinations_of
@@ -150,6 +180,10 @@ class Sweeps:
                 if sweep.kind == "flag":
                     planned = await self._flags.resumed(
                         sweep, replace(spec, max_minutes=max_minutes)
+                    )
+                elif sweep.kind == USERS:
+                    planned = await resumed_user_capacity(
+                        self._parts, sweep, replace(spec, max_minutes=max_minutes)
                     )
                 else:
                     planned = await self._gpu.resumed(sweep, spec, password)
@@ -298,7 +332,7 @@ class Sweeps:
 
 
 def _best_value(sweep: Sweep) -> dict[str, Any]:
-    if sweep.kind == "flag":
+    if sweep.kind in ("flag", USERS):  # these find their best value themselves
         return {}
     found = (sweep_knee.of_concurrency if sweep.kind == "concurrency" else sweep_knee.of_setting)(
         sweep.points

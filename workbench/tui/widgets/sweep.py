@@ -43,7 +43,7 @@ def sweep_rows(
         rows += paragraph(s.quality, width, "warn", "  ")
     rows += [(), *_table(s, width)]
     if s.knee_text:
-        rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
+        rows += [(), *paragraph(f"{s.finds.capitalize()}: {s.knee_text}", width, "warnb", "  ")]
     if s.error:
         rows += [(), *paragraph(f"x {s.error}", width, "bad", "  ")]
     for note in s.notes:
@@ -92,6 +92,7 @@ def _columns(s: Sweep, width: int) -> list[Column]:
         return lambda p: figure(getattr(p, name), digits)
 
     wanted: list[tuple[str, str, int, Callable[[SweepPoint], str]]] = [
+        ("slo_pct", "% in SLO", 9, of("slo_pct", 1)),
         ("tok_s", "tok/s", 9, of("tok_s")),
         ("tok_per_joule", "tok/J", 8, of("tok_per_joule")),
         ("limit_pct", "% limit", 9, of("limit_pct", 0)),
@@ -102,9 +103,10 @@ def _columns(s: Sweep, width: int) -> list[Column]:
         ("itl_mean_ms", "ITL ms", 7, of("itl_mean_ms", 1)),
         ("ttft_p90_ms", "TTFT90 ms", 10, of("ttft_p90_ms", 0)),
     ]
-    latency_first = s.kind == "concurrency"
+    latency_first = s.kind in ("concurrency", "users")
     if latency_first:
         order = (
+            "slo_pct",
             "tok_s",
             "ttft_p50_ms",
             "ttft_p90_ms",
@@ -158,12 +160,12 @@ def _table(s: Sweep, width: int) -> list[Row]:
             (pad(p.label, label), "text" if p.state == "done" else role),
             (values, "text"),
         )
-        held = {"yes": "in force"}.get(p.in_force or "", p.in_force)
+        held = p.slo_verdict or {"yes": "in force"}.get(p.in_force or "", p.in_force)
         said = p.error or held or ("" if p.state in ("done", "planned") else p.state)
         role = "dim"
         if p.error and p.state != "skipped":
             role = "bad"
-        elif held and p.in_force != "yes":
+        elif p.in_force and p.in_force != "yes":
             role = "warn"
         rows.append((*row, (f"  {said}", role)) if said else row)
     return [fit(row, width) for row in rows]
@@ -181,7 +183,9 @@ def plots(s: Sweep, width: int, height: int) -> list[Row]:
         return sum(getattr(s.points[n], name) is not None for n in done)
 
     second = ("tok_per_joule", "tok/J")
-    if s.kind == "concurrency" or known("tok_per_joule") < min(len(done), known("ttft_p50_ms")):
+    if s.kind in ("concurrency", "users") or known("tok_per_joule") < min(
+        len(done), known("ttft_p50_ms")
+    ):
         second = ("ttft_p50_ms", "TTFT p50 ms")
     if not known(second[0]):
         return _plot(s, done, "tok_s", "tok/s", width, height, "spark")
@@ -209,7 +213,7 @@ def _plot(
         for n in done
         if getattr(s.points[n], name) is not None
     ]
-    named = f"knee {s.points[s.knee].label}" if s.knee is not None and s.knee in done else ""
+    named = f"{s.finds} {s.points[s.knee].label}" if s.knee is not None and s.knee in done else ""
     over = f" over {s.name} {s.unit}".rstrip()
     whole_title = title + over if len(title + over) + len(named) + 5 <= width else title
     return curve(points, width, height, whole_title, joined=joined, role=role, named=named)

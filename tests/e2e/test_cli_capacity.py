@@ -1,0 +1,111 @@
+"""The command `capacity` on simulated cards: the search for users, its end, and its way back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.serving import free_port
+
+from workbench.store import paths
+
+pytestmark = pytest.mark.slow
+Cli = Callable[..., Any]
+PRO = ("--simulate", "rtx-pro-6000")
+SHORT = ("--max-tokens", "8", "--input-tokens", "16")
+SLO = ("--slo", "e2e<=600s@p50")  # kept on any machine
+WAIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, servers_end: None) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+
+
+def started(cli: Cli) -> str:
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
+    assert ran.code == 0, ran
+    return str(ran.document["run_id"])
+
+
+def record() -> dict[str, Any]:
+    """Return the stored search as JSON, or an empty dict if none is stored."""
+    path = paths.data_dir() / "sweeps" / "1.json"
+    text = path.read_text() if path.exists() else ""
+    return dict(json.loads(text)) if text else {}
+
+
+def test_a_search_answers_with_users_and_keeps_its_runs(cli: Cli) -> None:
+    run = started(cli)
+    ran = cli(*PRO, "capacity", run, *SLO, *SHORT, "--from", "2", "--most", "4", "--json")
+    found = ran.document
+    assert ran.code == 0 and found["kind"] == "users" and found["simulated"]
+    assert [(p["label"], p["slo_verdict"]) for p in found["points"]] == [
+        ("2 users", "holds"),
+        ("4 users", "holds"),
+    ]
+    assert all(len(p["result_ids"]) >= 2 and p["slo_pct"] == 100 for p in found["points"])
+    assert found["knee"] == 1 and found["knee_text"].startswith("holds 4 users (attainment >= ")
+    assert any("tok/s per user" in note for note in found["notes"])
+    shown = cli(*PRO, "sweep", "show", "1").out
+    assert "Capacity: holds 4 users" in shown and "SIMULATED" in shown
+    refused = cli(*PRO, "sweep", "resume", "1")
+    assert refused.code == 2 and "is not a sweep of flags" in refused.err
+    of_results = [cli(*PRO, "results", "show", str(n), "--json").document for n in (1, 2)]
+    seeds = {each["spec"]["seed"] for each in of_results}
+    assert len(seeds) == 2  # no prompt is sent twice
+
+
+def test_a_server_that_breaks_its_limits_for_one_user(cli: Cli) -> None:
+    run = started(cli)
+    found = cli(*PRO, "capacity", run, "--slo", "e2e<=0.001@p50", *SHORT, "--from", "2", "--json")
+    assert [(p["label"], p["slo_verdict"]) for p in found.document["points"]] == [
+        ("1 user", "fails"),
+        ("2 users", "fails"),
+    ]
+    assert "no level holds" in found.document["knee_text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "the search for users needs limits"),
+        (("--slo", "ttft<=500@100%"), "no number of requests can show"),
+        (("--slo", "ttft<=500"), "does not say for how many requests"),
+        ((*SLO, "--rate", "3"), "--rate"),
+        ((*SLO, "--from", "9", "--most", "3"), "a search from 9 to 3 users is not possible"),
+        ((*SLO, "--no-stream", "--slo", "ttft<=5@p95"), "ttft can only be measured on streamed"),
+    ],
+)
+def test_a_search_that_cannot_be_made_says_why(
+    cli: Cli, words: tuple[str, ...], problem: str
+) -> None:
+    refused = cli(*PRO, "capacity", started(cli), *words)
+    assert refused.code == 2 and problem in refused.err
+    assert "Traceback" not in refused.err and record() == {}
+
+
+def test_a_killed_search_goes_on_with_the_levels_that_it_has(cli: Cli) -> None:
+    run = started(cli)
+    argv = [sys.executable, "-m", "workbench", *PRO, "capacity", run, *SLO, *SHORT]
+    argv += ["--from", "1", "--most", "4"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + WAIT_S
+        while len(record().get("points", ())) < 2:
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    before = record()["points"][0]
+    resumed = cli(*PRO, "capacity", "resume", "1", "--json")
+    assert resumed.code == 0 and resumed.document["state"] == "done"
+    points = resumed.document["points"]
+    assert [p["label"] for p in points] == ["1 user", "2 users", "4 users"]
+    assert points[0]["result_ids"] == before["result_ids"]
+    assert resumed.document["knee_text"].startswith("holds 4 users")

@@ -1,0 +1,143 @@
+"""Tests of the search for the number of users that a server serves under an SLO."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.benchmarks.bench_capacity import Server
+from workbench.bench.user_capacity import (
+    MOST_RUNS,
+    LevelRun,
+    Search,
+    Verdict,
+    answer,
+    judge,
+    requests_of_a_run,
+)
+from workbench.model.slo import LimitAttained, parse_slo
+
+TPOT = parse_slo("tpot<=40@p95")
+
+
+def run(reached_ms: float | None, kept_pct: float, requests: int = 100) -> LevelRun:
+    return LevelRun(requests, (LimitAttained("tpot<=40@p95", 95, kept_pct, reached_ms, 40.0),))
+
+
+def searched(measure: Callable[[int], LevelRun], first: int = 8, most: int = 4096) -> Search:
+    levels: dict[int, list[LevelRun]] = {}
+    users = Search(TPOT, levels, first, most).next_level()
+    while users is not None:
+        levels.setdefault(users, []).append(measure(users))
+        assert len(levels[users]) <= MOST_RUNS
+        users = Search(TPOT, levels, first, most).next_level()
+    return Search(TPOT, levels, first, most)
+
+
+def exact(capacity: int) -> Callable[[int], LevelRun]:
+    """Return a server without noise whose time per token is 40 ms at `capacity` users."""
+    return lambda users: run(40.0 * users / capacity, 100.0 if users <= capacity else 0.0)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.integers(1, 64))
+def test_a_server_without_noise_is_found_within_five_percent(capacity: int, first: int) -> None:
+    found = searched(exact(capacity), first)
+    assert found.holds is not None and found.fails is not None
+    assert found.holds <= capacity < found.fails
+    assert found.fails - found.holds <= max(1, found.holds * 0.05)
+
+
+def test_one_run_decides_nothing() -> None:
+    assert judge((), TPOT) is None
+    judged = judge((run(1.0, 100.0),), TPOT)
+    assert judged is not None and judged.verdict == Verdict.OPEN
+
+
+def test_requests_that_all_keep_the_limit_are_not_enough_if_they_are_few() -> None:
+    few = (run(10.0, 100.0, 20), run(10.0, 100.0, 20))
+    many = (run(10.0, 100.0, 60), run(10.0, 100.0, 60))
+    assert [judge(runs, TPOT).verdict for runs in (few, many)] == ["open", "holds"]  # type: ignore[union-attr]
+
+
+def test_runs_that_disagree_leave_the_level_open() -> None:
+    apart = tuple(run(ms, 100.0) for ms in (30.0, 39.0, 30.0, 39.0))
+    alike = tuple(run(ms, 100.0) for ms in (34.0, 34.2, 34.1, 34.0))
+    assert judge(apart, TPOT).verdict == Verdict.OPEN  # type: ignore[union-attr]
+    assert judge(alike, TPOT).verdict == Verdict.HOLDS  # type: ignore[union-attr]
+
+
+def test_requests_that_fail_make_the_level_fail() -> None:
+    found = searched(lambda users: run(20.0, 100.0) if users <= 16 else run(None, 60.0))
+    assert (found.holds, found.fails) == (16, 17)
+    assert "too many requests failed at 17 users" in answer(found, ended=True)
+
+
+def test_a_server_that_no_user_can_use() -> None:
+    found = searched(lambda users: run(90.0, 0.0))
+    assert (found.holds, found.fails) == (None, 1)
+    said = answer(found, ended=True)
+    assert said.startswith("fails at 1 user; no level holds; tpot<=40@p95 binds: 90 ms at 1 user")
+
+
+def test_the_highest_number_that_was_asked_for_ends_the_search() -> None:
+    found = searched(lambda users: run(10.0, 100.0), most=20)
+    assert (found.holds, found.fails) == (20, None)
+    assert "more users were not asked for" in answer(found, ended=True)
+
+
+def test_the_answer_names_what_is_open_and_what_binds() -> None:
+    def measure(users: int) -> LevelRun:
+        if users == 23:
+            return run(40.0 + random.Random(len(seen)).choice((-1, 1)), 95.0)
+        return run(40.0 * users / 23, 100.0 if users < 23 else 0.0)
+
+    seen: list[int] = []
+
+    def counted(users: int) -> LevelRun:
+        seen.append(users)
+        return measure(users)
+
+    said = answer(searched(counted), ended=True)
+    assert said.startswith("holds 22 users (attainment >= 98")
+    assert "fails at 24; 23 is open; tpot<=40@p95 binds: 41.74 ms at 24 users" in said
+
+
+def test_a_cliff_is_named() -> None:
+    found = searched(lambda users: run(20.0, 100.0) if users <= 12 else run(200.0, 0.0))
+    assert "a cliff: 5.0 times the limit" in answer(found, ended=True)
+
+
+def test_before_its_end_a_search_claims_no_more_than_it_measured() -> None:
+    assert answer(Search(TPOT, {}), ended=False) == "no number of users was decided"
+    half = Search(TPOT, {8: (run(10.0, 100.0), run(10.0, 100.0))})
+    assert answer(half, ended=False).startswith(
+        "holds 8 users (attainment >= 98.2 %); a level that fails was not found"
+    )
+
+
+@pytest.mark.parametrize(("slo", "least"), [("tpot<=40@p95", 64), ("tpot<=40@p99.9", 2600)])
+def test_a_run_has_enough_requests_to_show_its_percentage(slo: str, least: int) -> None:
+    assert requests_of_a_run(1, parse_slo(slo)) >= least
+    assert requests_of_a_run(400, parse_slo(slo)) >= 3200
+
+
+@pytest.mark.slow
+def test_claims_about_a_noisy_server_are_true() -> None:
+    """The figures of 1,000 searches are in docs/REFERENCE.md."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        server = Server(rng.uniform(3, 100), 0.01, TPOT)
+        levels: dict[int, list[LevelRun]] = {}
+        users = Search(TPOT, levels).next_level()
+        while users is not None:
+            run_of_level = server.run(users, requests_of_a_run(users, TPOT), rng)
+            levels.setdefault(users, []).append(run_of_level)
+            users = Search(TPOT, levels).next_level()
+        found = Search(TPOT, levels)
+        assert found.holds is None or found.holds <= server.capacity + 1
+        assert found.fails is None or found.fails > server.capacity - 1

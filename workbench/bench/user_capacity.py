@@ -1,0 +1,257 @@
+"""How many users a server serves under an SLO: what a level of users proves, which level comes next,
+and the answer. All functions are pure.
+
+A user sends the next request when the answer to the previous one has ended. A level is a number of
+users, and is measured in several runs. The unit is a run, because the requests of one run share the
+state of the server and of the machine.
+
+For each limit, a run has one number: the logarithm of the latency that the wanted share of its
+requests kept, divided by the limit. A level *holds* if Student's t shows for each limit that the
+mean of this number is at most 0, and if the exact binomial bound (Clopper and Pearson 1934) of the
+requests of all runs shows that the wanted share is kept. A level *fails* if t shows for one limit
+that the mean is above 0. Otherwise it is *open*. Because a level may be looked at after each run,
+each look may err in `_ERROR` / (number of looks) of cases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from statistics import fmean, stdev
+
+from workbench.model.counts import count_of, four_digits
+from workbench.model.slo import Limit, LimitAttained
+from workbench.model.student_t import incomplete_beta, t_quantile
+
+LEAST_RUNS, MOST_RUNS = 2, 6  # of one level
+FIRST_USERS = 8
+MOST_USERS = 4096
+MOST_PERCENT = 99.9  # more would need more than 10,000 requests at each level
+ROUNDS = 8  # least number of requests of a user in a run: fewer would be mostly ramp and tail
+_ERROR = 0.025  # one-sided, of one level
+_LOOKS = MOST_RUNS - LEAST_RUNS + 1
+_LEAST_REQUESTS = 64  # of one run; a percentile of fewer says little
+_FINE = 0.05  # the search ends at gaps of this share of the users that hold
+_CLIFF = 2.0  # a latency this many times its limit, where the level before holds
+_NOT_TIMED = math.log(1e3)  # stands for the latency of a run in which too many requests failed
+
+
+class Verdict(StrEnum):
+    """What the runs of a level show."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRun:
+    """One run at a level: how many of its requests kept each limit of the SLO."""
+
+    requests: int
+    attained: tuple[LimitAttained, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on a level. `binding` is the index of the limit that binds, and `ratio` the mean
+    latency at its wanted share, divided by the limit. `attainment_pct` is the lower bound of the
+    percentage of requests that keep the limit that binds."""
+
+    verdict: Verdict
+    binding: int
+    ratio: float
+    attainment_pct: float
+
+
+def requests_of_a_run(users: int, limits: Sequence[Limit]) -> int:
+    """Return how many requests a run needs, so that LEAST_RUNS runs can show the highest percentage
+    of `limits`."""
+    wanted = max((limit.percent / 100 for limit in limits), default=0.0)
+    needed = math.log(_ERROR / _LOOKS) / math.log(wanted) if wanted else 0.0
+    return max(_LEAST_REQUESTS, ROUNDS * users, math.ceil(needed / LEAST_RUNS))
+
+
+def judge(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Judged | None:
+    """Return the verdict on a level, or None before its first run."""
+    if not runs:
+        return None
+    means = [fmean(_log_ratios(runs, place)) for place in range(len(limits))]
+    binding = max(range(len(limits)), key=lambda place: means[place])
+    lowest = _attainment(runs, binding)
+    return Judged(_verdict(runs, limits), binding, math.exp(means[binding]), 100 * lowest)
+
+
+def _verdict(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Verdict:
+    if len(runs) < LEAST_RUNS:
+        return Verdict.OPEN
+    error = _ERROR / _LOOKS
+    for place in range(len(limits)):
+        mean, half = _interval(_log_ratios(runs, place), error / len(limits))
+        if mean - half > 0:
+            return Verdict.FAILS
+    for place, limit in enumerate(limits):
+        mean, half = _interval(_log_ratios(runs, place), error)
+        if mean + half > 0 or _attainment(runs, place, error) < limit.percent / 100:
+            return Verdict.OPEN
+    return Verdict.HOLDS
+
+
+def _log_ratios(runs: Sequence[LevelRun], place: int) -> list[float]:
+    """Return ln(latency reached / limit) of the limit at this place, one number for each run."""
+    return [_log_ratio(run.attained[place]) for run in runs]
+
+
+def _log_ratio(attained: LimitAttained) -> float:
+    if attained.reached_ms is None or not attained.most_ms:
+        return _NOT_TIMED
+    return math.log(max(attained.reached_ms, 1e-3) / attained.most_ms)
+
+
+def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
+    """Return (mean, half width) of the one-sided t interval of the mean."""
+    spread = stdev(values) / math.sqrt(len(values))
+    return fmean(values), t_quantile(1 - error, len(values) - 1) * spread
+
+
+def _attainment(runs: Sequence[LevelRun], place: int, error: float = _ERROR) -> float:
+    """Return the lower bound of the share of requests that keep the limit at this place: Clopper
+    and Pearson over all requests of the runs."""
+    requests = sum(run.requests for run in runs)
+    return _lower_share(sum(_kept(run, place) for run in runs), requests, error)
+
+
+@lru_cache(maxsize=1024)
+def _lower_share(kept: int, requests: int, error: float) -> float:
+    """Return the share of which `kept` or more of the requests are seen with probability `error`."""
+    if not kept:
+        return 0.0
+    low, high = 0.0, kept / requests
+    for _ in range(60):
+        middle = (low + high) / 2
+        tail = incomplete_beta(middle, kept, requests - kept + 1)  # P(X >= kept)
+        low, high = (middle, high) if tail < error else (low, middle)
+    return low
+
+
+def _kept(run: LevelRun, place: int) -> int:
+    return round(run.requests * (run.attained[place].kept_pct or 0.0) / 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The levels that were measured so far, by number of users. The search doubles the users until
+    a level fails, halves them until one holds, and then halves the gaps."""
+
+    limits: tuple[Limit, ...]
+    levels: Mapping[int, Sequence[LevelRun]]
+    first: int = FIRST_USERS
+    most: int = MOST_USERS
+
+    def next_level(self) -> int | None:
+        """Return the number of users to measure next: a level that is still undecided, or a new
+        one. None if the search has ended."""
+        for users, runs in self.levels.items():
+            if self._judged(users).verdict == Verdict.OPEN and len(runs) < MOST_RUNS:
+                return users
+        if not self.levels:
+            return min(self.first, self.most)
+        holds, fails = self.holds, self.fails
+        if fails is None and max(self.levels) < self.most:
+            return min(2 * max(self.levels), self.most)
+        if holds is None:
+            return min(self.levels) // 2 or None
+        if fails is None:
+            return None
+        return self._in_a_gap(holds, fails)
+
+    def _in_a_gap(self, holds: int, fails: int) -> int | None:
+        opened = [users for users in self.levels if holds < users < fails]
+        low_gap = (holds, min(opened, default=fails))
+        high_gap = (max(opened, default=holds), fails)
+        for low, high in (low_gap, high_gap):
+            if high - low > max(1, int(_FINE * holds)):
+                return (low + high) // 2
+        return None
+
+    @property
+    def holds(self) -> int | None:
+        """The highest number of users that holds; None if none does. A level above one that fails
+        does not count."""
+        fails = self.fails
+        found = [
+            users
+            for users in self.levels
+            if self._judged(users).verdict == Verdict.HOLDS and (fails is None or users < fails)
+        ]
+        return max(found, default=None)
+
+    @property
+    def fails(self) -> int | None:
+        """The lowest number of users that fails; None if none does."""
+        found = [u for u in self.levels if self._judged(u).verdict == Verdict.FAILS]
+        return min(found, default=None)
+
+    def judged(self, users: int) -> Judged | None:
+        """Return the verdict on a level, or None if it was not measured."""
+        return judge(self.levels.get(users, ()), self.limits)
+
+    def _judged(self, users: int) -> Judged:
+        found = judge(self.levels[users], self.limits)
+        assert found is not None
+        return found
+
+
+def answer(search: Search, *, ended: bool) -> str:
+    """Return the answer in one or two sentences: how many users hold, how many fail, what is open,
+    and which limit binds. `ended` says whether the search came to its end."""
+    holds, fails = search.holds, search.fails
+    if holds is None and fails is None:
+        return "no number of users was decided"
+    parts = []
+    if holds is not None:
+        lowest = search.judged(holds)
+        assert lowest is not None
+        parts.append(f"holds {_users(holds)} (attainment >= {lowest.attainment_pct:.1f} %)")
+    if fails is not None:
+        parts.append(f"fails at {_users(fails)}" if holds is None else f"fails at {fails}")
+    first = ", ".join(parts)
+    sentences = [first, *_open(search, holds, fails, ended=ended), *_binding(search, holds, fails)]
+    return "; ".join(sentences)
+
+
+def _open(search: Search, holds: int | None, fails: int | None, *, ended: bool) -> list[str]:
+    if fails is None:
+        if ended and holds == search.most:
+            return ["more users were not asked for"]
+        return ["a level that fails was not found"]
+    if holds is None:
+        return ["no level holds" if ended else "a level that holds was not found"]
+    if fails - holds == 1:
+        return []
+    if fails - holds == 2:
+        return [f"{holds + 1} is open"]
+    word = "and" if fails - holds == 3 else "to"
+    return [f"{holds + 1} {word} {fails - 1} are open"]
+
+
+def _binding(search: Search, holds: int | None, fails: int | None) -> list[str]:
+    at = fails if fails is not None else holds
+    judged = None if at is None else search.judged(at)
+    if judged is None:
+        return []
+    limit = search.limits[judged.binding]
+    reached_ms = judged.ratio * limit.most_ms
+    if judged.ratio >= math.exp(_NOT_TIMED):
+        return [f"{limit} binds: too many requests failed at {_users(at or 0)}"]
+    said = f"{limit} binds: {four_digits(reached_ms)} ms at {_users(at or 0)}"
+    if holds is not None and fails is not None and judged.ratio >= _CLIFF:
+        return [said, f"a cliff: {judged.ratio:.1f} times the limit"]
+    return [said]
+
+
+def _users(users: int) -> str:
+    return count_of(users, "user")

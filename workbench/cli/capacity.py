@@ -1,0 +1,137 @@
+"""The command `capacity`, which searches the number of users that a server serves under limits on
+its latencies."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.cli.experiment_text import duration
+from workbench.cli.gpu_verify import TARGET, check_one_target
+from workbench.cli.load_options import CLIENT, SHAPE, SIZE, load_of
+from workbench.cli.open_session import connected
+from workbench.cli.output import note
+from workbench.cli.registry import Option, command, option
+from workbench.cli.servers import ready_run
+from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
+from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.sweeps import SWEEP_ID, print_sweep, resume_command, stored_sweep
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.model.sweep import Sweep
+    from workbench.session.series.user_capacity import UserLevels
+    from workbench.session.session import Session
+    from workbench.session.state import SessionState
+
+_NOT_USERS = ("seconds", "rate", "arrival", "own_command")  # these set no number of users
+_LOAD = tuple(
+    each
+    for each in (*SIZE, *SHAPE, *CLIENT)
+    if not isinstance(each, Option) or each.dest not in _NOT_USERS
+)
+
+
+@command(
+    "capacity",
+    "search how many users a server serves within limits on its latencies (--slo)",
+    *TARGET,
+    option("--from N", "number of users to begin with (8)", int, dest="first_users"),
+    option("--most N", "highest number of users to try (4096)", int, dest="most_users"),
+    option("--max-minutes M", "time limit of the search; `capacity resume` continues it", float),
+    *_LOAD,
+    usage="workbench capacity [RUN | --url URL] --slo LIMITS [OPTION…]",
+    examples=(
+        "workbench capacity RUN --slo 'ttft<=500@p95, tpot<=40@p95'",
+        "workbench capacity --url http://127.0.0.1:8000 --slo 'e2e<=8s@p99' --most 64",
+    ),
+)
+async def search_users(arguments: argparse.Namespace) -> int:
+    from workbench.session.series.user_capacity import UserLevels
+
+    check_one_target(arguments)
+    given = {"first": arguments.first_users, "most": arguments.most_users}
+    numbers = {name: value for name, value in given.items() if value is not None}
+    if arguments.first_users is None and "most" in numbers:
+        numbers["first"] = min(numbers["most"], UserLevels().first)
+    levels = UserLevels(**numbers)
+    load = load_of(arguments)
+    async with connected(arguments) as session, cancelled_by_signals():
+        run_id = await ready_run(session, arguments.run)
+        plan = tuple(_plan_lines(session, levels, run_id, arguments))
+        session.subscribe(report_levels(arguments, plan))
+        sweep = await session.sweeps.run_users(
+            levels,
+            run_id=run_id,
+            url=arguments.url,
+            max_minutes=arguments.max_minutes,
+            **load,
+        )
+    return print_sweep(sweep, arguments.json)
+
+
+def _plan_lines(
+    session: Session, levels: UserLevels, run_id: str | None, arguments: argparse.Namespace
+) -> Iterator[str]:
+    from workbench.bench.user_capacity import LEAST_RUNS, MOST_RUNS, ROUNDS
+    from workbench.session.series.user_capacity import TYPICAL_RUNS
+
+    yield (
+        f"starts at {levels.first} users; each level is measured in {LEAST_RUNS} to {MOST_RUNS} "
+        f"runs of at least {ROUNDS} requests per user"
+    )
+    took_s = session.sweeps.users_run_s(levels, run_id, arguments.url)
+    if took_s is None:
+        yield f"takes about {TYPICAL_RUNS} runs; their duration is known after the first one"
+    else:
+        yield f"takes about {duration(TYPICAL_RUNS * took_s)} ({TYPICAL_RUNS} runs)"
+
+
+@command(
+    "capacity resume",
+    "resume a search for users that ended early; the levels that were measured are kept",
+    SWEEP_ID,
+    MAX_MINUTES_LEFT,
+    IF_MEASURED,
+    examples=("workbench capacity resume 2",),
+)
+async def resume_search(arguments: argparse.Namespace) -> int:
+    stored = stored_sweep(arguments)
+    if stored.kind != "users":
+        raise InputError(
+            f"sweep {stored.id} is not a search for users but a sweep of the {stored.name}",
+            next_step=resume_command(stored) or "start a new search",
+        )
+    async with connected(arguments) as session, cancelled_by_signals():
+        await session.servers.adopt()
+        session.subscribe(report_levels(arguments, (), stored))
+        sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
+    return print_sweep(sweep, arguments.json)
+
+
+def report_levels(
+    arguments: argparse.Namespace, plan: Sequence[str], resumed: Sweep | None = None
+) -> Callable[[SessionState, frozenset[str]], None]:
+    """Return a listener that prints on stderr the lines of the `plan` when the search starts, and
+    then each run with the verdict on its level so far. With --json, it prints nothing. Runs that
+    the `resumed` search made earlier are not printed again."""
+    printed = {p.label: len(p.result_ids) for p in resumed.points} if resumed else {}
+    unsaid = list(plan)
+
+    def report(state: SessionState, changed: frozenset[str]) -> None:
+        sweep = state.sweep
+        if sweep is None or "sweep" not in changed or arguments.json:
+            return
+        while unsaid:
+            note(unsaid.pop(0))
+        for point in sweep.points:
+            runs = len(point.result_ids)
+            if runs <= printed.get(point.label, 0) or point.slo_verdict is None:
+                continue
+            printed[point.label] = runs
+            left = f"; about {duration(sweep.left_s)} left" if sweep.left_s else ""
+            kept = "n/a" if point.slo_pct is None else f"{point.slo_pct:.1f} %"
+            note(f"{point.label}, run {runs}: {kept} within the SLO, {point.slo_verdict}{left}")
+
+    return report

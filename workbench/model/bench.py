@@ -26,6 +26,8 @@ BUSY_CLIENT_PCT = 95.0
 FAILED_SHARE = 0.01
 
 P99_VALUES = 1_000  # ten of these are above the p99
+# a field of stored requests: of how many it is the one that was kept
+KEPT_ONE_OF = "kept_one_of"
 
 CLIENTS = ("", "here", "host")
 

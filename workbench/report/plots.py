@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.model.bench import P99_VALUES, BenchSummary, MetricChange
+from workbench.model.bench import KEPT_ONE_OF, P99_VALUES, BenchSummary, MetricChange
 from workbench.model.metrics import metric_title
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import svg
@@ -57,11 +57,13 @@ def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
     or warm-up request. The tokens of a request are divided evenly among its chunks, because servers
     report only their total."""
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
+    # of a large benchmark, only one of several requests is kept, and stands for the others
+    stands_for = sample.get(KEPT_ONE_OF, 1)
     if sample.get("error") or sample.get("warmup") or not tokens or start_s is None:
         return
     at_s = start_s + sample.get("ttft_us", sample.get("end_us", 0)) / 1e6
     gaps = sample.get("gaps_us", ())
-    share = tokens / (len(gaps) + 1)
+    share = stands_for * tokens / (len(gaps) + 1)
     yield at_s, share
     for gap in gaps:
         at_s += gap / 1e6
@@ -79,14 +81,16 @@ def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
     counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
     ttfts = [s["ttft_us"] / 1000 for s in counted if s.get("ttft_us") is not None]
     gaps = [gap / 1000 for s in counted for gap in s.get("gaps_us", ())]
+    one_of = max((s.get(KEPT_ONE_OF, 1) for s in counted), default=1)
+    kept = f" (one of {one_of} requests is kept)" if one_of > 1 else ""
     plots = (
-        _cumulative("Time to first token", ttfts, "requests"),
-        _cumulative("Gap between chunks (ITL)", gaps, "gaps"),
+        _cumulative("Time to first token", ttfts, "requests", kept),
+        _cumulative("Gap between chunks (ITL)", gaps, "gaps", kept),
     )
     return [plot for plot in plots if plot is not None]
 
 
-def _cumulative(title: str, values: list[float], what: str) -> PlotBlock | None:
+def _cumulative(title: str, values: list[float], what: str, kept: str) -> PlotBlock | None:
     ordered = sorted(value for value in values if value >= 0)
     count = len(ordered)
     if count < 5:
@@ -104,7 +108,8 @@ def _cumulative(title: str, values: list[float], what: str) -> PlotBlock | None:
     parts = (50, 90, 99) if count >= P99_VALUES else (50, 90)
     marks = [(ordered[math.ceil(p * count / 100) - 1], f"p{p}") for p in parts]
     drawn = svg.chart(f"{title}: share of {what}", x, y, [curve], height=220, marks=marks)
-    return PlotBlock(drawn, f"{title}: share of the {count:,} {what} that took at most this long.")
+    which = f"the {count:,} {what}{kept}"
+    return PlotBlock(drawn, f"{title}: share of {which} that took at most this long.")
 
 
 def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:

@@ -1,8 +1,9 @@
 """The file with the requests of a result: small enough to keep it for each result.
 
 Most of it are the gaps between the chunks. They are stored exactly if the file is small enough, and
-otherwise as arrival times that are rounded to 10 us, and for large benchmarks up to 0.1 s. The
-metrics of a result were computed before, from the exact times. Files of earlier versions are lines of JSON in gzip.
+otherwise as arrival times that are rounded to 10 us, and for large benchmarks up to 0.1 s. Of more
+requests than fit, each second, third and so on is kept. The metrics of a result were computed
+before, from all requests and exact times. Files of earlier versions are lines of JSON in gzip.
 """
 
 from __future__ import annotations
@@ -16,37 +17,58 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
+from math import ceil
 from operator import floordiv, sub
 from typing import Any
+
+from workbench.model.bench import KEPT_ONE_OF
 
 MOST_BYTES = 20_000
 RESOLUTIONS_US = (1, 10, 100, 1000, 10_000, 100_000)
 RESOLUTION = "gap_resolution_us"  # a field of each request whose gaps were rounded
+_MOST_ROWS_BYTES = 15_000  # of the file; the rest is for the gaps
 _MAGIC = b"WBR1"
 _HEAD = struct.Struct("<4sIII")  # magic, resolution, bytes of the rows, checksum
 _GZIP = b"\x1f\x8b"
 _GAPS = "gaps_us"
 _STEPS_EACH = 4  # gaps, or more: then a search for each step of the rounded times is faster
-_TRIED = 8192  # gaps from which the size of all is estimated
+_TRIED = 8192  # gaps from which the size of all is estimated,
+_TRIED_ROWS = 1024  # and requests
 _to_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one each time
 _PLANES = 4  # bytes of a gap: equal bytes of all gaps stand together, which compresses better
 
 
 def encoded(samples: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the file for requests, each as `RequestRecord.as_json` returns it."""
-    lines: list[str] = []
-    all_gaps: list[array[int]] = []
-    for sample in samples:
-        row, gaps = dict(sample), _whole(sample.get(_GAPS))
-        if gaps is not None:
-            del row[_GAPS]
-            all_gaps.append(gaps)
-        lines.append(_to_json([None if gaps is None else len(gaps), row]))
-    rows = zlib.compress("\n".join(lines).encode(), 6)
+    every = list(samples)
+    rows, all_gaps = _rows(_some(every, _TRIED_ROWS))
+    each = len(rows) / min(max(len(every), 1), _TRIED_ROWS)
+    one_of = ceil(each * len(every) / _MOST_ROWS_BYTES)
+    if one_of > 1 or len(every) > _TRIED_ROWS:
+        rows, all_gaps = _rows(every[::one_of], one_of)
     resolution_us = _fitting(all_gaps, MOST_BYTES - len(rows))
     body = rows + _compressed(all_gaps, resolution_us)
     checksum = _checksum(resolution_us, len(rows), body)
     return _HEAD.pack(_MAGIC, resolution_us, len(rows), checksum) + body
+
+
+def _some(samples: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+    """Return at most `most` requests, evenly spread."""
+    return samples[:: ceil(len(samples) / most)] if len(samples) > most else samples
+
+
+def _rows(samples: Sequence[Mapping[str, Any]], one_of: int = 1) -> tuple[bytes, list[array[int]]]:
+    """Return (compressed rows, gaps of those requests whose gaps are whole numbers)."""
+    lines: list[str] = []
+    all_gaps: list[array[int]] = []
+    kept = {KEPT_ONE_OF: one_of} if one_of > 1 else {}
+    for sample in samples:
+        row, gaps = {**sample, **kept}, _whole(sample.get(_GAPS))
+        if gaps is not None:
+            del row[_GAPS]
+            all_gaps.append(gaps)
+        lines.append(_to_json([None if gaps is None else len(gaps), row]))
+    return zlib.compress("\n".join(lines).encode(), 6), all_gaps
 
 
 def _checksum(resolution_us: int, length: int, body: bytes) -> int:

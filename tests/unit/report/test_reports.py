@@ -409,3 +409,14 @@ def test_the_marks_of_a_result_are_shown() -> None:
     )
     for form in ("md", "html"):
         assert "a short measurement: one request" in report(Report((marked,), {}), form)
+
+
+def test_a_kept_request_stands_for_those_that_are_not() -> None:
+    from workbench.report import plots
+
+    samples = made.samples()
+    tokens = sum(tokens for one in samples for _, tokens in plots._arrivals(one))
+    kept = [{**one, "kept_one_of": 3} for one in samples]
+    assert sum(tokens for one in kept for _, tokens in plots._arrivals(one)) == 3 * tokens
+    said = [plot.caption for plot in plots.latencies(kept)]
+    assert said and all("(one of 3 requests is kept)" in text for text in said)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.model.bench import KEPT_ONE_OF
 from workbench.store import request_file as requests
 
 GAPS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
@@ -37,9 +38,20 @@ def test_a_small_file_is_exact(all_gaps: list[list[int]]) -> None:
     assert list(requests.decoded(requests.encoded(samples))) == samples
 
 
-@pytest.mark.parametrize(("count", "tokens"), [(64, 256), (200, 256), (256, 3072)])
+@pytest.mark.parametrize(("count", "tokens"), [(64, 256), (200, 256), (256, 3072), (8000, 1)])
 def test_the_requests_of_a_result_take_at_most_20_kb(count: int, tokens: int) -> None:
     assert len(requests.encoded(made(count, tokens))) <= 1.1 * requests.MOST_BYTES
+
+
+def test_of_many_requests_some_are_kept_evenly_and_say_so() -> None:
+    samples = made(4000, 2)
+    found = list(requests.decoded(requests.encoded(samples)))
+    one_of = found[0].pop(KEPT_ONE_OF)
+    assert 2 <= one_of <= 8
+    assert [sample["index"] for sample in found] == list(range(0, 4000, one_of))
+    assert all(sample.pop(KEPT_ONE_OF) == one_of for sample in found[1:])
+    before = samples[::one_of]
+    assert [one["start_s"] for one in found] == [one["start_s"] for one in before]
 
 
 def test_rounded_gaps_say_so_and_no_arrival_is_off_by_more_than_half_a_step() -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workbench.model.bench import BenchResult
+from workbench.model.bench import KEPT_ONE_OF, BenchResult
 from workbench.model.json_records import to_json
 from workbench.model.untrusted_text import clean
 from workbench.report.content import Answers, Layout, Report
@@ -29,6 +29,7 @@ _REQUEST_COLUMNS = (
     "finish_reason",
     "error",
     "detail",
+    KEPT_ONE_OF,
 )
 
 

@@ -251,7 +251,7 @@ def prompt_of(source: random.Random, words: int) -> str:
 def _words(source: random.Random, count: int) -> list[str]:
     """Return `count` random words."""
     # a byte for each is enough, and `choices` takes four times as long
-    return list(map(_WORD_OF_BYTE.__getitem__, source.randbytes(count)))
+    return [_WORD_OF_BYTE[byte] for byte in source.randbytes(count)]
 
 
 def _name(index: int, warmup: bool) -> str:

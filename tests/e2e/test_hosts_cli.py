@@ -147,3 +147,10 @@ def test_a_simulated_host_is_checked_without_an_entry(cli: Callable[..., Any]) -
     assert check["name"] == "sim:four-pcie" and dict(check["lines"])["GPUs"].startswith(
         "4 x NVIDIA A100"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="says what root needs")
+def test_root_needs_no_sudo(cli: Callable[..., Any]) -> None:
+    said = cli("hosts", "check", "local").out
+    assert "sudo     not needed: the login is root" in said, said

@@ -97,6 +97,14 @@ def test_a_configured_host_is_opened_even_if_its_name_resembles_a_command(
     assert (space.command, space.target) == ("screen", alias)
 
 
+def test_a_host_in_front_of_a_command_is_answered_with_the_option(ssh_home: Path) -> None:
+    """`workbench box1 servers` said that ssh knows no box1, and proposed `workbench box1`."""
+    (ssh_home / "config").write_text("Host box1\n  HostName 192.0.2.1\n")
+    with pytest.raises(InputError, match="'box1' is a host and not a command") as caught:
+        parse(["box1", "servers"])
+    assert "`workbench --host box1 servers`" in str(caught.value.next_step)
+
+
 def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> None:
     (ssh_home / "config").write_text("Host *\n  User me\nHost node-*\n  User me\nInclude more\n")
     (ssh_home / "more").write_text("Host included\n")

@@ -359,6 +359,20 @@ def test_a_program_that_hangs_is_named_and_costs_no_other_list(
     asyncio.run(main())
 
 
+def test_a_program_without_its_daemon_lists_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`hosts check` said "docker ps … fails" on each machine that has only the command line."""
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    listed = asyncio.run(container_listing.containers_of(LocalHost()))
+    (said,) = [one for one in listed.problems if one.startswith("docker ")]
+    assert said.startswith("docker is installed on local, but `docker ps` lists nothing: Cannot")
+    assert not [one for one in listed.containers if one.address.startswith("docker:")]
+
+
 def test_a_container_that_stops_is_a_lost_link_that_comes_back(programs: ContainerPrograms) -> None:
     host = container(programs, "lxc")
     events: list[LinkEvent] = []

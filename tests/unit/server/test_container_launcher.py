@@ -434,6 +434,24 @@ def test_a_container_that_is_not_there_or_does_not_run_is_named(host: FakeHost) 
         asyncio.run(launcher("docker").find(host, "theirs", {}))
 
 
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        ("Error: No such container: theirs", "docker has no container 'theirs'"),
+        ("Cannot connect to the Docker daemon", "docker does not report the container 'theirs'"),
+    ],
+)
+def test_a_daemon_that_does_not_run_is_no_missing_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str, said: str
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text(f"#!/bin/sh\necho '{problem}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ServerError, match=f"{said}: .*{problem}"):
+        asyncio.run(launcher("docker").find(LocalHost(), "theirs", {}))
+
+
 # ---- progress of a pull
 
 SIZES = "3000000000 sha256:aaaaaaaaaaaa1111\n9400000000 sha256:bbbbbbbbbbbb2222\n"

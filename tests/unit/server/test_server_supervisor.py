@@ -22,6 +22,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.detached_process import ProcessStatus
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
+from workbench.model.findings import Level
 from workbench.model.server_run import LogBatch, ServerState
 from workbench.server import old_runs
 from workbench.server import supervisor as module
@@ -173,6 +174,26 @@ def test_dies_after_it_was_ready(
         assert crashed.served_model == fake_engine.SERVED
         # Stopping what has crashed changes nothing of that.
         assert (await supervisor.stop(status.run_id)).state is ServerState.CRASHED
+
+    supervised(scenario)
+
+
+@pytest.mark.slow
+def test_a_failure_shows_what_caused_it_and_no_hints(make: Make) -> None:
+    """A truncated model came with "the engine could not raise its limit of open files"."""
+    hint = "WARNING Found ulimit of 1024 and failed to automatically increase"
+    cause = "ERROR CUDA out of memory. Tried to allocate 2.00 GiB"
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make())
+        async with httpx.AsyncClient() as http:
+            await http.post(f"{status.url}/log", content=f"{hint}\n{cause}")
+        await eventually(
+            lambda: len(supervisor.log_findings(status.run_id)) == 2, what="both findings"
+        )
+        await tell(status, "/exit?1")
+        ended = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.READY, 20)
+        assert ended.findings and {one.level for one in ended.findings} == {Level.ERROR}
 
     supervised(scenario)
 

@@ -330,6 +330,17 @@ def test_port_in_use(start_engine):
     assert first.health() == 200
 
 
+def test_sglang_reports_its_arguments_without_a_key(start_engine):
+    """With four fields in the answer, Workbench called the others not reported."""
+    server = start_engine(*ENGINES["sglang"], "--api-key", "geheim").wait_ready()
+    for path in ("/server_info", "/get_server_info"):
+        status, body = server.request("GET", path, headers={"Authorization": "Bearer geheim"})[:2]
+        assert status == 200 and b"geheim" not in body
+        said = json.loads(body)
+        assert (said["mem_fraction_static"], said["enable_metrics"]) == (0.2, True)
+        assert said["model_path"] == QWEN
+
+
 def test_vllm_refuses_connections_until_ready_and_sglang_answers_503(start_engine):
     vllm = start_engine(*VLLM, WORKBENCH_SIM_START_S="30")
     sglang = start_engine(*ENGINES["sglang"], WORKBENCH_SIM_START_S="30")

@@ -115,7 +115,7 @@ class SimulatedSglang(SimulatedEngine):
         return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}"
 
     def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
-        given = {k.replace("-", "_"): v for k, v in launch.flags.items() if "api-key" not in k}
+        given = _arguments(launch)
         yield StartupPhase(0.0, f"server_args={given}")
 
     def loading(
@@ -225,7 +225,7 @@ class SimulatedSglang(SimulatedEngine):
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         model = api.launch.model.id
         info = {"model_path": model, "tokenizer_path": model, "is_generation": True}
-        server = {**info, "version": api.launch.version}
+        server = {**_arguments(api.launch), **info, "version": api.launch.version}
         routes: dict[tuple[str, str], Callable[[Request], None]] = {
             ("POST", "/generate"): lambda r: _generate(api, r)
         }
@@ -282,6 +282,15 @@ class SimulatedSglang(SimulatedEngine):
             for key, metric in _HISTOGRAMS.items():
                 out += histograms[key].lines(metric, labels)
         return out
+
+
+def _arguments(launch: LaunchOptions) -> dict[str, Any]:
+    """Return the flags as SGLang names its own arguments, without a key."""
+    return {
+        flag.replace("-", "_"): value
+        for flag, value in launch.flags.items()
+        if "api-key" not in flag
+    }
 
 
 def _generate(api: Api, request: Request) -> None:

@@ -17,14 +17,11 @@ from workbench.cli.shared_options import IF_MEASURED, TRUST, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.quality import KL_MARGIN, LN_PPL_MARGIN, NOT_MEASURED
-from workbench.model.server_run import ServerState
-from workbench.model.untrusted_numbers import whole_number
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
     from workbench.model.quality import QualityResult
     from workbench.session.quality.measuring import QualityOptions
-    from workbench.session.servers.arm_targets import Bases
     from workbench.session.session import Session
 
 _UNMEASURED = 3  # exit code: there is no verdict
@@ -64,18 +61,21 @@ _MOST_CONCURRENCY = 256
     ),
 )
 async def quality(arguments: argparse.Namespace) -> int:
+    from workbench.session.quality.comparison import plan_lines
+    from workbench.session.quality.sides import with_servers
+
     options = _options(arguments)
     a, b = _arms(arguments)
     async with connected(arguments) as session:
         await session.servers.supervisor.runs()
         await session.gpu.alterations.read()
-        a, b = [await _of_result(session, arm) for arm in (a, b)]
-        a = _started_anew(session, a, b)
+        a, b = await with_servers(session, a, b)
         comparisons = session.quality
         a, b, bases = await comparisons.targets.look_up(a, b, variables_of(arguments))
         if arguments.trust:
             comparisons.targets.trust_bases(bases)
-        _say_plan(a, b, bases, options)
+        for line in plan_lines(a, b, bases, options):
+            note(line)
         await _confirm_start(session, (a, b), arguments)
         async with cancelled_by_signals():
             result = await comparisons.compare(a, b, bases, options, note)
@@ -126,34 +126,6 @@ def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:
     return a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))
 
 
-def _started_anew(session: Session, a: Arm, b: Arm) -> Arm:
-    """Return A so that Workbench starts it anew, if A is a run and B the same run with changed flags:
-    B needs the GPUs and the port of that run, which is stopped, and started again at the end."""
-    if a.target is None or a.target != b.target or a.relaunches or not b.relaunches:
-        return a
-    for status in session.servers.supervisor.statuses():
-        if status.run_id == a.target.name and status.port is not None:
-            return replace(a, sets=(f"port={status.port}",))
-    return a
-
-
-async def _of_result(session: Session, arm: Arm) -> Arm:
-    """Return a side that is the number of a result with the server that was measured in its place.
-    Any other side is returned unchanged."""
-    name = arm.target.name if arm.target is not None else ""
-    number = whole_number(name.removeprefix("#"))
-    if arm.target is None or number is None:
-        return arm
-    made = (await session.results.get(number)).conditions
-    server = made.run_id or made.address
-    if not server:
-        raise InputError(
-            f"result {number} does not say which server was measured",
-            next_step="give a preset, a run or a URL",
-        )
-    return replace(arm, target=replace(arm.target, name=server))
-
-
 def _words(text: str, side: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
@@ -167,31 +139,13 @@ def _is_flag(word: str) -> bool:
     return "=" in word and "://" not in word
 
 
-def _say_plan(a: Arm, b: Arm, bases: Bases, options: QualityOptions) -> None:
-    from workbench import engines
-    from workbench.quality.lanes import interface
-    from workbench.session.quality.measuring import cost_lines
-
-    prefill = None
-    engine = engines.find(bases["A"].engine) if "A" in bases else None
-    if engine is not None and engine.score_interface is not None:
-        prefill = interface(engine.score_interface).prefill
-    note(f"A: {' '.join(a.words)}\nB: {' '.join(b.words)}")
-    for line in cost_lines(prefill, options, options.restart and "A" in bases):
-        note(line)
-
-
 async def _confirm_start(
     session: Session, arms: tuple[Arm, Arm], arguments: argparse.Namespace
 ) -> None:
     """Ask the user before running servers are stopped."""
-    targets = [arm.target for arm in arms if arm.target is not None]
-    if all(target.plan is None for target in targets):
-        return
-    used = {target.run_id for target in targets}
-    servers = [each.state.server for each in session.hosts.all]
-    ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
-    stopped = [run_id for run_id in ready if run_id not in used]
+    from workbench.session.quality.sides import stopped_runs
+
+    stopped = stopped_runs(session, *arms)
     if not stopped:
         return
     text = f"the comparison stops run {', '.join(stopped)}"

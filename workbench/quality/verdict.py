@@ -449,7 +449,8 @@ def _what_differs(
     measures: Sequence[QualityMeasure], forks: ForkCount | None, forks_floor: ForkCount | None
 ) -> str:
     parts = []
-    kls = [one for one in measures if one.name == KL]
+    of_kl = [one for one in measures if one.name == KL]
+    kls = [one for one in of_kl if one.verdict == DIFFERS] or of_kl
     if kls:
         parts.append(f"KLD >= {with_half(max(kls, key=lambda one: one.value.value))}")
     moved = [one for one in measures if one.name == LN_PPL and one.verdict == DIFFERS]

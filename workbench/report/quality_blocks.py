@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.engines.answer_settings import answer_changes
 from workbench.model.counts import count_of
 from workbench.model.quality import (
     FORKS,
@@ -24,32 +25,52 @@ from workbench.report.format_values import NA
 from workbench.report.result_blocks import SIMULATED
 
 _TITLES = {  # measure -> title, digits, factor
-    KL: ("KL divergence per token, at least", 5, 1.0),
+    KL: ("KLD per token, at least", 5, 1.0),
     LN_PPL: ("change of ln perplexity", 5, 1.0),
-    SAME_TOP: ("same most probable token, %", 2, 100.0),
+    SAME_TOP: ("same top token, %", 2, 100.0),
     FORKS: ("forks per 1,000 tokens", 2, 1.0),
 }
 
 
 def quality_blocks(result: QualityResult) -> list[Block]:
     """Return the blocks that describe a comparison of answers: the verdict, the measures beside
-    those of A against itself, the worst text, and how it was measured."""
-    blocks: list[Block] = [Heading("Answers of A and B")]
-    if result.simulated:
-        blocks.append(SIMULATED)
-    blocks.append(TextBlock(result.summary))
+    those of A against itself, where A and B part, and how it was measured."""
+    return [
+        Heading("Answers of A and B"),
+        *([SIMULATED] if result.simulated else []),
+        TextBlock(result.summary),
+        *problem_blocks(result),
+        Facts(side_facts(result)),
+        *detail_blocks(result),
+    ]
+
+
+def side_facts(result: QualityResult) -> tuple[tuple[str, str], ...]:
+    """Return what was compared: A, B, and the settings in which B differs."""
+    changes = answer_changes(result.conditions_a, result.conditions_b)
+    differs = ", ".join(_change(result, name) for name in changes)
+    sides = (("A", result.a), ("B", result.b))
+    return (*sides, ("B differs in", differs)) if differs else sides
+
+
+def problem_blocks(result: QualityResult) -> list[Block]:
+    """Return the blocks about instruments that were not usable."""
     unusable = [proof for proof in result.proofs if not proof.usable]
-    if unusable:
-        lines = [
-            f"{proof.lane} of {proof.side}: {proof.reason}"
-            + (f" ({proof.defect})" if proof.defect else "")
-            for proof in unusable
-        ]
-        blocks.append(Alert("warning", "An instrument was not usable", tuple(lines)))
-    if result.measures:
-        blocks.append(_measures(result.measures))
-    blocks += [*_worst(result), *_forked(result)]
-    blocks.append(Facts(tuple(_facts(result))))
+    if not unusable:
+        return []
+    lines = [
+        f"{proof.lane} of {proof.side}: {proof.reason}"
+        + (f" ({proof.defect})" if proof.defect else "")
+        for proof in unusable
+    ]
+    return [Alert("warning", "An instrument was not usable", tuple(lines))]
+
+
+def detail_blocks(result: QualityResult) -> list[Block]:
+    """Return the blocks below the verdict: measures, where A and B part, how it was measured, notes,
+    and each text."""
+    blocks = [*_measures(result.measures), *_worst(result), *_forked(result)]
+    blocks += [Heading("How it was measured", 3), Facts(tuple(_facts(result)))]
     if result.notes:
         blocks.append(Items(result.notes))
     if result.texts:
@@ -85,21 +106,27 @@ def answer_line(side: str, result: QualityResult) -> str:
     return f"{side} against {other}: {said}{number}"
 
 
-def _measures(measures: Sequence[QualityMeasure]) -> Table:
-    rows = tuple(
-        (
-            _TITLES[one.name][0],
-            f"{one.lane}, {one.concurrency} at a time",
-            _interval(one.value, one.name),
-            NA if one.floor is None else _interval(one.floor, one.name),
-            NA if one.margin is None else f"{one.margin:g}",
-            count_of(one.texts, "text"),
-            one.verdict or NA,
+def _measures(measures: Sequence[QualityMeasure]) -> list[Block]:
+    """Return a table of the measures that were taken in one way, for each way."""
+    ways: dict[str, list[QualityMeasure]] = {}
+    for one in measures:
+        way = f"By {one.lane}, {one.concurrency} at a time, {count_of(one.texts, 'text')}"
+        ways.setdefault(way, []).append(one)
+    blocks: list[Block] = []
+    for way, found in ways.items():
+        rows = tuple(
+            (
+                _TITLES[one.name][0],
+                one.verdict or NA,
+                _interval(one.value, one.name),
+                NA if one.floor is None else _interval(one.floor, one.name),
+                NA if one.margin is None else f"{one.margin:g}",
+            )
+            for one in found
         )
-        for one in measures
-    )
-    head = ("measure", "measured by", "B against A", "A against A", "margin", "texts", "verdict")
-    return Table(head, rows, frozenset({2, 3, 4, 5}))
+        head = ("measure", "verdict", "B against A", "A against A", "margin")
+        blocks += [Heading(way, 3), Table(head, rows, frozenset({2, 3, 4}))]
+    return blocks
 
 
 def _interval(value: Interval, name: str) -> str:
@@ -118,6 +145,8 @@ def _worst(result: QualityResult) -> list[Block]:
     rows = [("text", f"{worst.name} ({worst.kind}), KLD >= {worst.kl:.3g}")]
     if worst.position is not None:
         rows += _parting(worst)
+    else:
+        rows.append(("tokens", "A and B have the same most probable token at each position"))
     return [Heading("The text that differs most", 3), Facts(tuple(rows))]
 
 
@@ -134,14 +163,14 @@ def _parting(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
     """Return the place where A and B part. The quotes show spaces at the ends."""
     token = f"token {(found.position or 0) + 1}"
     return [
-        ("after", f'"{found.before}"'),
-        (f"A, {token}", f'"{found.a}"'),
-        (f"B, {token}", f'"{found.b}"'),
+        ("after", f"“{found.before}”"),
+        (f"A, {token}", f"“{found.a}”"),
+        (f"B, {token}", f"“{found.b}”"),
     ]
 
 
 def _facts(result: QualityResult) -> list[tuple[str, str]]:
-    rows = [("A", result.a), ("B", result.b)]
+    rows: list[tuple[str, str]] = []
     if result.text_set:
         rows.append(("texts", f"{result.text_set}, version {result.text_version}"))
     rows.append(
@@ -164,6 +193,14 @@ def _facts(result: QualityResult) -> list[tuple[str, str]]:
         rows.append(("imported", result.imported))
     rows.append(("unit of the intervals", "one text: the tokens of a text are correlated"))
     return rows
+
+
+def _change(result: QualityResult, name: str) -> str:
+    """Return a setting with its values on both sides, such as "kv-cache-dtype auto > fp8"."""
+    sides = (result.conditions_a, result.conditions_b)
+    old, new = (side.get(f"flag {name}", side.get(name)) for side in sides)
+    before, after = ("-" if value is None else f"{value}" for value in (old, new))
+    return f"{name} {before} > {after}"
 
 
 def _forks(forks: ForkCount) -> str:

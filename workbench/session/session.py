@@ -434,6 +434,9 @@ class Session:
         if (experiments := self._built("experiments")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(experiments.stop(), _RESTORE_S)
+        if (quality := self._built("quality")) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(quality.stop(), _RESTORE_S)
         if (bench := self._built("bench")) is not None:
             await bench.cancel()
 

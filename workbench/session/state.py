@@ -105,6 +105,22 @@ class BenchState:
 
 
 @dataclass(frozen=True, slots=True)
+class QualityView:
+    """The comparison of answers that is running or ran last. `said` has what was done, in order,
+    `step` what is being done now, such as "B: texts scored", and `done` of `total` how far it is."""
+
+    a: str
+    b: str
+    running: bool = True
+    stopping: bool = False
+    said: tuple[str, ...] = ()
+    step: str = ""
+    done: int = 0
+    total: int = 0
+    ended: str = ""  # why there is no result; "" while it runs, or if it has one
+
+
+@dataclass(frozen=True, slots=True)
 class PlanView:
     """The plan under edit and everything derived from it. Its secrets are masked, so it cannot be
     started."""
@@ -214,6 +230,7 @@ class SessionState:
     comparison: Comparison | None = None
     experiment: Experiment | None = None  # the one that runs, or was shown last
     sweep: Sweep | None = None  # likewise
+    quality: QualityView | None = None  # likewise
     activity: tuple[Activity, ...] = ()  # newest last, at most 500
     notice: Notice | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …

@@ -220,6 +220,12 @@ SCREEN_KEYS: tuple[Key, ...] = (
         10,
     ),
     Key(
+        "Q",
+        "Answers",
+        "show whether the answers of B are the same as those of A, or measure it",
+        lambda c: c.quality.open(),
+    ),
+    Key(
         "full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 7
     ),
     Key(

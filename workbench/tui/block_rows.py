@@ -18,6 +18,7 @@ from workbench.report.blocks import (
     Table,
     TextBlock,
 )
+from workbench.report.format_values import NA
 from workbench.tui.cells import Row, beside, cut, pad, paragraph, width_of
 
 LABEL = 12
@@ -29,6 +30,38 @@ _LABELS = {"rejected": " REJECTED ", "simulated": " SIMULATED "}
 def block_rows(blocks: Iterable[Block], width: int) -> list[Row]:
     """Return the blocks as rows of at most `width` cells. Plots and folded details are left out."""
     return [row for block in blocks for row in _rows(block, width)]
+
+
+def fitted(blocks: Iterable[Block], width: int) -> list[Block]:
+    """Return the blocks for a page of their own. A table that is wider than `width` becomes labels
+    with texts, which are never cut, and folded details are shown."""
+    found: list[Block] = []
+    for block in blocks:
+        match block:
+            case Table() if sum(_widths(block)) + _GAP * len(block.head) > width:
+                found.append(_stacked(block))
+            case Fold():
+                found += [Heading(block.title, 3), *fitted(block.blocks, width)]
+            case _:
+                found.append(block)
+    return found
+
+
+def _stacked(table: Table) -> Facts:
+    """Return a table as one label with a text per row. The text has the other cells with their
+    heads. Cells without a value are left out."""
+
+    def text(cells: Sequence[str]) -> str:
+        pairs = zip(table.head[1:], cells, strict=True)
+        return ", ".join(f"{head} {cell}" for head, cell in pairs if cell != NA)
+
+    return Facts(tuple((row[0], text(row[1:])) for row in table.rows))
+
+
+def _widths(table: Table) -> list[int]:
+    """Return the width of the longest cell of each column."""
+    full = [table.head, *(row for row in table.rows if any(row[1:]))]
+    return [max(map(width_of, column)) for column in zip(*full, strict=True)]
 
 
 def _rows(block: Block, width: int) -> list[Row]:
@@ -87,8 +120,7 @@ def _alert(alert: Alert, width: int) -> list[Row]:
 def _table(table: Table, width: int) -> list[Row]:
     """Return a table whose columns are as wide as their cells. The first column is cut if the rest
     leaves it too little room. A row with text in its first cell only has the whole width."""
-    full = [table.head, *(row for row in table.rows if any(row[1:]))]
-    longest = [max(map(width_of, column)) for column in zip(*full, strict=True)]
+    longest = _widths(table)
     gap = _GAP if LABEL + sum(each + _GAP for each in longest[1:]) <= width else 1
     widths = [each + gap for each in longest]
     widths[0] = min(widths[0], max(LABEL, width - sum(widths[1:])))

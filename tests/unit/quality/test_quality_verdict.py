@@ -25,7 +25,7 @@ from workbench.model.quality import (
     ScoredPosition,
     ScoredText,
 )
-from workbench.quality.verdict import LEAST_TEXTS, Margins, judge
+from workbench.quality.verdict import LEAST_TEXTS, Margins, judge, with_half
 
 POSITIONS = 24
 TOKENS = 30
@@ -92,6 +92,17 @@ def test_more_noise_differs_and_says_by_how_much() -> None:
     assert verdicts(result)[KL] == DIFFERS
     assert "its answers differ: KLD >= 0.0" in result.summary
     assert "±" in result.summary
+
+
+def test_the_divergence_that_is_named_is_one_that_differs() -> None:
+    """The two long texts are measured in another way, which is only shown."""
+    long_a, long_b = (
+        [replace(text, lane="decode", name=f"long {text.name}") for text in texts[:2]]
+        for texts in (A, scored(0.5, 8))
+    )
+    result = judge([*A, *long_a], [*scored(0.3, 3), *long_b], floors=[[*AGAIN, *long_a]])
+    (decided,) = [one for one in result.measures if one.name == KL and one.verdict == DIFFERS]
+    assert with_half(decided) in result.summary
 
 
 def test_a_broken_text_is_enough() -> None:

@@ -106,7 +106,7 @@ def test_a_share_is_never_above_the_whole() -> None:
 
 def test_the_first_token_that_differs_stands_side_by_side() -> None:
     lines = [" ".join(line.split()) for line in block_lines(quality_blocks(made.quality()))]
-    assert 'A, token 13 " the"' in lines
-    assert 'B, token 13 " a"' in lines
-    assert 'A, token 7 " = 0; i < n; i++)"' in lines
-    assert 'B, token 7 " a a a a a a a"' in lines
+    assert "A, token 13 “ the”" in lines
+    assert "B, token 13 “ a”" in lines
+    assert "A, token 7 “ = 0; i < n; i++)”" in lines
+    assert "B, token 7 “ a a a a a a a”" in lines

@@ -8,16 +8,17 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, ServerError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv
-from workbench.session.quality.measuring import AGAIN, CHANGED, FIRST, Measuring
+from workbench.session.quality.measuring import AGAIN, CHANGED, FIRST, Measuring, cost_lines
 from workbench.session.quality.scored_server import scored
 from workbench.session.series.experiment_arms import Arms
 from workbench.session.servers.arm_targets import ArmTargets
+from workbench.session.state import QualityView
 from workbench.session.uninterrupted import uninterrupted
 from workbench.store import paths
 from workbench.store.quality_db import QualityDb
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Arm
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
-    from workbench.session.quality.measuring import QualityOptions, Tell
+    from workbench.session.quality.measuring import OnStep, QualityOptions, Tell
     from workbench.session.servers.arm_targets import Bases, Side
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
@@ -46,19 +47,63 @@ class QualityComparisons:
     ) -> None:
         self._core, self._servers = core, servers
         self.targets = ArmTargets(plans, hosts)
+        self._running: asyncio.Task[Any] | None = None
+
+    async def run(self, a: Arm, b: Arm, bases: Bases, options: QualityOptions) -> QualityResult:
+        """Compare as `compare` does, with the progress in the session's state. `stop` ends it."""
+        self._core.update(quality=QualityView(words_of(a), words_of(b)))
+        self._running = asyncio.current_task()
+        ended = ""
+        try:
+            return await self.compare(a, b, bases, options, self._said, self._stepped)
+        except asyncio.CancelledError:
+            ended = "stopped: nothing was stored, and the servers that ran before were restored"
+            raise
+        except WorkbenchError as error:
+            ended = error.message
+            raise
+        finally:
+            self._running = None
+            self._change(running=False, stopping=False, step="", ended=ended)
+
+    async def stop(self) -> None:
+        """Stop the comparison that `run` carries out. Returns when the servers are restored."""
+        work = self._running
+        if work is not None:
+            if not work.cancelling():  # a second cancellation would end the restoring
+                self._change(stopping=True)
+                work.cancel()
+            await asyncio.wait([work])
+
+    def _said(self, text: str) -> None:
+        view = self._core.state.quality
+        self._change(said=(*view.said, text) if view is not None else (), step="")
+
+    def _stepped(self, step: str, done: int, total: int) -> None:
+        self._change(step=step, done=done, total=total)
+
+    def _change(self, **changes: Any) -> None:
+        if (view := self._core.state.quality) is not None:
+            self._core.update(quality=replace(view, **changes))
 
     async def compare(
-        self, a: Arm, b: Arm, bases: Bases, options: QualityOptions, tell: Tell
+        self,
+        a: Arm,
+        b: Arm,
+        bases: Bases,
+        options: QualityOptions,
+        tell: Tell,
+        on_step: OnStep | None = None,
     ) -> QualityResult:
         """Compare the answers of B with those of A, store the result and return it. `bases` are the
-        plans that `targets` has looked up. `tell` hears what is being done. Raises WorkbenchError
-        if a server cannot be started or reached. A server that fails later ends the measurement,
-        and the result then says so."""
+        plans that `targets` has looked up. `tell` hears what is being done, and `on_step` also how
+        far it is. Raises WorkbenchError if a server cannot be started or reached. A server that fails
+        later ends the measurement, and the result then says so."""
         spec = ExperimentSpec(_masked(a), _masked(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
         began = time.time()
         async with self._reserved(sides):
-            work = _Comparison(spec, sides, options, tell)
+            work = _Comparison(spec, sides, options, tell, on_step)
             measured = await work.carry_out(self._core.host.name)
         result = measured.result((words_of(a), words_of(b)))
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
@@ -80,11 +125,16 @@ class _Comparison:
     """One comparison that is being carried out."""
 
     def __init__(
-        self, spec: ExperimentSpec, sides: Mapping[str, Side], options: QualityOptions, tell: Tell
+        self,
+        spec: ExperimentSpec,
+        sides: Mapping[str, Side],
+        options: QualityOptions,
+        tell: Tell,
+        on_step: OnStep | None,
     ) -> None:
         self._spec, self._sides, self._tell = spec, sides, tell
         self._arms = Arms(spec, sides, restarts=True)
-        self._measuring = Measuring(options, tell)
+        self._measuring = Measuring(options, tell, on_step=on_step)
 
     async def carry_out(self, host: str) -> Measuring:
         """Measure A and B, and restore the servers that ran before."""
@@ -138,6 +188,25 @@ class _Comparison:
             await self._arms.ready(name, run_id, lambda text: self._tell(f"{step}: {text}"))
         async with side.load(run_id) as load, scored(load) as server:
             await self._measuring.step(step, server, standing=side.standing is not None)
+
+
+def plan_lines(
+    a: Arm, b: Arm, bases: Bases, options: QualityOptions, engine_name: str | None = None
+) -> list[str]:
+    """Return what a comparison measures and what it takes, before it starts. `engine_name` is the
+    engine of A, if A runs already and its engine is known."""
+    from workbench import engines
+    from workbench.quality.lanes import interface
+
+    prefill = None
+    engine = engines.find(bases["A"].engine if "A" in bases else engine_name or "")
+    if engine is not None and engine.score_interface is not None:
+        prefill = interface(engine.score_interface).prefill
+    return [
+        f"A: {words_of(a)}",
+        f"B: {words_of(b)}",
+        *cost_lines(prefill, options, options.restart and "A" in bases),
+    ]
 
 
 def _masked(arm: Arm) -> Arm:

@@ -26,6 +26,7 @@ CONCURRENCY = 8  # answers that are written together
 FIRST, AGAIN, CHANGED = "A", "A, started again", "B"  # the steps
 
 Tell = Callable[[str], None]
+OnStep = Callable[[str, int, int], None]  # what is being done, and how many of how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class QualityOptions:
 
 class Measuring:
     """Measures the steps of a comparison of answers. `parts` has what was measured so far. With
-    `each_text`, `tell` hears of each text, else only of the last one."""
+    `each_text`, `tell` hears of each text, else only of the last one. `on_step` hears of each text in any case."""
 
     def __init__(
         self,
@@ -52,7 +53,9 @@ class Measuring:
         parts: QualityParts | None = None,
         *,
         each_text: bool = False,
+        on_step: OnStep | None = None,
     ) -> None:
+        self._on_step = on_step or (lambda step, done, total: None)
         self.options, self._tell, self._each_text = options, tell, each_text
         self.parts = parts or QualityParts()
         self.parts.text_version = options.texts.version
@@ -111,6 +114,7 @@ class Measuring:
 
     def _instrument(self, server: ScoredServer, title: str) -> Instrument:
         def show(what: str, done: int, total: int) -> None:
+            self._on_step(f"{title}: {what}", done, total)
             if done == total:
                 self._tell(f"{title}: {total} {what}")
             elif self._each_text:

@@ -159,7 +159,7 @@ class Results:
         older."""
         from workbench.bench.compare import compare
 
-        first, second = self._pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
+        first, second = self.pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
         comparison = compare(
             await self.get(first), await self.get(second), quality=await self.quality()
         )
@@ -170,7 +170,20 @@ class Results:
         """Return the newest comparisons of answers, newest first."""
         return await asyncio.to_thread(QualityDb(self.db.path).newest)
 
-    def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
+    async def quality_of(self, a: int, b: int) -> QualityResult | None:
+        """Return the newest comparison of the answers of the servers behind two results; None if
+        there is none."""
+        from workbench.engines.answer_settings import answer_settings, quality_between
+
+        x, y = [(await self.get(number)).conditions for number in (a, b)]
+        return quality_between(
+            answer_settings(x),
+            answer_settings(y),
+            await self.quality(),
+            simulated=x.simulated,
+        )
+
+    def pair(self, a: int | None, b: int | None) -> tuple[int, int]:
         """Return the ids of the two results to compare. An id that is None is replaced by the
         newest valid result other than the given one. Raises InputError if there are too few
         results."""

@@ -9,6 +9,7 @@ fleet                 showing all hosts at once, over the main screen
 models                listing, hashing, copying and downloading the models on hosts
 bench                 running, repeating and cancelling benchmarks
 results               showing, marking, comparing and exporting results
+quality               showing whether the answers of two results are the same, and measuring it
 advice                showing the advice on a result, and testing one finding
 sweeps, experiments   starting, stopping and showing them; series is their common base class
 apply                 applying everything that a preset contains: launch, GPU settings, warm-up
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from workbench.tui.controllers.models import ModelController
     from workbench.tui.controllers.palette import PaletteController
     from workbench.tui.controllers.plan import PlanController
+    from workbench.tui.controllers.quality import QualityController
     from workbench.tui.controllers.recipes import RecipeController
     from workbench.tui.controllers.replay import ReplayController
     from workbench.tui.controllers.results import ResultController
@@ -65,6 +67,7 @@ class Controllers:
     models: ModelController
     bench: BenchController
     results: ResultController
+    quality: QualityController
     advice: AdviceController
     sweeps: SweepController
     experiments: ExperimentController

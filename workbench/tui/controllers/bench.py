@@ -102,7 +102,8 @@ class BenchController(Controller):
 
     def cancel(self) -> None:
         """Cancel the running measurement or work on a model. If several are running, cancel the
-        first in this order: experiment, sweep, benchmark, copying, download or hashing of a model.
+        first in this order: experiment, sweep, benchmark, comparison of answers, copying, download or
+        hashing of a model.
         Complete runs of an experiment or a sweep are kept."""
         state = self.state
         if state.experiment is not None and state.experiment.state == "running":
@@ -117,7 +118,9 @@ class BenchController(Controller):
             )
         elif state.bench.running or state.bench.queued:
             self.attempt(lambda: self.session.bench.cancel())
+        elif state.quality is not None and state.quality.running:
+            self.controllers.quality.stop()
         elif state.host.model_work is not None:
             self.attempt(lambda: self.session.models.work.cancel())
         else:
-            self.say("no benchmark, sweep, experiment or copy is running")
+            self.say("no benchmark, sweep, experiment, comparison or copy is running")

@@ -25,7 +25,7 @@ from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
-    from workbench.session.state import ModelWorkView, SessionState
+    from workbench.session.state import ModelWorkView, QualityView, SessionState
 
 GAUGE_CELLS = (6, 24)  # fewest and most
 MOST_ROWS = 2
@@ -103,6 +103,17 @@ def bench_work(state: SessionState) -> Work:
     return Work("benchmark", how_far, left_text(left_s), share, "K", "cancels")
 
 
+def quality_work(view: QualityView) -> Work:
+    """Return the row about the running comparison of answers."""
+    if view.stopping:
+        return Work("comparison of answers", "stopping, servers are restored")
+    if not view.total or not view.step:
+        how_far = view.said[-1] if view.said else "starting"
+        return Work("comparison of answers", how_far, key="K")
+    how_far = f"{view.step} {view.done}/{view.total}"
+    return Work("comparison of answers", how_far, share=view.done / view.total, key="K")
+
+
 def model_work(work: ModelWorkView) -> Work:
     """Return the row about the running copy, download or hashing of a model."""
     from workbench.model.model_copy import size_text  # not for the first frame
@@ -121,7 +132,9 @@ def model_work(work: ModelWorkView) -> Work:
 
 class ProgressRows(Painted):
     GROUND = "bar"
-    FIELDS = frozenset({"bench", "experiment", "sweep", "servers", "run_id", "busy", "host"})
+    FIELDS = frozenset(
+        {"bench", "experiment", "sweep", "quality", "servers", "run_id", "busy", "host"}
+    )
 
     def __init__(self) -> None:
         super().__init__(id="progress")
@@ -144,6 +157,8 @@ class ProgressRows(Painted):
         """Return a row for each running work, measurements first."""
         series = self._series(state)
         measured = series or self._load(state)
+        if measured is None and state.quality is not None and state.quality.running:
+            measured = quality_work(state.quality)
         found = [measured] if measured else []
         server = state.server
         if (

@@ -1,0 +1,136 @@
+"""The keys of comparisons of answers: show what was found about two results, measure, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import InputError
+from workbench.model.experiment import Arm, ArmTarget
+from workbench.model.quality import NOT_MEASURED
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.controllers.base import Controller, load
+from workbench.tui.formats import clock
+from workbench.tui.glyphs import G
+from workbench.tui.modals.ask import Confirm
+from workbench.tui.modals.base import PickModal
+from workbench.tui.pages.quality import QualityPage, Shown
+
+if TYPE_CHECKING:
+    from workbench.model.quality import QualityResult
+    from workbench.session.quality.measuring import QualityOptions
+    from workbench.session.servers.arm_targets import Bases
+
+    Planned = tuple[Arm, Arm, Bases, QualityOptions]
+
+
+class QualityController(Controller):
+    def open(self) -> None:
+        """Open the page about the answers of the results A and B, or about the comparison that
+        runs."""
+        self.attempt(self._shown, self._open)
+
+    def _open(self, shown: Shown) -> None:
+        self.services.pages.open(QualityPage(self.state, shown, self.act))
+
+    def act(self, page: QualityPage, action: str) -> None:
+        """Do what a key of the page asks for."""
+        if action == "stop":
+            self.stop()
+        elif action == "list":
+            self.attempt(self.session.results.quality, partial(self._pick, page))
+        elif page.shown.pair is not None and self.controllers.experiments.nothing_measured():
+            self.attempt(partial(self._planned, *page.shown.pair), partial(self._ask, page))
+
+    def stop(self) -> None:
+        """Stop the comparison that runs. The servers that ran before are restored."""
+        self.attempt(self.session.quality.stop)
+
+    async def _shown(self) -> Shown:
+        """Return what the page shows: the marked results, else those of the Compare pane, else the
+        last two."""
+        comparison, state = self.state.comparison, self.state
+        a = state.mark_a or (comparison.a if comparison is not None else None)
+        b = state.mark_b or (comparison.b if comparison is not None else None)
+        known = await self.session.results.quality()
+        try:
+            pair = self.session.results.pair(a, b)
+        except InputError:
+            return Shown(next(iter(known), None), earlier=len(known))
+        return Shown(await self.session.results.quality_of(*pair), pair, len(known))
+
+    def _pick(self, page: QualityPage, known: Sequence[QualityResult]) -> None:
+        """Let the user choose a stored comparison, and show it on the page."""
+
+        def chosen(number: str | None) -> None:
+            found = next((one for one in known if str(one.id) == number), None)
+            if found is not None:
+                page.now_shows(Shown(found, page.shown.pair, len(known)))
+
+        items = [(str(one.id), _line(one), "text") for one in known]
+        result = page.shown.result
+        shown = str(result.id) if result is not None else ""
+        picker = PickModal("Comparisons of answers", items, chosen=shown, filter=True, free=False)
+        self.app.push_screen(picker, chosen)
+
+    # a new one
+    async def _planned(self, a: int, b: int) -> Planned:
+        """Return what a comparison of the servers behind two results measures."""
+        await load("workbench.session.quality.comparison")
+        from workbench.quality import texts
+        from workbench.session.quality.measuring import QualityOptions
+        from workbench.session.quality.sides import with_servers
+
+        arms = [Arm(target=ArmTarget(f"#{number}")) for number in (a, b)]
+        of_a, of_b = await with_servers(self.session, *arms)
+        of_a, of_b, bases = await self.session.quality.targets.look_up(of_a, of_b)
+        return of_a, of_b, bases, QualityOptions(texts=texts.shipped())
+
+    def _ask(self, page: QualityPage, planned: Planned) -> None:
+        """Show what a comparison does and what it takes, and start it if the user agrees."""
+        from workbench.session.quality.comparison import plan_lines
+        from workbench.session.quality.sides import stopped_runs
+
+        a, b, bases, options = planned
+        stopped = stopped_runs(self.session, a, b)
+        of_a, of_b = page.shown.pair or (0, 0)
+        rows_by_id = {row.id: row for row in self.state.results}
+        of_results = [
+            f"{side} is the server of result #{number}: {rows_by_id[number].label}"
+            for side, number in (("A", of_a), ("B", of_b))
+            if number in rows_by_id
+        ]
+        engine = rows_by_id[of_a].engine if of_a in rows_by_id else ""
+        lines = [*of_results, *plan_lines(a, b, bases, options, engine)]
+
+        def text(width: int) -> list[Row]:
+            rows = [row for line in lines for row in paragraph(line, width, "text", "   ")]
+            if stopped:
+                said = (
+                    f"run {', '.join(stopped)} is stopped meanwhile, and a server runs at the end"
+                )
+                rows += [(), *paragraph(f"{G.alert} {said}", width, "warnb", "  ")]
+            return rows
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                work = partial(self.session.quality.run, a, b, bases, options)
+                self.measure(work, partial(self._ended, page))
+
+        ask = Confirm("Compare the answers of A and B", text, yes="measure", wide=True)
+        self.app.push_screen(ask, decided)
+
+    def _ended(self, page: QualityPage, result: QualityResult) -> None:
+        """Show what was found. If the Compare pane shows the two results, it says so too."""
+        page.now_shows(Shown(result, page.shown.pair, page.shown.earlier + 1))
+        self.say(result.summary, next_step="press Q to see where A and B part")
+        comparison = self.state.comparison
+        if comparison is not None and page.shown.pair == (comparison.a, comparison.b):
+            self.attempt(self.session.results.compare(comparison.a, comparison.b))
+
+
+def _line(one: QualityResult) -> str:
+    simulated = "  SIMULATED" if one.simulated else ""
+    verdict = "not measured" if one.verdict == NOT_MEASURED else one.verdict
+    return f"{one.id:>4} {clock(one.unix_s)}  {verdict:<12}  {one.a} > {one.b}{simulated}"

@@ -1,0 +1,140 @@
+"""The page about the answers of A and B: whether they are the same, how that was measured, and where
+they part. While a comparison runs, the page shows how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.formats import gauge
+from workbench.tui.glyphs import G
+from workbench.tui.pages.base import Keys, Page
+
+if TYPE_CHECKING:
+    from workbench.model.quality import QualityResult
+    from workbench.report.blocks import Block
+    from workbench.session.state import QualityView, SessionState
+
+_ROLES = {"same": "goodb", "differs": "bad", "broken": "bad"}
+_GAUGE_CELLS = 24
+_WHAT = (
+    "A comparison of answers scores 34 texts on both servers, and lets both write after the same "
+    "beginnings, several answers together. It says whether the answers of B are the same as those of "
+    "A, or by how much they differ."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the page is about: the comparison that is shown, None if there is none yet, and the two
+    results whose servers can be compared, None if there are no two."""
+
+    result: QualityResult | None = None
+    pair: tuple[int, int] | None = None
+    earlier: int = 0  # comparisons that are stored
+
+
+class QualityPage(Page):
+    """The page about one comparison of answers. `do(page, action)` is called for its keys, with
+    "measure", "stop" or "list"."""
+
+    OWN = "Kmo"
+
+    def __init__(self, state: SessionState, shown: Shown, do: Callable[[Any, str], Any]) -> None:
+        self.state, self.shown, self.do = state, shown, do
+        super().__init__("Answers of A and B", self._rows, self._keys, kind="quality")
+
+    def show(self, state: SessionState) -> None:
+        before, self.state = self.state.quality, state
+        if before is not state.quality:
+            self.draw()
+
+    def now_shows(self, shown: Shown) -> None:
+        self.shown, self.top = shown, 0
+        self.draw()
+
+    @property
+    def running(self) -> QualityView | None:
+        view = self.state.quality
+        return view if view is not None and view.running else None
+
+    def _keys(self) -> Keys:
+        found: dict[str, tuple[str, Callable[[], Any]]] = {}
+        running = self.running
+        if running is not None and not running.stopping:
+            found["K"] = ("Stop", partial(self.do, self, "stop"))
+        replayed = self.state.host.replay is not None
+        if running is None and self.shown.pair is not None and not replayed:
+            found["m"] = ("Measure", partial(self.do, self, "measure"))
+        if running is None and self.shown.earlier:
+            found["o"] = ("Others", partial(self.do, self, "list"))
+        return found
+
+    def _rows(self, width: int) -> list[Row]:
+        view = self.state.quality
+        if self.running is not None and view is not None:
+            return running_rows(view, width)
+        rows: list[Row] = []
+        if view is not None and view.ended:
+            rows = [*paragraph(f"{G.alert} {view.ended}", width, "warn", "  "), ()]
+        if self.shown.result is not None:
+            return [*rows, *quality_rows(self.shown.result, width)]
+        return [*rows, *self._nothing(width)]
+
+    def _nothing(self, width: int) -> list[Row]:
+        pair = self.shown.pair
+        if pair is None:
+            text = "No two results of this host are there, so there is nothing to compare."
+            then = "Press b to run a benchmark, and again after a change."
+            return [*paragraph(text, width), *paragraph(then, width, "dim")]
+        head: Row = (
+            (f"A #{pair[0]}", "a"),
+            (" vs ", "dim"),
+            (f"B #{pair[1]}", "b"),
+            ("  quality not measured", "warnb"),
+        )
+        then = "Press m to see what it takes, and to start it."
+        return [head, (), *paragraph(_WHAT, width), (), *paragraph(then, width, "key")]
+
+
+def running_rows(view: QualityView, width: int) -> list[Row]:
+    """Return the rows about a comparison that runs: the sides, how far it is, and what was done."""
+    rows = [*_sides(view.a, view.b, width), ()]
+    if view.stopping:
+        rows += paragraph("~ stopping: the servers that ran before are restored", width, "warn")
+    elif view.step and view.done < view.total:
+        rows.append(((f"~ {view.step} {view.done}/{view.total}", "warn"),))
+        rows.append(((f"  {gauge(view.done / view.total, min(_GAUGE_CELLS, width - 2))}", "warn"),))
+    else:
+        rows.append((("~ under way", "warn"),))
+    rows.append(())
+    for text in view.said:
+        rows += paragraph(f"ok {text}", width, "dim", "   ")
+    return rows
+
+
+def _sides(a: str, b: str, width: int) -> list[Row]:
+    return [
+        *paragraph(f"A  {a}", width, "a", "   "),
+        *paragraph(f"B  {b}", width, "b", "   "),
+    ]
+
+
+def quality_rows(result: QualityResult, width: int) -> list[Row]:
+    """Return the rows of a comparison of answers: the verdict first, then the blocks of the reports.
+    A table that is wider than the page is shown as one paragraph a row."""
+    from workbench.report.quality_blocks import detail_blocks, problem_blocks, side_facts
+    from workbench.report.result_blocks import SIMULATED
+    from workbench.tui.block_rows import block_rows, fact_rows, fitted
+
+    role = _ROLES.get(result.verdict, "warnb")
+    rows: list[Row] = [*paragraph(result.summary, width, role), ()]
+    rows += block_rows([SIMULATED] if result.simulated else [], width)
+    rows += block_rows(problem_blocks(result), width)
+    rows += _sides(result.a, result.b, width)
+    rows += fact_rows([one for one in side_facts(result) if one[0] not in ("A", "B")], width)
+    blocks: Sequence[Block] = detail_blocks(result)
+    return [*rows, *block_rows(fitted(blocks, width), width)]

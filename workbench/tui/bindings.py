@@ -222,7 +222,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key(
         "Q",
         "Answers",
-        "show whether the answers of B are the same as those of A, or measure it",
+        "are the answers of B the same as those of A? show it, measure it",
         lambda c: c.quality.open(),
     ),
     Key(

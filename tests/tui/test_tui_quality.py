@@ -147,7 +147,7 @@ def test_the_servers_of_two_results_are_compared_and_a_stop_restores_them(quick:
         await s.until("its answers", "B differs in", "kv-cache-dtype", seconds=90)
         (found,) = await s.session.results.quality()
         assert found.conditions_b["flag kv-cache-dtype"] == "fp8"
-        assert s.state.comparison.quality_id == found.id
+        await s.until(lambda: s.state.comparison.quality_id == found.id)
         await s.until("READY vllm")
 
     shown(scenario, size=(120, 40))

@@ -103,6 +103,33 @@ def test_a_sweep_with_a_value_out_of_range_keeps_its_form(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+def test_the_search_for_users_starts_from_the_form_of_sweeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        await s.press("S", "u")
+        await s.until("< users >", "ttft<=500@p95, tpot<=40@p95", "Doubles the users from 8")
+        await s.press("tab", *"e2e<=1", "enter")
+        await s.until("does not say for how many requests")
+        await s.press(*"@p50", "enter")
+        await s.until("Sweep of users", "8 users")
+        await s.until("Capacity: fails at ", seconds=90)
+        await s.press("K")
+        await s.until("= stopped")
+        sweep = s.session.state.sweep
+        assert sweep is not None and sweep.kind == "users"
+        assert {p.state for p in sweep.points} <= {"done", "skipped"}
+        assert any(p.slo_verdict == "fails" for p in sweep.points)
+
+    shown(scenario)
+
+
+@pytest.mark.slow
 def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,6 +27,7 @@ from workbench.model.slo import Limit, LimitAttained
 from workbench.model.student_t import incomplete_beta, t_quantile
 
 LEAST_RUNS, MOST_RUNS = 2, 6  # of one level
+TYPICAL_RUNS = 26  # of a search, in the simulation of tests/benchmarks/bench_capacity.py
 FIRST_USERS = 8
 MOST_USERS = 4096
 MOST_PERCENT = 99.9  # more would need more than 10,000 requests at each level

@@ -74,8 +74,7 @@ async def search_users(arguments: argparse.Namespace) -> int:
 def _plan_lines(
     session: Session, levels: UserLevels, run_id: str | None, arguments: argparse.Namespace
 ) -> Iterator[str]:
-    from workbench.bench.user_capacity import LEAST_RUNS, MOST_RUNS, ROUNDS
-    from workbench.session.series.user_capacity import TYPICAL_RUNS
+    from workbench.bench.user_capacity import LEAST_RUNS, MOST_RUNS, ROUNDS, TYPICAL_RUNS
 
     yield (
         f"starts at {levels.first} users; each level is measured in {LEAST_RUNS} to {MOST_RUNS} "

@@ -9,10 +9,12 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.runner import BenchCancelled
 from workbench.bench.user_capacity import (
     FIRST_USERS,
     MOST_PERCENT,
     MOST_USERS,
+    TYPICAL_RUNS,
     LevelRun,
     Search,
     answer,
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
 
 KIND = "users"
-TYPICAL_RUNS = 26  # of a search, in the simulation of tests/benchmarks/bench_capacity.py
 _TRIES = 3  # of a run whose latencies were not timed well enough
 # fields of BenchSpec that the search sets itself, with the option that sets them elsewhere
 _OWN = {
@@ -212,6 +213,8 @@ class CapacitySearch:
         began_s = self.progress.elapsed_s
         try:
             result = await self._judgeable(index, bench)
+        except BenchCancelled:
+            raise
         except WorkbenchError as error:
             await self.progress.fail(index, error.message)
             raise

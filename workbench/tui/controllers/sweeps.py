@@ -72,6 +72,12 @@ class SweepController(SeriesController[Sweep]):
         shape = dict(self.session.bench.shape())
         if wanted.kind == "flag":
             return await self.session.sweeps.run_flags(wanted.flags, **shape)
+        if wanted.kind == "users":
+            from workbench.session.series.user_capacity import UserLevels
+
+            own = ("requests", "warmup", "concurrency", "rate", "seconds", "command", "slo")
+            rest = {name: value for name, value in shape.items() if name not in own}
+            return await self.session.sweeps.run_users(UserLevels(), **rest, slo=wanted.slo)
         # they follow from the level, or each value is given the same time
         for name in ("requests", "warmup"):
             shape.pop(name, None)

@@ -9,24 +9,28 @@ from typing import Any, NamedTuple
 
 from textual import events
 
+from workbench.bench.user_capacity import FIRST_USERS, LEAST_RUNS, MOST_RUNS, TYPICAL_RUNS
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagRow
 from workbench.model.settings import DEFAULT, SWEPT, ClockSetting, NumberSetting
+from workbench.model.slo import parse_slo
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.modals.form import Field, Form, Values, filled, gpu_index
 from workbench.tui.widgets.entry import Entry
 
-STREAMS, FLAG = "concurrency", "flag"
+STREAMS, USERS, FLAG = "concurrency", "users", "flag"
 SETTING = {s.label: s for s in SWEPT}
 KINDS = {
     **{label: setting.key for label, setting in SETTING.items()},
     STREAMS: "concurrency",
+    USERS: "users",
     FLAG: "flag",
 }
+SLO = "ttft<=500@p95, tpot<=40@p95"  # suggested if the benchmark has none
 LEVELS = "1,2,4,8,16,32,64"
 POINTS = 7
 
@@ -36,6 +40,7 @@ class Wanted(NamedTuple):
     values: list[str]
     gpu: int | None
     flags: dict[str, list[str]]
+    slo: str = ""
 
 
 def suggested(what: str, state: SessionState) -> str:
@@ -92,6 +97,8 @@ def parse(values: Values, count: int) -> Wanted:
     what, gpu = values["what"], gpu_index(values, count)
     if what == FLAG:
         return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))
+    if what == USERS:
+        return Wanted(KINDS[what], [], gpu, {}, ", ".join(map(str, parse_slo(values["slo"]))))
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
     bad = [v for v in listed if not _is_value(what, v)]
     if bad:
@@ -152,13 +159,14 @@ def sweep_form(
     accepted the form. `check_flags` raises InputError for flags and values that cannot be swept.
     """
     count = len(state.telemetry.gpus) if state.telemetry else 0
-    kinds = tuple(KINDS) if count else (STREAMS, FLAG)
+    kinds = tuple(KINDS) if count else (STREAMS, USERS, FLAG)
     first = kinds[0]
     flag_text = f"{flag.name}={around(flag)}" if flag is not None and not flag.is_env else ""
     fields = (
         Field("what", "over", first, "left and right change it", kinds),
         Field("values", "values", suggested(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
+        Field("slo", "SLO", load.slo or SLO, wide=True),
         *([Field("gpu", "GPU", "all", f"all or 0..{count - 1}")] if count > 1 else []),
     )
 
@@ -198,6 +206,12 @@ def _about(wanted: Wanted, load: BenchSpec) -> str:
             "An A/B experiment "
             "then compares the best values with the present ones. The other values get no verdict."
         )
+    if wanted.kind == "users":
+        return (
+            f"Doubles the users from {FIRST_USERS} until a limit breaks, then halves the gap: each "
+            f"level is measured in {LEAST_RUNS} to {MOST_RUNS} runs. A search has about "
+            f"{TYPICAL_RUNS} runs."
+        )
     points = count_of(len(wanted.values), "point")
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     if wanted.kind == "concurrency":
@@ -225,7 +239,7 @@ class _SweepForm(Form):
 
     def other_key(self, event: events.Key) -> None:
         """Type a key that chooses no quantity into the values."""
-        name = "flags" if self.values["what"] == FLAG else "values"
+        name = {FLAG: "flags", USERS: "slo"}.get(self.values["what"], "values")
         entry = self.inputs[name]
         if isinstance(entry, Entry):
             self.set_focus(entry)
@@ -235,7 +249,8 @@ class _SweepForm(Form):
         what = self.values["what"]
         hidden: Mapping[str, bool] = {
             "flags": what != FLAG,
-            "values": what == FLAG,
+            "values": what in (FLAG, USERS),
+            "slo": what != USERS,
             "gpu": what not in SETTING,
         }
         for name, line in self.lines.items():
@@ -246,7 +261,7 @@ class _SweepForm(Form):
         if name == "what" and self.lines:
             self._show_fields()
             self.put("values", self.suggest(self.values["what"]))
-            for entry in (self.inputs["values"], self.inputs["flags"]):
+            for entry in (self.inputs["values"], self.inputs["flags"], self.inputs["slo"]):
                 if isinstance(entry, Entry):
                     entry.action_select_all()  # what is typed next replaces the suggestion
         super().changed(name)

@@ -54,12 +54,12 @@ class ScoredText:
 @dataclass(frozen=True, slots=True)
 class GreedyAnswer:
     """One greedy answer to a text, under load. `gaps` has, for each token, how much more probable in
-    nats the best token was than the second one; it is empty if that is not known."""
+    nats the best token was than the second one; None for a token of which that is not known."""
 
     name: str
     kind: str
     tokens: tuple[Token, ...]
-    gaps: tuple[float, ...] = ()
+    gaps: tuple[float | None, ...] = ()
     concurrency: int = 1
     problem: str = ""
 

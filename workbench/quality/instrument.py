@@ -21,6 +21,7 @@ from workbench.model.quality import (
 )
 from workbench.quality.lanes.base import ImpossibleScore, ScoreError
 from workbench.quality.pieces import Pieces
+from workbench.quality.statistics import gap_of
 from workbench.quality.texts import LONG_TOKENS
 
 if TYPE_CHECKING:
@@ -297,12 +298,11 @@ class Instrument:
 
 
 def _greedy(text: Text, written: Sequence[ScoredPosition], concurrency: int) -> GreedyAnswer:
-    gaps = [one.top[0][1] - one.top[1][1] for one in written if len(one.top) > 1]
     return GreedyAnswer(
         name=text.name,
         kind=text.kind,
         tokens=tuple(one.token for one in written),
-        gaps=tuple(gaps) if len(gaps) == len(written) else (),
+        gaps=tuple(map(gap_of, written)),
         concurrency=concurrency,
     )
 

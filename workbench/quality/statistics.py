@@ -30,7 +30,7 @@ POWER = 0.8
 MOST_MORE_TEXTS = 10_000  # above it, more texts are no sensible advice
 _LEAST_REST = 1e-6  # sums of 20 probabilities of 32 bits are not more exact
 _HIGHEST_LOGPROB = 1e-4  # rounding of a probability of 1
-_NOISE_SHARE = 0.99  # of the positions, whose top-2 gap moves by less than the noise
+_NOISE_SHARE = 0.99  # of the top-2 gaps that move, which move by less than the noise
 
 
 def problem_of(text: ScoredText) -> str:
@@ -305,7 +305,8 @@ def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
         return Fork(None, shorter)
     # A's gap first: a B whose probabilities are all equal is broken, and has a tie at each token.
     gaps = [one.gaps[place] for one in (a, b) if place < len(one.gaps)]
-    return Fork(place, place + 1, gaps[0] if gaps else None)
+    known = [gap for gap in gaps if gap is not None]
+    return Fork(place, place + 1, known[0] if known else None)
 
 
 Pair = tuple[GreedyAnswer, GreedyAnswer]
@@ -371,23 +372,44 @@ def p_more_forks(b: ForkCount, floor: ForkCount) -> float:
 
 
 def gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> float:
-    """Return the noise of a top-2 gap in nats: 99 % of the gaps move by less between two equal
-    measurements of A."""
+    """Return the noise of a top-2 gap in nats: of the gaps that move between two equal measurements
+    of A, 99 % move by less."""
     others = {(one.name, one.lane, one.concurrency): one for one in again}
     moves: list[float] = []
     for text in a:
         other = others.get((text.name, text.lane, text.concurrency))
-        if other is None:
-            continue
-        pairs = zip(text.positions, other.positions, strict=False)
-        moves += [abs(_gap(x) - _gap(y)) for x, y in pairs if len(x.top) > 1 and len(y.top) > 1]
-    if not moves:
-        return 0.0
-    return sorted(moves)[min(len(moves) - 1, int(_NOISE_SHARE * len(moves)))]
+        if other is not None:
+            moves += _moves(map(gap_of, text.positions), map(gap_of, other.positions))
+    return _noise_of(moves)
 
 
-def _gap(position: ScoredPosition) -> float:
-    return position.top[0][1] - position.top[1][1]
+def gap_noise_under_load(a: Sequence[GreedyAnswer], again: Sequence[GreedyAnswer]) -> float:
+    """Return the noise of a top-2 gap in nats in answers that A wrote twice. It counts what both
+    wrote alike, and is higher than that of texts scored alone where a result depends on the batch."""
+    moves: list[float] = []
+    for one, other in _pairs(a, again):
+        fork = first_fork(one, other)
+        alike = fork.at_risk if fork.place is None else fork.place
+        moves += _moves(one.gaps[:alike], other.gaps[:alike])
+    return _noise_of(moves)
+
+
+def _moves(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
+    pairs = zip(a, b, strict=False)
+    return [abs(x - y) for x, y in pairs if x is not None and y is not None]
+
+
+def _noise_of(moves: Sequence[float]) -> float:
+    # Where a result depends on the batch, many gaps do not move at all, and the noise is that of
+    # those which do: answers part there.
+    moved = sorted(move for move in moves if move > 0)
+    return moved[int(_NOISE_SHARE * len(moved))] if moved else 0.0
+
+
+def gap_of(position: ScoredPosition) -> float | None:
+    """Return how much more probable the best token is than the second one, in nats; None if the
+    server did not name both."""
+    return position.top[0][1] - position.top[1][1] if len(position.top) > 1 else None
 
 
 def first_difference(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] | None:

@@ -44,6 +44,7 @@ from workbench.quality.statistics import (
     earliest_fork,
     first_difference,
     gap_noise,
+    gap_noise_under_load,
     is_within,
     mean_interval,
     more_texts,
@@ -117,7 +118,8 @@ def judge(
     a, b = (_usable(side, texts, refused, notes) for side, texts in (("A", a), ("B", b)))
     again = [_usable("A again", texts, refused, notes) for texts in floors]
     compared = _compared(a, b, again, notes)
-    noise = max((gap_noise(a, texts) for texts in again), default=0.0)
+    alone = max((gap_noise(a, texts) for texts in again), default=0.0)
+    noise = max(alone, gap_noise_under_load(greedy_a, greedy_floor))
     forks = count_forks(greedy_a, greedy_b, noise)
     forks_floor = count_forks(greedy_a, greedy_floor, noise)
     measures, more = measures_of(compared, forks, forks_floor, margins)

@@ -267,3 +267,30 @@ def test_tabbyapi_is_asked_only_where_its_tokenizer_cuts_the_text_as_the_whole()
     found = asyncio.run(measure())
     assert found[:2] == [None, None]
     assert found[2] == ScoredPosition(" x", -0.1, ((" x", -0.1),))
+
+
+def test_tabbyapi_is_asked_for_usage_and_for_a_token_where_its_answer_would_end_at_once() -> None:
+    """TabbyAPI of April 2026 and later gives no usage to a request that does not want it, streamed or
+    not, and no log probabilities (null) of an answer whose first token ends it."""
+
+    async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
+        if path.endswith("encode"):
+            return reply_of(200, json.dumps({"tokens": [1, 2][: len(body["text"])]}).encode())
+        if path.endswith("decode"):
+            return reply_of(200, json.dumps({"text": "ab"[: len(body["tokens"])]}).encode())
+        scores = {"tokens": ["b"], "token_logprobs": [-3.0], "top_logprobs": [{"</s>": -0.1}]}
+        wanted = (body.get("stream_options") or {}).get("include_usage")
+        answer = {
+            "choices": [{"text": "b", "logprobs": scores if body.get("min_tokens") else None}],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 1} if wanted else None,
+        }
+        return reply_of(200, json.dumps(answer).encode())
+
+    async def measure() -> list[Any]:
+        tabby = interface("text")(send, "model")
+        prompt = await tabby.tokenize("ab")
+        return [await tabby.score_next(prompt, 1), await tabby.answer(prompt, 8)]
+
+    scored, written = asyncio.run(measure())
+    assert scored == ScoredPosition("b", None, (("</s>", -0.1),))
+    assert [one.token for one in written] == ["b"]

@@ -131,7 +131,7 @@ def test_the_texts_that_are_asked_for_would_decide() -> None:
 # -- forks -----------------------------------------------------------------------------------------
 
 
-def answer(*tokens: int, gaps: tuple[float, ...] = (), name: str = "one") -> GreedyAnswer:
+def answer(*tokens: int, gaps: tuple[float | None, ...] = (), name: str = "one") -> GreedyAnswer:
     return GreedyAnswer(name, "prose", tokens, gaps)
 
 
@@ -156,6 +156,28 @@ def test_a_fork_between_nearly_equal_tokens_is_a_tie() -> None:
     assert count is not None
     assert (count.forks, count.ties, count.at_risk, count.answers) == (1, 1, 4, 2)
     assert count.per_1000.value == 250
+
+
+def test_the_noise_under_load_is_that_of_what_both_answers_have_alike() -> None:
+    a = [answer(1, 2, 3, 4, gaps=(2.0, None, 0.5, 7.0))]
+    again = [answer(1, 2, 3, 5, gaps=(2.001, 0.3, 0.504, 0.1))]
+    assert statistics.gap_noise_under_load(a, again) == pytest.approx(0.004)
+    assert statistics.gap_noise_under_load(a, []) == 0.0
+
+
+def test_the_noise_is_that_of_the_gaps_that_move() -> None:
+    """On a real vLLM in bfloat16, one gap in 200 moves, by 0.0039 or more, and answers part there."""
+    still, moved = (2.0,) * 1000, (2.0,) * 995 + (2.0039,) * 5
+    tokens = range(1000)
+    a, again = [answer(*tokens, gaps=still)], [answer(*tokens, gaps=moved)]
+    assert statistics.gap_noise_under_load(a, again) == pytest.approx(0.0039)
+    assert statistics.gap_noise_under_load(a, a) == 0.0
+
+
+def test_the_gap_of_a_fork_is_known_although_other_gaps_are_not() -> None:
+    a, b = [answer(1, 2, gaps=(None, 0.001))], [answer(1, 3, gaps=(2.0, None))]
+    found = statistics.count_forks(a, b, noise=0.01)
+    assert found is not None and (found.forks, found.ties) == (0, 1)
 
 
 def test_answers_without_a_partner_count_nothing() -> None:

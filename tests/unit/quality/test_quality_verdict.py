@@ -132,6 +132,22 @@ def test_the_worst_text_and_the_first_fork_are_shown_by_the_texts_of_their_token
     assert judge(A, AGAIN, greedy_a=late, greedy_b=late).forked is None
 
 
+def test_forks_within_the_noise_of_answers_under_load_are_ties() -> None:
+    """A server that answers a text alone twice alike, bit by bit, may not do so in a batch."""
+
+    def loaded(gap: float, until: int | None) -> list[GreedyAnswer]:
+        return [replace(one, gaps=(gap,) * len(one.tokens)) for one in answers(until)]
+
+    a, again, b = loaded(0.5e-4, None), loaded(1.5e-4, 60), loaded(0.9e-4, 3)
+    result = judge(A, A, floors=[A], greedy_a=a, greedy_b=b, greedy_floor=again)
+    assert result.forks is not None and (result.forks.forks, result.forks.ties) == (0, 32)
+    assert result.verdict == SAME
+    far = loaded(0.5, None)
+    result = judge(A, A, floors=[A], greedy_a=far, greedy_b=b, greedy_floor=far)
+    assert result.forks is not None and (result.forks.forks, result.forks.ties) == (32, 0)
+    assert result.verdict == DIFFERS
+
+
 def test_a_bad_floor_does_not_make_b_broken() -> None:
     other = scored(0.01, 2, shift=7)
     assert judge(A, other, floors=[other]).verdict != BROKEN

@@ -77,8 +77,18 @@ class TabbyInterface(Interface):
     async def _complete(
         self, text: str, sent: int, tokens: int
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        body = {"prompt": text, "max_tokens": tokens, "temperature": 0, "logprobs": TOP}
-        reply = await self.post("/v1/completions", {**body, "model": self._model})
+        body = {
+            "model": self._model,
+            "prompt": text,
+            "max_tokens": tokens,
+            # An answer that ends at once has no log probabilities. They are those before this ban.
+            "min_tokens": 1,
+            "temperature": 0,
+            "logprobs": TOP,
+            # Since April 2026, an answer that is not streamed has no usage without this either.
+            "stream_options": {"include_usage": True},
+        }
+        reply = await self.post("/v1/completions", body)
         counted = table(reply.get("usage"), "usage").get("prompt_tokens")
         check_sent(counted, sent, _FIRST_TOKEN)
         scores = table(first_choice(reply).get("logprobs"), "log probabilities")

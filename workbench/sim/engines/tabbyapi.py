@@ -148,7 +148,8 @@ class SimulatedTabbyapi(SimulatedEngine):
                 "finish_reason": "length",
             }
             head = {"id": reply.id, "object": "text_completion", "model": reply.served}
-            return {**head, "choices": [choice], "usage": reply.usage()}
+            asked = (body.get("stream_options") or {}).get("include_usage")
+            return {**head, "choices": [choice], "usage": reply.usage() if asked else None}
 
         api.reply_scored(request, encode(prompt), body.get("max_tokens") or 150, whole)
 

@@ -1,8 +1,9 @@
-"""The table of benchmark metrics: for each metric its titles, its unit and the direction that is
-better.
+"""The table of benchmark metrics: for each metric its titles, its unit, its decimals, its importance
+and the direction that is better.
 
-Reports, the command line, the screen and comparisons take titles and units from this table. To add
-a metric, add a field to BenchSummary, the code that measures it, and an entry here.
+Reports, the command line, the screen and comparisons take all this from the table. To add a metric,
+add a field to BenchSummary, the code that measures it, and an entry here. The readings of the GPUs
+and the counters of the engine during a run have tables of their own, in the same form.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSummary
 
 PARTS = ("mean", "p50", "p90", "p95", "p99", "min", "max")  # of a latency's distribution
-RUN, LATENCY, ENERGY = "run", "latency", "energy"
+RUN, LATENCY, ENERGY, GPU, ENGINE = "run", "latency", "energy", "gpu", "engine"
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryMetric:
     """One metric; `name` is its field of BenchSummary. A metric of the group LATENCY is a
-    distribution, whose values have names such as "ttft_ms.p50"."""
+    distribution, whose values have names such as "ttft_ms.p50". The names of the groups GPU and
+    ENGINE are fields of GpuDuring and EngineDuring."""
 
     name: str
     title: str  # in the list of one result's metrics
@@ -32,16 +34,22 @@ class SummaryMetric:
     optional: bool = False
     compared: str = ""  # title in comparisons; "": `title`
     short: str = ""  # title with unit for narrow tables; "": `title` and `unit`
+    decimals: int | None = None  # None: three significant digits
+    # place among the metrics that narrow tables show: 1 comes first; 0: they do not show it
+    importance: int = 0
+    key_parts: tuple[str, ...] = ()  # of a latency: the parts that narrow tables show
 
 
 _ENTRIES = (
-    SummaryMetric("output_tok_s", "output", "tok/s", RUN, True, short="tok/s"),
+    SummaryMetric("output_tok_s", "output", "tok/s", RUN, True, short="tok/s", importance=1),
     SummaryMetric("whole_run_tok_s", "output, whole run", "tok/s", RUN, True, True),
     SummaryMetric("request_s", "request rate", "1/s", RUN, True, short="requests/s"),
     SummaryMetric(
         "prompt_tok_s", "prompt token rate", "tok/s", RUN, True, True, short="prompt tok/s"
     ),
-    SummaryMetric("slo_pct", "requests that kept the SLO", "%", RUN, True, True, short="SLO %"),
+    SummaryMetric(
+        "slo_pct", "requests that kept the SLO", "%", RUN, True, True, short="SLO %", decimals=1
+    ),
     SummaryMetric("goodput_request_s", "goodput", "requests/s", RUN, True, True),
     SummaryMetric("goodput_tok_s", "goodput, output", "tok/s", RUN, True, True),
     SummaryMetric("per_stream_tok_s", "per stream", "tok/s", RUN, True, short="tok/s a stream"),
@@ -55,9 +63,11 @@ _ENTRIES = (
     SummaryMetric("in_flight_nominal", "streams in flight, requested", "", optional=True),
     SummaryMetric("client_cpu_pct", "CPU load of the client", "% of a core"),
     SummaryMetric("command_exit", "exit code of the command", "", optional=True),
-    SummaryMetric("ttft_ms", "TTFT", "ms", LATENCY, False),
-    SummaryMetric("itl_ms", "ITL", "ms", LATENCY, False),
-    SummaryMetric("tpot_ms", "TPOT", "ms", LATENCY, False),
+    SummaryMetric(
+        "ttft_ms", "TTFT", "ms", LATENCY, False, importance=3, key_parts=("p50", "p90", "p99")
+    ),
+    SummaryMetric("itl_ms", "ITL", "ms", LATENCY, False, importance=4, key_parts=("mean",)),
+    SummaryMetric("tpot_ms", "TPOT", "ms", LATENCY, False, importance=5, key_parts=("mean",)),
     SummaryMetric("e2e_ms", "end to end", "ms", LATENCY, False),
     SummaryMetric("queue_ms", "wait for a stream", "ms", LATENCY, optional=True),
     SummaryMetric("ttft_from_schedule_ms", "TTFT from the schedule", "ms", LATENCY, False, True),
@@ -73,6 +83,7 @@ _ENTRIES = (
         False,
         "power",
         "power W",
+        importance=6,
     ),
     SummaryMetric("idle_power_w", "idle power", "W", ENERGY, optional=True),
     SummaryMetric("energy_j", "energy", "J", ENERGY),
@@ -85,6 +96,7 @@ _ENTRIES = (
         False,
         "tokens per joule",
         "tok/J",
+        importance=2,
     ),
     SummaryMetric(
         "net_tok_per_joule",
@@ -98,11 +110,66 @@ _ENTRIES = (
     SummaryMetric("energy_per_request_j", "energy per request", "J", ENERGY, False, True),
 )
 METRICS = {entry.name: entry for entry in _ENTRIES}
+GPU_READINGS = (
+    SummaryMetric("sm_mhz", "SM clock, mean", "MHz", GPU, short="SM MHz", decimals=0),
+    SummaryMetric("sm_mhz_min", "SM clock, lowest", "MHz", GPU, decimals=0),
+    SummaryMetric("sm_mhz_max", "SM clock, highest", "MHz", GPU, decimals=0),
+    SummaryMetric("sm_mhz_sd", "SM clock, standard deviation", "MHz", GPU),
+    SummaryMetric("memory_mhz", "memory clock, mean", "MHz", GPU, decimals=0),
+    SummaryMetric("temperature_c", "temperature, highest", "°C", GPU, short="°C", decimals=0),
+    SummaryMetric("gpu_util_pct", "utilization, mean", "%", GPU, decimals=1),
+)
+ENGINE_COUNTERS = (
+    SummaryMetric("requests_finished", "requests finished, with warm-up", "", ENGINE),
+    SummaryMetric("prompt_tokens", "prompt tokens", "", ENGINE),
+    SummaryMetric("generation_tokens", "generated tokens", "", ENGINE),
+    SummaryMetric("running_mean", "running, mean", "", ENGINE),
+    SummaryMetric("running_max", "running, highest", "", ENGINE),
+    SummaryMetric("waiting_mean", "waiting, mean", "", ENGINE),
+    SummaryMetric("waiting_max", "waiting, highest", "", ENGINE),
+    SummaryMetric("kv_use_max_pct", "KV cache in use, highest", "%", ENGINE, decimals=1),
+    SummaryMetric("prefix_hit_pct", "prefix cache hits", "%", ENGINE, decimals=1),
+    SummaryMetric("preemptions", "preemptions", "", ENGINE),
+    SummaryMetric("spec_accepted_pct", "draft tokens accepted", "%", ENGINE, decimals=1),
+)
+OF_SWEEPS = (  # computed for the points of a sweep
+    SummaryMetric(
+        "limit_pct", "output, of the hardware's limit", "%", short="% of limit", decimals=0
+    ),
+)
+_ALL = {e.name: e for e in (*ENGINE_COUNTERS, *GPU_READINGS, *OF_SWEEPS, *_ENTRIES)}
 
 
 def metrics_of(group: str) -> Iterable[SummaryMetric]:
     """Return the metrics of the group RUN, LATENCY or ENERGY, in the order of display."""
     return (entry for entry in _ENTRIES if entry.group == group)
+
+
+def decimals_of(name: str) -> int | None:
+    """Return with how many decimals a metric is shown; None for three significant digits, and for a
+    name that the tables lack."""
+    entry = _ALL.get(name.partition(".")[0])
+    return entry.decimals if entry else None
+
+
+def key_metrics() -> list[str]:
+    """Return the names of the values that narrow tables show, the most important first, such as
+    "output_tok_s" and "ttft_ms.p50"."""
+    important = sorted((e for e in _ENTRIES if e.importance), key=lambda e: e.importance)
+    return [
+        name
+        for entry in important
+        for name in ([f"{entry.name}.{part}" for part in entry.key_parts] or [entry.name])
+    ]
+
+
+def deciding_metrics() -> list[str]:
+    """Return the names of the metrics that the screen offers to decide an experiment: of each
+    latency the first of its key parts, which few requests are enough to measure."""
+    names: dict[str, str] = {}
+    for name in key_metrics():
+        names.setdefault(name.partition(".")[0], name)
+    return [*names.values()]
 
 
 def value_of(summary: BenchSummary, name: str) -> float | None:
@@ -117,7 +184,7 @@ def metric_title(name: str) -> str:
     """Return a metric's title in comparisons, for example "TTFT p50" for "ttft_ms.p50". A name that
     the table lacks is returned with spaces for underscores."""
     base, _, part = name.partition(".")
-    entry = METRICS.get(base)
+    entry = _ALL.get(base)
     title = (entry.compared or entry.title) if entry else base.replace("_", " ")
     return f"{title} {part}".rstrip()
 
@@ -126,7 +193,7 @@ def short_title(name: str, unit: str = "") -> str:
     """Return a metric's title with its unit for narrow tables, for example "tok/s" or "TTFT p50
     ms". `unit` is used only for a name that the table lacks."""
     base, _, part = name.partition(".")
-    entry = METRICS.get(base)
+    entry = _ALL.get(base)
     if entry is None:
         return name if not unit or unit in name else f"{name} {unit}"
     return entry.short or " ".join(filter(None, (entry.title, part, entry.unit)))

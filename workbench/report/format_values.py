@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from workbench.model.bench import BenchSummary, half_width
+from workbench.model.metrics import decimals_of
 from workbench.model.untrusted_text import clean
 
 NA = "n/a"
@@ -23,15 +24,16 @@ def escape(text: str) -> str:
     return html.escape(clean(text, len(text), lines=True))
 
 
-def number(value: float | None, unit: str = "") -> str:
-    """Return a number as text with at least three significant digits, and commas between thousands:
-    "5,291 tok/s", "46.3", "0.0412".
-    """
+def number(value: float | None, unit: str = "", decimals: int | None = None) -> str:
+    """Return a number as text with commas between thousands: "5,291 tok/s", "46.3", "0.0412". It
+    has `decimals` decimals if they are given, and else at least three significant digits."""
     if value is None:
         return NA
     size = abs(value)
     if isinstance(value, int) or size >= 100 or not size:
         digits = 0
+    elif decimals is not None:
+        digits = decimals
     elif size >= 10:
         digits = 1
     elif size >= 1:
@@ -42,6 +44,11 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}" if unit else text
 
 
+def metric_number(name: str, value: float | None, unit: str = "") -> str:
+    """Return a value of a metric of the table, such as "ttft_ms.p50", with the metric's decimals."""
+    return number(value, unit, decimals_of(name))
+
+
 def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
     """Return the value of a metric as text. If the summary has no value of the metric, return "n/a"
     and the reason."""
@@ -49,7 +56,7 @@ def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
     reason = summary.absent.get(name)
     if value is None or (reason is not None and not value):
         return f"{NA} ({reason})" if reason else NA
-    return number(value, unit)
+    return metric_number(name, value, unit)
 
 
 def is_missing_in_file(summary: BenchSummary, name: str) -> bool:

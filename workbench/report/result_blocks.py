@@ -22,6 +22,8 @@ from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
 from workbench.model.metrics import (
     ENERGY,
+    ENGINE_COUNTERS,
+    GPU_READINGS,
     LATENCY,
     METRICS,
     PARTS,
@@ -51,6 +53,7 @@ from workbench.report.format_values import (
     NA,
     NOT_IN_FILE,
     is_missing_in_file,
+    metric_number,
     metric_text,
     number,
     setting_text,
@@ -81,28 +84,6 @@ _SPEC_FIELDS_NOT_LISTED = {
     "command",
     "extra_body",
     "api_key_env",
-}
-_ENGINE_COUNTERS = {  # field of EngineDuring -> title, unit
-    "requests_finished": ("requests finished, with warm-up", ""),
-    "prompt_tokens": ("prompt tokens", ""),
-    "generation_tokens": ("generated tokens", ""),
-    "running_mean": ("running, mean", ""),
-    "running_max": ("running, highest", ""),
-    "waiting_mean": ("waiting, mean", ""),
-    "waiting_max": ("waiting, highest", ""),
-    "kv_use_max_pct": ("KV cache in use, highest", "%"),
-    "prefix_hit_pct": ("prefix cache hits", "%"),
-    "preemptions": ("preemptions", ""),
-    "spec_accepted_pct": ("draft tokens accepted", "%"),
-}
-_GPU_READINGS = {  # field of GpuDuring -> title, unit
-    "sm_mhz": ("SM clock, mean", "MHz"),
-    "sm_mhz_min": ("SM clock, lowest", "MHz"),
-    "sm_mhz_max": ("SM clock, highest", "MHz"),
-    "sm_mhz_sd": ("SM clock, standard deviation", "MHz"),
-    "memory_mhz": ("memory clock, mean", "MHz"),
-    "temperature_c": ("temperature, highest", "°C"),
-    "gpu_util_pct": ("utilization, mean", "%"),
 }
 _OVERVIEW = (
     "output_tok_s",
@@ -238,7 +219,9 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
         )
     if summary.slo_pct is not None:
         goodput = f"goodput {number(summary.goodput_request_s, 'requests/s')}"
-        items.append((METRICS["slo_pct"].title, number(summary.slo_pct, "%"), goodput))
+        items.append(
+            (METRICS["slo_pct"].title, metric_number("slo_pct", summary.slo_pct, "%"), goodput)
+        )
     items.append(("requests", f"{summary.requests_ok:,} ok", _failed(summary)))
     return KeyMetrics(tuple(items))
 
@@ -317,7 +300,7 @@ def _gpu_rows(during: GpuDuring | None) -> list[Row]:
         for name, share in during.event_reasons.items()
         if share
     ]
-    rows = _record_rows(during, _GPU_READINGS, during.absent, "unknown")
+    rows = _record_rows(during, GPU_READINGS, during.absent, "unknown")
     if len(during.power_w_each) > 1:
         each = zip(during.gpus, during.power_w_each, strict=False)
         texts = (f"GPU{index} {number(power_w, 'W')}" for index, power_w in each)
@@ -329,7 +312,7 @@ def _engine_counters(engine: EngineDuring | None) -> list[Block]:
     if engine is None:
         return []
     blocks: list[Block] = [Heading("The engine's own counters")]
-    blocks.append(Facts(tuple(_record_rows(engine, _ENGINE_COUNTERS, engine.absent))))
+    blocks.append(Facts(tuple(_record_rows(engine, ENGINE_COUNTERS, engine.absent))))
     if engine.disagreements:
         blocks.append(Alert("warning", "Client and engine disagree", tuple(engine.disagreements)))
     return blocks
@@ -337,20 +320,20 @@ def _engine_counters(engine: EngineDuring | None) -> list[Block]:
 
 def _record_rows(
     record: object,
-    titles: Mapping[str, tuple[str, str]],
+    metrics: Sequence[SummaryMetric],
     absent: Mapping[str, str],
     unknown: str = "",
 ) -> list[Row]:
-    """Return a row of (title, value) for each field of `record` in `titles`, which maps a field to
-    (title, unit). A field without a value shows its reason from `absent`, or else the text
-    `unknown`. If both are empty, the field gets no row."""
+    """Return a row of (title, value) for each of the `metrics`, which are fields of `record`. A
+    field without a value shows its reason from `absent`, or else the text `unknown`. If both are
+    empty, the field gets no row."""
     rows = []
-    for name, (title, unit) in titles.items():
-        value, reason = getattr(record, name), absent.get(name, unknown)
+    for metric in metrics:
+        value, reason = getattr(record, metric.name), absent.get(metric.name, unknown)
         if value is not None:
-            rows.append((title, number(value, unit)))
+            rows.append((metric.title, number(value, metric.unit, metric.decimals)))
         elif reason:
-            rows.append((title, f"{NA} ({reason})"))
+            rows.append((metric.title, f"{NA} ({reason})"))
     return rows
 
 
@@ -445,7 +428,7 @@ def overview(results: Sequence[BenchResult]) -> Table:
                 f"#{result.id}" + (f" ({imported})" if imported else ""),
                 result.conditions.model,
                 str(result.spec.concurrency) if has_streams else NA,
-                *(number(value_of(summary, name)) for name in _OVERVIEW),
+                *(metric_number(name, value_of(summary, name)) for name in _OVERVIEW),
                 state,
             )
         )

@@ -8,24 +8,24 @@ from workbench.advisor.verdicts import sentence
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment
-from workbench.model.metrics import metric_title
+from workbench.model.metrics import metric_title, short_title
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import plots
 from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, TextBlock
-from workbench.report.format_values import NA, change, number, setting_text
+from workbench.report.format_values import NA, change, metric_number, number, setting_text
 from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
 
-_POINT_COLUMNS = (  # field of SweepPoint, column head
-    ("slo_pct", "% within SLO"),
-    ("limit_pct", "% of limit"),
-    ("tok_per_joule", "tok/J"),
-    ("power_w", "W"),
-    ("sm_mhz", "SM MHz"),
-    ("temperature_c", "°C"),
-    ("ttft_p50_ms", "TTFT p50 ms"),
-    ("ttft_p90_ms", "TTFT p90 ms"),
-    ("itl_mean_ms", "ITL mean ms"),
-)
+_POINT_METRICS = {  # field of SweepPoint -> metric
+    "slo_pct": "slo_pct",
+    "limit_pct": "limit_pct",
+    "tok_per_joule": "tok_per_joule",
+    "power_w": "power_w",
+    "sm_mhz": "sm_mhz",
+    "temperature_c": "temperature_c",
+    "ttft_p50_ms": "ttft_ms.p50",
+    "ttft_p90_ms": "ttft_ms.p90",
+    "itl_mean_ms": "itl_ms.mean",
+}
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
@@ -75,8 +75,8 @@ def _change_table(metrics: Sequence[MetricChange]) -> Table:
         (
             metric_title(m.metric),
             m.unit,
-            number(m.a),
-            number(m.b),
+            metric_number(m.metric, m.a),
+            metric_number(m.metric, m.b),
             change(m.change_pct, m.interval_pct),
             m.verdict,
         )
@@ -123,8 +123,8 @@ def machine_blocks(experiment: Experiment) -> list[Block]:
     row = (
         metric_title(machine.metric),
         machine.unit,
-        number(machine.a),
-        number(machine.b),
+        metric_number(machine.metric, machine.a),
+        metric_number(machine.metric, machine.b),
         change(machine.change_pct, machine.interval_pct),
         machine.verdict,
     )
@@ -198,10 +198,10 @@ def pairs_table(metrics: Sequence[MetricChange]) -> Table:
             ratio = 100 * (b / a - 1) if a and b is not None else None
             rows.append(
                 (
-                    f"{metric_title(metric.metric)}, {metric.unit}",
+                    ", ".join(filter(None, (metric_title(metric.metric), metric.unit))),
                     str(i),
-                    number(a),
-                    number(b),
+                    metric_number(metric.metric, a),
+                    metric_number(metric.metric, b),
                     change(ratio),
                 )
             )
@@ -216,7 +216,7 @@ def _runs(experiment: Experiment) -> Table:
             run.side,
             run.state if not run.error else f"{run.state}: {run.error}",
             f"#{run.result_id}" if run.result_id is not None else NA,
-            number(run.value),
+            metric_number(experiment.spec.metric, run.value),
             f"{run.took_s:.0f} s" if run.took_s is not None else NA,
         )
         for run in experiment.runs
@@ -277,20 +277,19 @@ def _points(sweep: Sweep) -> Table:
     """Return the table of the points of a sweep. A failed point has no values: they are those of an
     invalid result."""
     done = [point for point in sweep.points if point.state == "done"]
-    measured = [
-        (name, head)
-        for name, head in _POINT_COLUMNS
-        if any(getattr(p, name) is not None for p in done)
-    ]
+    measured = [n for n in _POINT_METRICS if any(getattr(p, n) is not None for p in done)]
+    columns = {"tok_s": "output_tok_s", **{name: _POINT_METRICS[name] for name in measured}}
     with_force = any(point.in_force for point in sweep.points)
     with_slo = any(point.slo_verdict for point in sweep.points)
 
     def row(index: int, point: SweepPoint) -> tuple[str, ...]:
-        names = ("tok_s", *(name for name, _ in measured))
-        values = [getattr(point, name) if point in done else None for name in names]
+        values = [
+            metric_number(metric, getattr(point, name) if point in done else None)
+            for name, metric in columns.items()
+        ]
         return (
             point.label + (f" ({sweep.finds})" if index == sweep.knee else ""),
-            *map(number, values),
+            *values,
             *([point.in_force or NA] if with_force else []),
             *([point.slo_verdict or NA] if with_slo else []),
             ", ".join(f"#{result}" for result in point.result_ids) or NA,
@@ -300,6 +299,6 @@ def _points(sweep: Sweep) -> Table:
     rows = tuple(row(index, point) for index, point in enumerate(sweep.points))
     force_head = ["in force"] if with_force else []
     slo_head = ["SLO"] if with_slo else []
-    titles = (title for _, title in measured)
-    head = (sweep.name, "tok/s", *titles, *force_head, *slo_head, "results", "state")
-    return Table(head, rows, frozenset(range(1, 2 + len(measured))))
+    titles = map(short_title, columns.values())
+    head = (sweep.name, *titles, *force_head, *slo_head, "results", "state")
+    return Table(head, rows, frozenset(range(1, 1 + len(columns))))

@@ -16,7 +16,7 @@ from workbench.tui.cells import pad
 from workbench.tui.controllers.series import SeriesController, Work
 from workbench.tui.formats import clock
 from workbench.tui.modals.base import PickModal
-from workbench.tui.modals.experiment_form import METRICS, Wanted, arms_of, experiment_form, parse
+from workbench.tui.modals.experiment_form import Wanted, arms_of, choice_of, experiment_form, parse
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, how_sure
 from workbench.tui.pages.live import ExperimentPage, Live
@@ -257,7 +257,7 @@ class ExperimentController(SeriesController[Experiment]):
 
         last = dict(self.session.memory.last_form("experiment"))
         if "metric" in given:
-            last["metric"] = next(word for word, name in METRICS.items() if name == given["metric"])
+            last["metric"] = choice_of(given["metric"])
         if a != b:  # the present difference is a better suggestion than the last form's
             last = {name: value for name, value in last.items() if name not in ("a", "b")}
         self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from workbench.bench.twins import LEAST_PAIRS
 from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT, Arm, ArmTarget
+from workbench.model.metrics import deciding_metrics, metric_title, short_title
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.tui.cells import Row, paragraph
@@ -19,12 +20,14 @@ from workbench.tui.glyphs import G
 from workbench.tui.modals.form import Field, Form, Values, filled, positive, whole_number
 from workbench.tui.widgets.experiment import arm_words
 
-METRICS = {
-    "tok/s": "output_tok_s",
-    "tok/J": "tok_per_joule",
-    "TTFT p50": "ttft_ms.p50",
-    "ITL mean": "itl_ms.mean",
-}
+
+def choice_of(metric: str) -> str:
+    """Return the word by which the form offers a metric: "tok/s", "TTFT p50"."""
+    is_latency = "." in metric
+    return metric_title(metric) if is_latency else short_title(metric)
+
+
+DECIDING = {choice_of(name): name for name in deciding_metrics()}  # choice -> metric
 
 
 class Wanted(NamedTuple):
@@ -107,7 +110,7 @@ def parse(values: Values) -> Wanted:
         raise InputError("A and B are the same; enter the change to test in the field B")
     options: dict[str, Any] = {
         "pairs": whole_number(values, "pairs", "pairs"),
-        "metric": METRICS[values["metric"]],
+        "metric": DECIDING[values["metric"]],
     }
     if twin := values.get("twin", "").strip():
         options["twin"] = twin
@@ -148,7 +151,7 @@ def experiment_form(
         Field("b", "B", line_of(b), wide=True),
         Field("pairs", "pairs", "3"),
         Field("until", f"until {G.plus_minus} percent", ""),
-        Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(METRICS)),
+        Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(DECIDING)),
         Field(
             "temperature",
             f"start {G.plus_minus} C",

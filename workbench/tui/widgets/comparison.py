@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
-from workbench.model.metrics import short_title
+from workbench.model.metrics import key_metrics, short_title
 from workbench.tui.cells import Row, cut, pad, paragraph, row_width, width_of
 from workbench.tui.formats import NA, figure, setting_text, setting_value, value_text
 from workbench.tui.glyphs import G
@@ -24,16 +24,6 @@ VERDICTS = {
     "hint only": ("? hint only", "dim"),
 }
 QUALITY_ROLES = {"same": "good", "differs": "bad", "broken": "bad"}
-# the order of the metrics; the other metrics follow
-FIRST = (
-    "output_tok_s",
-    "tok_per_joule",
-    "ttft_ms.p50",
-    "ttft_ms.p90",
-    "ttft_ms.p99",
-    "itl_ms.mean",
-    "tpot_ms.mean",
-)
 
 
 def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
@@ -48,9 +38,10 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
     if single:
         said = f"{SINGLE}: no interval" if width >= SINGLE_WIDTH else SINGLE
     rows.append(((_line(width, "metric", "A", "B", "change", said), "head"),))
+    first = key_metrics()
     metrics = sorted(
         comparison.metrics,
-        key=lambda m: FIRST.index(m.metric) if m.metric in FIRST else len(FIRST),
+        key=lambda m: first.index(m.metric) if m.metric in first else len(first),
     )
     rows += [_metric_row(metric, width, single) for metric in metrics]
     if comparison.like_for_like:

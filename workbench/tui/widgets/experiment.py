@@ -12,12 +12,12 @@ from workbench.bench.experiment import order
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
-from workbench.model.metrics import short_title
+from workbench.model.metrics import key_metrics, short_title
 from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
 from workbench.tui.formats import day_and_time, elapsed, figure, left_text, whole
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
-from workbench.tui.widgets.comparison import FIRST, VERDICTS
+from workbench.tui.widgets.comparison import VERDICTS
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 if TYPE_CHECKING:
@@ -48,16 +48,6 @@ RUN_ROLES = {
     "discarded": "dim",
 }
 CHANGE = 16  # cells of a change with its interval
-SHOWN = (
-    "output_tok_s",
-    "tok_per_joule",
-    "ttft_ms.p50",
-    "ttft_ms.p90",
-    "ttft_ms.p99",
-    "itl_ms.mean",
-    "tpot_ms.mean",
-    "power_w",
-)
 
 
 def gpu_words(gpu: GpuSettings) -> list[str]:
@@ -218,11 +208,9 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 
 def _metrics(e: Experiment) -> list[MetricChange]:
     found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
-    order = dict.fromkeys((e.spec.metric, *FIRST))
-    ranked = sorted(
-        found, key=lambda m: list(order).index(m.metric) if m.metric in order else len(order)
-    )
-    return [m for m in ranked if m.metric == e.spec.metric or m.metric in SHOWN]
+    changes = {m.metric: m for m in found}
+    shown = dict.fromkeys((e.spec.metric, *key_metrics()))
+    return [changes[name] for name in shown if name in changes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,24 +137,25 @@ class TextProbe:
         body = own | asked | {"max_tokens": tokens or self._tokens}
         if self._spec.stream and ask.place is Place.TOGETHER:  # as the load's answers come
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        reply = await self._post(body, left_s)
+        reply, answer = await self._post(body, left_s, ask.prompt)
         if reply.status in (400, 422):  # a few servers accept none of these fields
             del body["temperature"]
             body.pop("stream_options", None)
             body["stream"] = False
             body["max_completion_tokens"] = body.pop("max_tokens")
-            reply = await self._post(body, left_s)
-        answer = _answer_in(reply, ask.prompt) if reply.status == 200 else None
-        if answer is None:
+            reply, answer = await self._post(body, left_s, ask.prompt)
+        if answer is None or reply.status != 200:
             self._failures.append(reply.problem or f"HTTP status {reply.status}")
             return None
         return Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
 
-    async def _post(self, body: Mapping[str, Any], left_s: float) -> Reply:
+    async def _post(
+        self, body: Mapping[str, Any], left_s: float, prompt: str = ""
+    ) -> tuple[Reply, Answer | None]:
         reply = await self._client.post(body, max(0.1, left_s))
-        answer = _answer_in(reply)
+        answer = _answer_in(reply, prompt)
         self._sent.append((answer.prompt_tokens, answer.output_tokens) if answer else (None, None))
-        return reply
+        return reply, answer
 
     # ---- the tokens of the answers, counted again
 
@@ -209,7 +210,7 @@ class TextProbe:
 
     async def _prompt_tokens(self, text: str, left_s: float) -> int | None:
         body = request_body(Ask(text, text), self._spec.model, self._spec.endpoint)
-        reply = await self._post(body | {"max_tokens": 1}, left_s)
+        reply, _ = await self._post(body | {"max_tokens": 1}, left_s)
         read = read_answer(reply.body) if reply.status == 200 else None
         return read.prompt_tokens if read is not None else None
 

@@ -258,19 +258,19 @@ def features(text: str) -> Features:
     if not size:
         return Features(0)
     loop, covered = _loop(text)
-    spoken = _Letters(text)
+    spoken, words = _Letters(text), text.split()
     return Features(
         size,
         loop=loop,
         loop_share=round(covered / size, 4),
         tail=_tail(text),
-        few_words=_few_words(text),
-        common_share=round(_common_share(text), 4),
+        few_words=_few_words(words),
+        common_share=round(_common_share(text, words), 4),
         odd_share=round(max(0, spoken.odd - _incomplete(text)) / size, 4),
         symbol_share=round(spoken.symbols / size, 4),
         marks_share=round(spoken.marks / size, 4),
         spaces_share=round(spoken.spaces / size, 4),
-        jumbled_share=_jumbled_share(text),
+        jumbled_share=_jumbled_share(words),
         scripts=len(spoken.scripts),
         other_scripts_share=spoken.other_scripts_share,
         vowel_share=spoken.vowel_share,
@@ -317,15 +317,13 @@ def _tail(text: str) -> str:
     return ""
 
 
-def _few_words(text: str) -> int:
-    words = text.split()
+def _few_words(words: Sequence[str]) -> int:
     different = len(set(words))
     few = 1 < different <= min(_FEW_WORDS, _FEW_WORDS_SHARE * len(words))
     return different if few else 0
 
 
-def _common_share(text: str) -> float:
-    words = text.split()
+def _common_share(text: str, words: Sequence[str]) -> float:
     if len(words) >= _LEAST_WORDS:
         return Counter(words).most_common(1)[0][1] / len(words)
     if len(text) < _LEAST_WORDS:
@@ -341,11 +339,17 @@ def _compressed(text: str) -> float | None:
     return round(len(zlib.compress(data)) / len(data), 3) if len(data) >= 64 else None
 
 
-def _jumbled_share(text: str) -> float:
-    words = [word for word in text.split() if _has_letters(word)]
-    if len(words) < _LEAST_JUDGED_WORDS:
+def _jumbled_share(words: Sequence[str]) -> float:
+    judged = [jumbled for jumbled in map(_judged, words) if jumbled is not None]
+    if len(judged) < _LEAST_JUDGED_WORDS:
         return 0.0
-    return round(sum(map(is_jumbled, words)) / len(words), 4)
+    return round(sum(judged) / len(judged), 4)
+
+
+@lru_cache(maxsize=4096)  # the answers of a run share most words
+def _judged(word: str) -> bool | None:
+    """Return whether a word is jumbled; None if it has too few letters."""
+    return is_jumbled(word) if _has_letters(word) else None
 
 
 def _has_letters(word: str) -> bool:

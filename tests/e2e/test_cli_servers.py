@@ -64,6 +64,20 @@ def test_start_servers_logs_stop(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+def test_a_driver_and_packages_that_do_not_know_the_gpu_are_said_before_the_start(cli: Cli) -> None:
+    """Only the doctor said so: the plan was clean, and the start failed with "no kernel image"."""
+    old = ("--simulate", "rtx-5060ti-old-stack")
+    planned = cli(*old, "plan", "sglang-any")
+    assert planned.code == 0
+    assert "warn: driver 560.35.03 is older than sm_120, which needs branch 570" in planned.err
+    started = cli(*old, "start", "sglang-any", "--set", f"port={free_port()}", "--json")
+    assert "driver 560.35.03 is older than sm_120" in started.err
+    assert "the torch of sglang is built without CUDA" in started.err
+    assert "vllm" not in started.err, "the packages of another engine are not its business"
+    assert cli(*old, "stop", started.document["run_id"]).code == 0
+
+
+@pytest.mark.slow
 def test_start_says_every_warning_that_plan_says(cli: Cli) -> None:
     changes = ("--env", "VLLM_BLOCK_SIZE=16", "--set", f"port={free_port()}")
     planned = cli(*PRO, "plan", "vllm-any", *changes)

@@ -75,8 +75,8 @@ async def start_server(arguments: argparse.Namespace) -> int:
         for finding in by_severity(session.plans.editor.findings()):
             if finding.level is Level.WARN or finding.code.startswith(_SAID_AT_START):
                 note(finding_line(finding))
-        for finding in await session.servers.host_findings():
-            if finding.code == "host.memory":  # the start itself refuses a port in use
+        for finding in await session.servers.host_findings(packages=True):
+            if finding.code != "host.port":  # the start itself refuses a port in use
                 note(finding_line(finding))
         await warn_if_measured(session)
         run_id = await session.servers.start()

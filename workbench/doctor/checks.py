@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from workbench.doctor import gpu_checks, host_checks, stack_checks
 from workbench.doctor.examination import Examination
-from workbench.model.findings import Finding
+from workbench.model.findings import Finding, Level
 
 CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     *gpu_checks.CHECKS,
     *stack_checks.CHECKS,
     *host_checks.CHECKS,
 )
+
+
+# of these, a start depends on the errors
+_OF_A_START = (
+    gpu_checks.driver_version,
+    stack_checks.cpu_build,
+    stack_checks.driver,
+    stack_checks.cuda,
+    stack_checks.packages,
+)
+
+
+def start_findings(seen: Examination) -> Sequence[Finding]:
+    """Return warnings about a driver or packages with which an engine cannot use the GPUs."""
+    found = (finding for check in _OF_A_START for finding in check(seen))
+    return [replace(one, level=Level.WARN) for one in found if one.level is Level.ERROR]
 
 
 def findings(seen: Examination) -> Sequence[Finding]:

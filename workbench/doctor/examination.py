@@ -124,6 +124,25 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
     )
 
 
+async def examine_for_start(
+    host: Host, engine: InstalledEngine | None, driver: DriverInfo, gpus: tuple[GpuInfo, ...]
+) -> Examination:
+    """Return what a start depends on: the driver, the GPUs and, if an `engine` is given, the
+    packages of its Python. Packages that cannot be read in time are left out. Raises HostUnreachable
+    if there is no connection."""
+    seen = Examination(HostFacts(host.name, host.kind), driver=driver, gpus=gpus)
+    if engine is None:
+        return seen
+    parts, values = TimedParts(), HostValues()
+    if host.simulated:
+        read = host_values.read(host, (), VALUES_S)
+        values = await parts.read("the simulated packages", read, VALUES_S, values)
+    packages = await parts.read(
+        "the engine's packages", _packages(host, [engine], values), PACKAGES_S, ()
+    )
+    return replace(seen, packages=tuple(one for one in packages if one.engine == engine.engine))
+
+
 async def _telemetry(host: Host) -> Telemetry:
     from workbench.gpu.telemetry.source_of_host import read_once
 

@@ -487,9 +487,11 @@ class Servers:
             )
         return None
 
-    async def host_findings(self) -> tuple[Finding, ...]:
+    async def host_findings(self, *, packages: bool = False) -> tuple[Finding, ...]:
         """Return warnings about the start of the plan under edit on this host as it is now: another
-        process uses its port, or too little GPU memory is free."""
+        process uses its port, too little GPU memory is free, or the driver does not support the
+        GPUs. With `packages`, ask the engine's Python too, which takes a tenth of a second, whether
+        its packages support them."""
         from workbench.server import preflight
 
         editor, host = self._plans.editor, self._core.host
@@ -504,7 +506,23 @@ class Servers:
         if problem is not None:
             found.append(problem)
         memory = await self._too_little_memory(editor, None)
-        return (*found, memory.finding) if memory is not None else tuple(found)
+        if memory is not None:
+            found.append(memory.finding)
+        return (*found, *await self._unsupported_gpus(editor, packages=packages))
+
+    async def _unsupported_gpus(self, editor: PlanEditor, *, packages: bool) -> Sequence[Finding]:
+        """Return what the doctor would find about the driver and, if asked, the packages of the
+        plan's engine. A container brings its own packages."""
+        telemetry = self._core.state.telemetry
+        if telemetry is None or not telemetry.infos:
+            return ()
+        from workbench.doctor.checks import start_findings
+        from workbench.doctor.examination import examine_for_start
+
+        own = editor.plan.run_as in (None, PROCESS, "systemd")
+        engine = editor.around.found if packages and own else None
+        seen = await examine_for_start(self._core.host, engine, telemetry.driver, telemetry.infos)
+        return start_findings(seen)
 
     async def check_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
         """Raise ServerError if the program, the model or the port of the plan is missing or in use.

@@ -30,6 +30,7 @@ from terminal import Terminal, load_1m, run_s
 
 WARM_S = 26.0  # what a start looks at, twice for the guard; and one slow reading
 ENGINE_PROCESSES = 16
+NVITOP_FIGURES = b"600W"
 
 
 class Case(NamedTuple):
@@ -191,9 +192,13 @@ def drain(terminals: list[Terminal], seconds: float) -> None:
             terminal.read(0.02)
 
 
-def programs_per_minute(case: Case, seconds: float) -> float | None:
-    """Return how many programs the settled screen starts in a minute; None without strace."""
-    if shutil.which("strace") is None:
+def programs_per_minute(
+    case: Case, seconds: float, nvitop_place: str | None = None
+) -> float | None:
+    """Return how many programs the settled screen starts in a minute, or nvitop from the directory
+    `nvitop_place`; None without strace or nvitop."""
+    command = None if nvitop_place is None else nvitop("--monitor", "full", place=nvitop_place)
+    if shutil.which("strace") is None or (command is None and nvitop_place is not None):
         return None
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(new_home())
@@ -202,8 +207,13 @@ def programs_per_minute(case: Case, seconds: float) -> float | None:
             stack.enter_context(engine_processes(ENGINE_PROCESSES))
         log = home.state.parent / "strace.txt"
         tracer = ("strace", "-f", "-qq", "-e", "trace=execve", "-o", str(log))
-        with screen(home, case, env, *tracer) as traced:
-            traced.until(STUB_FIGURES)
+        if command is None:
+            started = screen(home, case, env, *tracer)
+        else:
+            argv, place = command
+            started = Terminal([*tracer, *argv], case.columns, case.rows, env={**place, **env})
+        with started as traced:
+            traced.until(NVITOP_FIGURES if command else STUB_FIGURES)
             traced.drain(WARM_S + 4.0)
             before = _programs(log)
             traced.drain(seconds)

@@ -125,8 +125,13 @@ def shares(pids: dict[str, int], seconds: float, each_beat: Callable[[], None]) 
     return {name: 100 * (run_s(pid) - before[name]) / took for name, pid in pids.items()}
 
 
-def idle(home: Path, chosen: argparse.Namespace) -> None:
-    trees = {"guard": ROOT, **({"beside": Path(chosen.beside)} if chosen.beside else {})}
+Idle = dict[str, tuple[list[float], float]]
+
+
+def idle(home: Path, seconds: float, rounds: int, other: Path | None = None) -> Idle:
+    """Return (CPU in % of a core in each window, resident MiB) of the guard, of the floor, and of
+    the guard of the checkout `other` as "beside"."""
+    trees = {"guard": ROOT, **({"beside": other} if other else {})}
     roots = {name: home / name for name in trees}
     pids = {name: start(tree, roots[name], 1, 1) for name, tree in trees.items()}
     floor = subprocess.Popen([sys.executable, "-I", "-S", "-c", FLOOR])
@@ -134,26 +139,21 @@ def idle(home: Path, chosen: argparse.Namespace) -> None:
     try:
         time.sleep(3.0)
         found = [
-            shares(pids, chosen.seconds, lambda: [beat(root, 1) for root in roots.values()])
-            for _ in range(chosen.rounds)
+            shares(pids, seconds, lambda: [beat(root, 1) for root in roots.values()])
+            for _ in range(rounds)
         ]
-        for name, pid in pids.items():
-            each = [one[name] for one in found]
-            rounds = ", ".join(f"{one:.3f}" for one in each)
-            print(
-                f"idle, 1 GPU, {name}: {statistics.median(each):.3f} % of a core ({rounds}), "
-                f"RSS {resident_mib(pid):.1f} MiB; load {load_1m():.1f}",
-                flush=True,
-            )
         for root in roots.values():
             check(root, 1)
+        return {
+            name: ([one[name] for one in found], resident_mib(pid)) for name, pid in pids.items()
+        }
     finally:
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)
         floor.wait()
 
 
-def busy(home: Path, chosen: argparse.Namespace) -> None:
+def busy(home: Path, seconds: float) -> None:
     root = home / "busy"
     pid = start(ROOT, root, 8, 4)
 
@@ -164,7 +164,7 @@ def busy(home: Path, chosen: argparse.Namespace) -> None:
     try:
         time.sleep(3.0)
         with work():
-            share = shares({"guard": pid}, chosen.seconds, each_beat)["guard"]
+            share = shares({"guard": pid}, seconds, each_beat)["guard"]
         print(f"busy, 8 GPUs: {share:.3f} % of a core, RSS {resident_mib(pid):.1f} MiB", flush=True)
         check(root, 8)
     finally:
@@ -189,6 +189,25 @@ def work() -> Iterator[None]:
             process.wait()
 
 
+@contextlib.contextmanager
+def stand_in() -> Iterator[Path]:
+    """Give a directory, and let the environment name a stand-in for the driver with eight GPUs."""
+    with tempfile.TemporaryDirectory() as directory:
+        home, library = Path(directory), Path(directory) / "libnvml_stub.so"
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
+        (home / "script").write_text("gpus * 8\n")
+        names = {
+            "WORKBENCH_NVML_LIBRARY": str(library),
+            "NVML_STUB_SCRIPT": str(home / "script"),
+        }
+        os.environ |= names
+        try:
+            yield home
+        finally:
+            for name in names:
+                del os.environ[name]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -198,17 +217,16 @@ def main() -> None:
     parser.add_argument("--beside", metavar="TREE", help="another checkout of Workbench")
     parser.add_argument("--busy", action="store_true", help="measure the busy guard as well")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        home, library = Path(directory), Path(directory) / "libnvml_stub.so"
-        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
-        (home / "script").write_text("gpus * 8\n")
-        os.environ |= {
-            "WORKBENCH_NVML_LIBRARY": str(library),
-            "NVML_STUB_SCRIPT": str(home / "script"),
-        }
-        idle(home, chosen)
+    other = Path(chosen.beside).resolve() if chosen.beside else None
+    with stand_in() as home:
+        for name, (each, resident) in idle(home, chosen.seconds, chosen.rounds, other).items():
+            rounds = ", ".join(f"{one:.3f}" for one in each)
+            print(
+                f"idle, 1 GPU, {name}: {statistics.median(each):.3f} % of a core ({rounds}), "
+                f"RSS {resident:.1f} MiB; load {load_1m():.1f}"
+            )
         if chosen.busy:
-            busy(home, chosen)
+            busy(home, chosen.seconds)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ client, commands, lists, the start of the screen, its memory, its output and its
     python tests/benchmarks/speed_table.py [--quick] [--week] [--write] [--only TEXT] [--nvitop DIR]
         [--peer NAME=COMMAND …]
 
-It takes 10 minutes on two quiet cores; --quick takes fewer runs and only 10,000 results. --week
+It takes 25 minutes on two quiet cores; --quick takes fewer runs and only 10,000 results. --week
 prints another table (speed_week.py). --write puts the table into docs/SPEED.md, with its date and
-machine. Peers: clients in C and Rust if `cc` and `rustc` are there, nvitop if it is installed here
-or in the directory DIR, and load generators as peers.py describes them. nvitop and the rows "of
-this machine" read a stand-in for the driver (tests/support/nvml_stub).
+machine; with --only, it replaces the rows with this text and leaves the others as they are. Peers:
+clients in C and Rust if `cc` and `rustc` are there, nvitop if it is installed here or in the
+directory DIR, and load generators as peers.py describes them. nvitop and the rows "of this machine"
+read a stand-in for the driver (tests/support/nvml_stub). A row without a peer has the least that
+any program takes there, such as `python -c pass`, or "-".
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import bench_beside_nvitop as beside
+import bench_guard
+import bench_ready
 import speed_clients as clients
 from bench_screen import BARE
 from speed_home import (
@@ -43,7 +49,6 @@ from support.serving import free_port
 from terminal import Terminal, load_1m, memory_mib, run_s
 
 DOCUMENT = ROOT / "docs" / "SPEED.md"
-_NVITOP_FIGURES = b"600W"
 Chosen = argparse.Namespace
 Found = tuple[str, str]  # of the peers, and of Workbench
 
@@ -64,7 +69,7 @@ def results(chosen: Chosen) -> Found:
         with new_home() as home:
             home.add_results(count)
             found.append(f"{home.median(chosen.runs, 'results', 'list'):.0f} ms")
-    return "", " / ".join(found)
+    return empty_python(chosen.runs), " / ".join(found)
 
 
 def old_runs(chosen: Chosen) -> Found:
@@ -73,7 +78,7 @@ def old_runs(chosen: Chosen) -> Found:
         with new_home() as home:
             make_ended(home.state / "workbench" / "runs", count)
             found.append(home.median(chosen.runs, "servers"))
-    return "", f"{found[1]:.0f} ms (with one {found[0]:.0f})"
+    return empty_python(chosen.runs), f"{found[1]:.0f} ms (with one {found[0]:.0f})"
 
 
 def ready_with_old_runs(chosen: Chosen) -> Found:
@@ -98,7 +103,7 @@ def ready_with_old_runs(chosen: Chosen) -> Found:
 def presets(chosen: Chosen) -> Found:
     with new_home() as home:
         home.add_presets(1000)
-        return "", f"{home.median(chosen.runs, 'presets', 'list'):.0f} ms"
+        return empty_python(chosen.runs), f"{home.median(chosen.runs, 'presets', 'list'):.0f} ms"
 
 
 def commands(chosen: Chosen) -> Found:
@@ -126,6 +131,14 @@ def commands(chosen: Chosen) -> Found:
     return f"`python -c pass` {medians['python']}{peer} ms", own
 
 
+@cache
+def empty_python(runs: int) -> str:
+    """Return what a Python program that does nothing takes: no command of one takes less."""
+    argv = [sys.executable, "-c", "pass"]
+    median = statistics.median(_run_ms(argv, {}) for _ in range(runs))
+    return f"`python -c pass` {median:.0f} ms"
+
+
 def _run_ms(argv: list[str], env: dict[str, str]) -> float:
     began = time.monotonic()
     subprocess.run(argv, env={**os.environ, **env}, capture_output=True, check=True)
@@ -148,7 +161,7 @@ def starts(chosen: Chosen) -> Found:
             other = float("nan")
             if peer is not None:
                 with Terminal(peer[0], env=peer[1]) as terminal:
-                    other = 1000 * terminal.until(_NVITOP_FIGURES)
+                    other = 1000 * terminal.until(beside.NVITOP_FIGURES)
                     terminal.drain(0.3)
             if turn:  # the first one compiles
                 frames.append(frame)
@@ -178,7 +191,7 @@ def memory(chosen: Chosen) -> Found:
     peer = nvitop("--monitor", "full", place=chosen.nvitop)
     for name, argv, env, text in (
         ("Textual with one word", [sys.executable, "-c", BARE], {}, LAST_ROW),
-        *((("nvitop", *peer, _NVITOP_FIGURES),) if peer else ()),
+        *((("nvitop", *peer, beside.NVITOP_FIGURES),) if peer else ()),
     ):
         with Terminal(argv, env=env) as terminal:
             others.append(f"{name} {_settled_mib(terminal, text)[0]:.1f}")
@@ -198,6 +211,49 @@ def _settled_mib(terminal: Terminal, wanted: bytes) -> tuple[float, float, float
     return own + below, own, below
 
 
+def screen_cpu(case: beside.Case, chosen: Chosen) -> Found:
+    """The CPU of the screen with all its processes, and nvitop's at the same time."""
+    if nvitop(place=chosen.nvitop) is None:
+        return "nvitop is missing", "-"
+    window = argparse.Namespace(nvitop=chosen.nvitop, seconds=9.0, rounds=3)
+    found = beside.measure(case, window)
+    own, peer = (
+        statistics.median(each) for each in ([f.own for f in found], [f.peer for f in found])
+    )
+    ratios = ", ".join(f"{one.own / one.peer:.2f}" for one in found)
+    return f"nvitop {peer:.2f} %", f"{own:.2f} %: {own / peer:.2f} times ({ratios})"
+
+
+def programs(chosen: Chosen) -> Found:
+    """The programs that the screen of this machine starts in a minute, and those of nvitop."""
+    case = beside.CASES[-1]
+    own = beside.programs_per_minute(case, 30.0)
+    peer = beside.programs_per_minute(case, 30.0, nvitop_place=chosen.nvitop)
+    texts = ["strace is missing" if n is None else f"{n:.0f}" for n in (peer, own)]
+    return f"nvitop {texts[0]}", texts[1]
+
+
+def _nvitop_in_a_terminal(chosen: Chosen) -> Terminal | None:
+    command = nvitop("--monitor", "full", "--interval", "60", place=chosen.nvitop)
+    return None if command is None else Terminal(command[0], env=command[1])
+
+
+def _peers_bytes(chosen: Chosen, keys: bytes) -> str:
+    """Return the bytes that nvitop sends for each key: `h` opens its help, `q` closes it, `t` shows
+    its processes in another way."""
+    terminal = _nvitop_in_a_terminal(chosen)
+    if terminal is None:
+        return "nvitop is missing"
+    with terminal:
+        terminal.until(beside.NVITOP_FIGURES)
+        terminal.drain(3.0)
+        sent = []
+        for key in keys:
+            os.write(terminal.master, bytes([key]))
+            sent.append(terminal.drain(1.0))
+    return " / ".join(f"{one / 1000:.1f}" for one in sent)
+
+
 def pane_bytes(chosen: Chosen) -> Found:
     with new_home() as home, home.demo("--interval", "60") as screen:
         screen.until(FIGURES)
@@ -206,7 +262,43 @@ def pane_bytes(chosen: Chosen) -> Found:
         for key in b"123451234":
             os.write(screen.master, bytes([key]))
             sent.append(screen.drain(0.8))
-    return "", f"{statistics.median(sent[1:]) / 1000:.1f} KB, at most {max(sent[1:]) / 1000:.1f}"
+    peer = f"nvitop's tree {_peers_bytes(chosen, b't')} KB"
+    return peer, f"{statistics.median(sent[1:]) / 1000:.1f} KB, at most {max(sent[1:]) / 1000:.1f}"
+
+
+BOXES = {"palette": b"\x10", "hosts": b"h", "terms": b"?", "GPU settings": b"g"}
+
+
+def boxes(chosen: Chosen) -> Found:
+    """The KB to open and to close each box over the screen."""
+    found = []
+    with new_home() as home, home.demo("--interval", "60") as screen:
+        screen.until(FIGURES)
+        screen.drain(4.0)
+        for name, key in BOXES.items():
+            sent = []
+            for pressed in (key, b"\x1b"):
+                os.write(screen.master, pressed)
+                sent.append(f"{screen.drain(1.2) / 1000:.1f}")
+            found.append(f"{name} {' / '.join(sent)}")
+    return f"nvitop's help {_peers_bytes(chosen, b'hq')}", ", ".join(found)
+
+
+def ready(chosen: Chosen) -> Found:
+    found = bench_ready.measure([ROOT], seconds=9.0, rounds=3)
+    medians = [statistics.median(windows[0]) for windows in found.values()]
+    return "-", "; ".join(f"{one:.2f}" for one in medians) + " %"
+
+
+def guard(chosen: Chosen) -> Found:
+    """The guard, and a Python with its modules and threads that does nothing."""
+    with bench_guard.stand_in() as home:
+        found = bench_guard.idle(home, seconds=15.0, rounds=3)
+    texts = {
+        name: f"{statistics.median(shares):.3f} %, {resident:.1f} MiB"
+        for name, (shares, resident) in found.items()
+    }
+    return f"a Python that does nothing {texts['floor']}", texts["guard"]
 
 
 def log_cpu(chosen: Chosen) -> Found:
@@ -236,17 +328,28 @@ def _cpu_s(screen: Terminal) -> float:
 def key_time(chosen: Chosen) -> Found:
     with new_home() as home, home.demo("--interval", "60") as screen:
         screen.until(FIGURES)
-        screen.drain(4.0)
-        times = []
-        for turn in range(8 * chosen.runs):
-            os.write(screen.master, b"12345"[turn % 5 : turn % 5 + 1])
-            began, before = time.monotonic(), screen.bytes
-            while screen.bytes == before and time.monotonic() - began < 2:
-                screen.read(0.5)
-            times.append(1000 * (time.monotonic() - began))
-            screen.drain(0.23)
+        own = _key_ms(screen, b"12345", chosen.runs)
+    terminal = _nvitop_in_a_terminal(chosen)
+    if terminal is None:
+        return "nvitop is missing", own
+    with terminal:
+        terminal.until(beside.NVITOP_FIGURES)
+        return f"nvitop {_key_ms(terminal, b't', chosen.runs)}", own
+
+
+def _key_ms(screen: Terminal, keys: bytes, runs: int) -> str:
+    screen.drain(4.0)
+    times = []
+    for turn in range(8 * runs):
+        place = turn % len(keys)
+        os.write(screen.master, keys[place : place + 1])
+        began, before = time.monotonic(), screen.bytes
+        while screen.bytes == before and time.monotonic() - began < 2:
+            screen.read(0.5)
+        times.append(1000 * (time.monotonic() - began))
+        screen.drain(0.23)
     times.sort()
-    return "", f"{times[len(times) * 9 // 10]:.0f} ms (median {statistics.median(times):.0f})"
+    return f"{times[len(times) * 9 // 10]:.0f} ms (median {statistics.median(times):.0f})"
 
 
 ROWS = (
@@ -277,6 +380,29 @@ ROWS = (
     ),
     Row("`plan` / `gpu status`", "775 / 506 ms", "300 / 250 ms", commands),
     Row("memory of screen and agent (PSS)", "46-48 MB", "42 MB", memory),
+    *(
+        Row(f"CPU of the screen, {case.name}", f"{before} times nvitop's", "1.0", measure)
+        for case, before, measure in zip(
+            beside.CASES,
+            ("3.3", "2.9", "2.3", "3.1"),
+            (partial(screen_cpu, case) for case in beside.CASES),
+            strict=True,
+        )
+    ),
+    Row("programs started in a minute while nothing happens", "660", "0", programs),
+    Row(
+        "CPU of the demo with its agent: no server; READY; `bench` with 16 streams",
+        "-; 1.6; 4 %",
+        "-; 0.8; 1.5 %",
+        ready,
+    ),
+    Row("guard: CPU, RSS", "0.10 %, 14 MiB", "0.075 %, 12 MiB", guard),
+    Row(
+        "KB to open / close a box at 120x40",
+        "palette 70 / 45, hosts 46 / 48, terms 19 / 26",
+        "8",
+        boxes,
+    ),
     Row("bytes for a change of pane at 120x40", "24.6 KB", "8 KB", pane_bytes),
     Row("CPU with a log of 2,000 lines/s", "9.8 % (1 % without)", "3 %", log_cpu),
     Row("key to first byte, p90", "63-66 ms", "40 ms", key_time),
@@ -284,12 +410,13 @@ ROWS = (
 
 
 def table(chosen: Chosen) -> Iterable[str]:
-    yield "| what | before | must reach | peers now | now | load |"
+    yield "| what | before | must reach | peers now | now | load, day |"
     yield "|---|---|---|---|---|---|"
     for row in ROWS:
         if chosen.only in row.what:
             peers, now = row.measure(chosen)
-            yield f"| {row.what} | {row.before} | {row.limit} | {peers} | {now} | {load_1m():.1f} |"
+            when = f"{load_1m():.1f}, {time.strftime('%Y-%m-%d')}"
+            yield f"| {row.what} | {row.before} | {row.limit} | {peers or '-'} | {now} | {when} |"
 
 
 def told(
@@ -326,6 +453,24 @@ def write(name: str, lines: list[str], document: Path = DOCUMENT) -> None:
     document.write_text(before + begin + "\n".join(lines) + "\n" + end + after)
 
 
+def with_rows(old: Iterable[str], new: Iterable[str]) -> list[str]:
+    """Return the lines `old` of a table with the rows `new` in place of those with the same first
+    cell. Rows that the table lacks come at its end."""
+    rows = {_first_cell(line): line for line in new if line.startswith("| ")}
+    found = [rows.pop(_first_cell(line), line) for line in old]
+    return [*found, *rows.values()]
+
+
+def _first_cell(line: str) -> str:
+    return line.split(" | ")[0]
+
+
+def written(name: str, document: Path = DOCUMENT) -> list[str]:
+    """Return the lines between the marks of `name` in the document."""
+    _, _, rest = document.read_text().partition(f"<!-- {name} -->\n")
+    return rest.partition(f"<!-- end of {name} -->\n")[0].splitlines()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -342,8 +487,6 @@ def main() -> None:
     )
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
     chosen = parser.parse_args()
-    if chosen.write and chosen.only:
-        parser.error("--write writes a whole table: leave --only out")
     chosen.runs, chosen.rounds = (3, 1) if chosen.quick else (7, 3)
     if chosen.week:
         from speed_week import week
@@ -351,8 +494,9 @@ def main() -> None:
         lines = told(chosen, week(chosen))
     else:
         lines = told(chosen, table(chosen))
+    name = "week" if chosen.week else "table"
     if chosen.write:
-        write("week" if chosen.week else "table", lines)
+        write(name, with_rows(written(name), lines) if chosen.only else lines)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from workbench.hosts.python_programs import PythonProgram
 _REGISTER = (
     "model.untrusted_numbers",
     "model.core_values",
+    "model.named_tuple",
     "model.setting_commands",
     "gpu.process_facts",
     "gpu.settings.register",
@@ -68,7 +69,10 @@ MEASUREMENT_LOCK = PythonProgram(
 GUARD = PythonProgram(
     "guard of GPU settings",
     (
-        *("model.untrusted_numbers", "model.core_values", "model.setting_commands"),
+        *(
+            f"model.{name}"
+            for name in ("untrusted_numbers", "core_values", "named_tuple", "setting_commands")
+        ),
         "gpu.process_facts",
         *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register")),
         "gpu.telemetry.plausible_readings",

@@ -18,9 +18,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from workbench.model import core_values
+from workbench.model.named_tuple import NamedTuple
 from workbench.model.untrusted_numbers import (
     MOST_GPUS,
     RANGES,
@@ -31,6 +31,10 @@ from workbench.model.untrusted_numbers import (
     whole,
     why_impossible,
 )
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
 
 # Of the journal's file and of the register's. Raise it if the meaning of a field changes: a program
 # does not read a higher number. A new field that older programs may ignore needs no new number,

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.model import core_values, setting_commands, untrusted_numbers
+from workbench.model import core_values, named_tuple, setting_commands, untrusted_numbers
 
 # What a host's loader has loaded before these modules, as {name: source}.
 SENT_BEFORE = {
     f"workbench.model.{module.__name__.rpartition('.')[2]}": Path(module.__file__ or "").read_text()
-    for module in (core_values, untrusted_numbers)
+    for module in (core_values, named_tuple, untrusted_numbers)
 }
 ALONE = """
 import sys, types

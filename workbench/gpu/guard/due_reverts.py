@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from workbench.gpu.settings import claims
 from workbench.model import setting_commands
+from workbench.model.named_tuple import NamedTuple
 from workbench.model.setting_commands import HOST
 
-SET = (claims.RESTORE, claims.DONE)
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
 
-Entry = Any
+    Entry = Any
+
+SET = (claims.RESTORE, claims.DONE)
 
 
 class Due(NamedTuple):

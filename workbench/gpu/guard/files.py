@@ -31,12 +31,15 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.gpu.settings import claims, register
 from workbench.model import setting_commands
 from workbench.model.setting_commands import JOURNAL_VERSION
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
 
 # Of the guard, in its state. Raise it if the guard's rules or its instructions change: a guard of an
 # earlier version is asked to make way.

@@ -32,11 +32,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from workbench.gpu.guard.due_reverts import (
     Due,
-    Entry,
     Result,
     back_of,
     ends_at,
@@ -61,6 +59,12 @@ from workbench.gpu.guard.temperatures import TemperatureReader
 from workbench.gpu.settings import claims
 from workbench.model import setting_commands
 from workbench.model.setting_commands import COOLING, HOST
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
+
+    from workbench.gpu.guard.due_reverts import Entry
 
 TICK_S = 0.25
 QUIET_TICKS = 4  # between two rounds while the kernel reports changes and nothing is due soon

@@ -24,11 +24,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from workbench.gpu.process_facts import uids_of
 from workbench.gpu.settings import claims, root_owned
 from workbench.model import core_values, setting_commands
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
 
 COMMAND_S = 60.0  # as in settings/command_runner.py
 # of a root that serves a user

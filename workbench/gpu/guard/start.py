@@ -14,11 +14,14 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from typing import Any
 
 from workbench.gpu.guard.files import GUARD_VERSION, Files
 from workbench.gpu.guard.guard import Guard
 from workbench.gpu.guard.privileges import Programs, Unsafe
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
 
 READY_S = 10.0
 REFUSED_S = 5.0  # a guard of an earlier version that has not made way by then does not

@@ -15,9 +15,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from workbench.gpu.telemetry.plausible_readings import impossible
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
 
 LIMIT_C = 85.0  # if the driver does not report its thermal limit
 PLAUSIBLE_C = (50.0, 120.0)

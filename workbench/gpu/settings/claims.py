@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
 
+from workbench.model.named_tuple import NamedTuple
 from workbench.model.setting_commands import (
     SETTINGS,
     UNKNOWN,
@@ -29,6 +29,12 @@ from workbench.model.setting_commands import (
     was_interrupted,
 )
 
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
+
+    Entry = Mapping[str, Any]
+
 RESTORE = "restore"  # set `value`
 DONE = "done"  # the value is in force already
 LEAVE = "leave"  # another Workbench set the value since and knows the same way back
@@ -36,8 +42,6 @@ LEAVE = "leave"  # another Workbench set the value since and knows the same way 
 # before
 ASK = "ask"
 TOLD = "claim"  # source of a `before` that only another user knows
-
-Entry = Mapping[str, Any]
 
 
 class SettingClaim(NamedTuple):

@@ -25,11 +25,14 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.model import setting_commands
 from workbench.model.untrusted_numbers import MOST_GPUS, of_field, strict_json, whole
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
 
 PLACES = ("/run/lock", "/var/tmp")  # the first usable one is the same for every user of a host
 PREFIX = setting_commands.REGISTER_PREFIX

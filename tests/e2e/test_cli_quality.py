@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import sys
 import threading
 import time
 import urllib.request
@@ -17,6 +19,11 @@ import psutil
 import pytest
 from support.serving import free_port
 from support.short_texts import write_texts
+
+from workbench.report.formats.terminal import block_lines
+from workbench.report.quality_blocks import quality_blocks
+from workbench.store import paths
+from workbench.store.quality_db import QualityDb
 
 Cli = Callable[..., Any]
 HOST = ("--simulate", "rtx-pro-6000")
@@ -212,8 +219,57 @@ def test_a_server_that_serves_others_is_refused_without_anyway(
         (("vllm-any", "x=1", "--kl-margin", "nan"), "--kl-margin needs a number above 0"),
         (("vllm-any", "x=1", "--texts", "/nowhere.jsonl"), "cannot be read"),
         (("no-such-preset", "x=1"), "no-such-preset"),
+        (("vllm-any", "x=1", "--eval", " "), "--eval is empty"),
+        (("vllm-any", "x=1", "--eval", "'"), "--eval: No closing quotation"),
+        (("vllm-any", "x=1", "--eval-score", "acc"), "add --eval COMMAND"),
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(cli: Cli, words: tuple[str, ...], said: str) -> None:
     ran = cli(*HOST, "quality", *words)
     assert ran.code == 2 and said in ran.err, ran
+
+
+SCORER = """
+import json, os, pathlib, sys
+url, model, items, right = sys.argv[1:5]
+assert model == os.environ["OPENAI_MODEL"] and url == os.environ["OPENAI_BASE_URL"]
+assert url.endswith("/v1") and items == os.environ["WORKBENCH_ITEMS"]
+share = int(right) if url.startswith(sys.argv[5]) else 30
+lines = [{"item": f"q{i}", "score": int(i < share)} for i in range(30)]
+pathlib.Path(items, "mine.jsonl").write_text("".join(json.dumps(one) + chr(10) for one in lines))
+"""
+
+
+def test_the_users_own_measure_is_run_on_both_sides_and_paired(cli: Cli, tmp_path: Path) -> None:
+    one_text = write_texts(tmp_path / "one.jsonl", 1)
+    (_, one), (_, two) = server(cli), server(cli)
+    script = tmp_path / "score it.py"
+    script.write_text(SCORER)
+    words = [sys.executable, str(script), "{base_url}", "{model}", "{items}", "18", two]
+    ran = cli(
+        *HOST, "quality", one, two, "--texts", one_text, "--eval", shlex.join(words), "--json"
+    )  # fmt: skip
+    assert ran.code == 0, ran
+    own = ran.document["own"]
+    assert (own["right_wrong"], own["lost"], own["gained"], own["pairs"]) == (True, 12, 0, 30)
+    assert own["p"] == pytest.approx(2 / 2**12) and own["verdict"] == "differs"
+    assert own["items"][20] == {"name": "q20", "a": 1.0, "b": 0.0}
+    assert ran.document["verdict"] == "differs"
+    assert "your measure differs: A has 100.0 % right, B 60.0 %" in ran.document["summary"]
+    assert f"your measure, of A and then of B: {shlex.join(words)}" in ran.err
+    shown = "\n".join(block_lines(quality_blocks(QualityDb(paths.results_db()).get(1))))
+    assert "12 only A has right, 0 only B has right" in shown
+
+
+@pytest.mark.long
+def test_a_measure_that_fails_leaves_the_comparison_and_says_why(
+    cli: Cli, few_texts: str, tmp_path: Path
+) -> None:
+    (_, one), (_, two) = server(cli), server(cli)
+    bad = tmp_path / "bad.py"
+    bad.write_text("import sys; open(sys.argv[1] + '/x.jsonl', 'w').write('{\\n')")
+    command = f"{sys.executable} {bad} {{items}}"
+    ran = cli(*HOST, "quality", one, two, "--texts", few_texts, "--eval", command, "--json")
+    assert ran.code == 3, ran
+    assert ran.document["notes"][0] == "no scores of your measure of A: x.jsonl, line 1: not JSON"
+    assert ran.document["own"] is None and ran.document["measures"]

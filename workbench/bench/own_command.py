@@ -34,6 +34,7 @@ from workbench.model.untrusted_text import clean
 
 ENDPOINTS = "{endpoints}"
 KEPT_LINES = 20
+_WHAT = "benchmark command"
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
 _SHOWN_CHARACTERS = 500
 _TERM_WAIT_S = 5.0  # from TERM to KILL
@@ -93,9 +94,10 @@ async def run(
     on_line: Callable[[str, float], None] | None = None,
     cancel: asyncio.Event | None = None,
     deadline_s: float | None = None,
+    what: str = _WHAT,
 ) -> CommandOutcome:
     """Run `argv` to its end in a session of its own. `on_line(line, seconds since the start)`
-    receives each line of its stdout and stderr.
+    receives each line of its stdout and stderr. `what` names the command in messages.
 
     The command and everything that it started are ended on `cancel` (then BenchCancelled is
     raised), after `deadline_s` seconds, when this task is cancelled, and when this process ends for
@@ -104,7 +106,7 @@ async def run(
     """
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = shlex.join(mask_argv(argv, secrets))
-    tie, output, t0_unix = await _started(argv, env, shown)
+    tie, output, t0_unix = await _started(argv, env, shown, what)
     began = time.monotonic()
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
@@ -117,7 +119,7 @@ async def run(
             if on_line is not None:
                 on_line(text, time.monotonic() - began)
 
-    ended = asyncio.ensure_future(_wait_for_end(tie, output, hear))
+    ended = asyncio.ensure_future(_wait_for_end(tie, output, hear, what))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         tasks = [t for t in (ended, cancelled) if t]
@@ -128,9 +130,7 @@ async def run(
                 next_step="run the benchmark again",
             )
         if not ended.done():
-            raise BenchError(
-                f"the benchmark command did not end within {deadline_s:g} s", command=shown
-            )
+            raise BenchError(f"the {what} did not end within {deadline_s:g} s", command=shown)
         code, seconds = ended.result()
         return CommandOutcome(code, t0_unix, t0_unix + seconds, tuple(kept))
     finally:
@@ -140,7 +140,7 @@ async def run(
 
 
 async def _started(
-    argv: Sequence[str], env: Mapping[str, str], shown: str
+    argv: Sequence[str], env: Mapping[str, str], shown: str, what: str
 ) -> tuple[LocalProcess, int, float]:
     """Start the watcher (own_command_watcher.py), which runs the user's command and ends it
     together with Workbench. Return (watcher process, read end of a pipe with the command's output,
@@ -179,7 +179,7 @@ async def _started(
         os.close(write_end)
     os.close(read_end)
     raise BenchError(
-        f"the benchmark command {argv[0]} did not start: {why}",
+        f"the {what} {argv[0]} did not start: {why}",
         command=shown,
         next_step="name a program that is installed on this machine",
     )
@@ -193,7 +193,7 @@ async def _message(tie: LocalProcess) -> dict[str, Any]:
 
 
 async def _wait_for_end(
-    tie: LocalProcess, output: int, hear: Callable[[bytes], None]
+    tie: LocalProcess, output: int, hear: Callable[[bytes], None], what: str
 ) -> tuple[int, float]:
     """Wait until the user's command ends. Return its exit code and its duration in seconds. `tie`
     is the watcher process of the command, `output` a pipe with the command's output, and `hear`
@@ -207,9 +207,8 @@ async def _wait_for_end(
         ended = await _message(tie)
         if "exit" not in ended:
             raise BenchError(
-                "the process that watches the benchmark command was killed, so the command was "
-                "ended too",
-                next_step="run the benchmark again",
+                f"the process that watches the {what} was killed, so the command was ended too",
+                next_step="run it again",
             )
         await asyncio.wait([reading], timeout=_LAST_LINES_S)
         return ended["exit"], ended["seconds"]

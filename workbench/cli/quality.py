@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Arm
     from workbench.model.quality import QualityResult
     from workbench.session.quality.measuring import QualityOptions
+    from workbench.session.quality.own_scores import OwnCommand
     from workbench.session.session import Session
 
 _UNMEASURED = 3  # exit code: there is no verdict
@@ -48,6 +49,12 @@ _MOST_CONCURRENCY = 256
         float,
         default=LN_PPL_MARGIN,
     ),
+    option(
+        "--eval COMMAND",
+        "your own measure, run against A and then B: it writes the score of each item as JSON lines "
+        "below {items}; {base_url} and {model} are replaced too",
+    ),
+    option("--eval-score FIELD", "field of the score in these lines (default: the first metric)"),
     option("--no-restart", "do not measure A again after a restart"),
     repeatable("--var name=value", "set a variable of the presets; repeatable", dest="variables"),
     IF_MEASURED,
@@ -80,7 +87,8 @@ async def quality(arguments: argparse.Namespace) -> int:
         async with cancelled_by_signals():
             result = await comparisons.compare(a, b, bases, options, note)
     code = emit_or_say(arguments.json, asdict(result), _lines(result))
-    return code or (_UNMEASURED if result.verdict == NOT_MEASURED else 0)
+    unmeasured = result.verdict == NOT_MEASURED or (options.own is not None and result.own is None)
+    return code or (_UNMEASURED if unmeasured else 0)
 
 
 def _options(arguments: argparse.Namespace) -> QualityOptions:
@@ -105,7 +113,24 @@ def _options(arguments: argparse.Namespace) -> QualityOptions:
         restart=not arguments.no_restart,
         anyway=arguments.if_measured == "beside",
         margins=Margins(arguments.kl_margin, arguments.ppl_margin),
+        own=_own_command(arguments),
     )
+
+
+def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
+    if arguments.eval is None:
+        if arguments.eval_score is not None:
+            raise InputError(
+                "--eval-score names a field of the files that --eval writes, which is not given",
+                next_step="add --eval COMMAND",
+            )
+        return None
+    from workbench.session.quality.own_scores import OwnCommand
+
+    argv = _words(arguments.eval, "--eval")
+    if not argv:
+        raise InputError("--eval is empty", next_step="give a command, such as --eval 'lm-eval …'")
+    return OwnCommand(argv, arguments.eval_score)
 
 
 def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:

@@ -167,6 +167,40 @@ class ForkCount:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredItem:
+    """The scores of A and B in one item of the user's own measure. None if a side lacks the item."""
+
+    name: str
+    a: float | None
+    b: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMeasure:
+    """The user's own measure: the scores that a command gave A and B, paired by item.
+
+    `difference` is B - A. With `right_wrong`, each score is 0 or 1, `lost` counts the items that only
+    A has right and `gained` those that only B has right. `verdict` is DIFFERS, or NOT_DECIDED if no
+    difference was shown. `field` is the field of the score in the command's files.
+    """
+
+    field: str
+    right_wrong: bool
+    items: tuple[ScoredItem, ...]
+    pairs: int
+    mean_a: float
+    mean_b: float
+    difference: Interval
+    p: float
+    verdict: str
+    lost: int = 0
+    gained: int = 0
+    only_a: int = 0
+    only_b: int = 0
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class QualityResult:
     """The comparison of the answers of B with those of A, as it is stored.
 
@@ -199,6 +233,7 @@ class QualityResult:
     id: int = 0  # in the store; 0: not stored
     unix_s: float = 0.0
     took_s: float | None = None
+    own: OwnMeasure | None = None
     imported: str = ""  # the program whose file it comes from; "" if it was measured here
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Sequence
 
 from workbench.engines.answer_settings import answer_changes
@@ -14,8 +16,10 @@ from workbench.model.quality import (
     ForkCount,
     ForkedAnswer,
     Interval,
+    OwnMeasure,
     QualityMeasure,
     QualityResult,
+    ScoredItem,
     TextDifference,
     WorstText,
 )
@@ -24,6 +28,7 @@ from workbench.report.content import Answers
 from workbench.report.format_values import NA
 from workbench.report.result_blocks import SIMULATED
 
+_MOST_ITEMS = 200  # shown
 _TITLES = {  # measure -> title, digits, factor
     KL: ("KLD per token, at least", 5, 1.0),
     LN_PPL: ("change of ln perplexity", 5, 1.0),
@@ -69,13 +74,61 @@ def problem_blocks(result: QualityResult) -> list[Block]:
 def detail_blocks(result: QualityResult) -> list[Block]:
     """Return the blocks below the verdict: measures, where A and B part, how it was measured, notes,
     and each text."""
-    blocks = [*_measures(result.measures), *_worst(result), *_forked(result)]
+    blocks = [*_own(result.own), *_measures(result.measures), *_worst(result), *_forked(result)]
     blocks += [Heading("How it was measured", 3), Facts(tuple(_facts(result)))]
     if result.notes:
         blocks.append(Items(result.notes))
     if result.texts:
         blocks.append(Fold("Each text", (_texts(result.texts),)))
+    changed = [] if result.own is None else _changed_items(result.own)
+    if changed:
+        blocks.append(Fold("Each item whose score changed", tuple(changed)))
     return blocks
+
+
+def _own(own: OwnMeasure | None) -> list[Block]:
+    """Return the blocks about the user's own measure."""
+    if own is None:
+        return []
+    difference, pairs = own.difference, count_of(own.pairs, "item")
+    digits, factor, unit = (1, 100.0, " points") if own.right_wrong else (4, 1.0, "")
+    text = f"{factor * difference.value:+.{digits}f}{unit}"
+    if difference.low is not None and difference.high is not None:
+        low, high = (f"{factor * one:+.{digits}f}" for one in (difference.low, difference.high))
+        text += f" ({low} to {high})"
+    rows = [("score", own.field)]
+    if own.right_wrong:
+        rows.append(("right", f"A {own.mean_a:.1%}, B {own.mean_b:.1%} of {pairs}"))
+        rows.append(("changed", f"{own.lost} only A has right, {own.gained} only B has right"))
+        test = "exact McNemar test; interval: Newcombe 1998, method 10"
+    else:
+        rows.append(("mean", f"A {own.mean_a:.4g}, B {own.mean_b:.4g} of {pairs}"))
+        test = "paired t test"
+    rows += [("B - A", text), ("p", f"{own.p:.2g} ({test})")]
+    if own.only_a or own.only_b:
+        rows.append(("not paired", f"{own.only_a} only of A, {own.only_b} only of B"))
+    if own.command:
+        rows.append(("command", shlex.join(own.command)))
+    return [Heading("Your own measure", 3), Facts(tuple(rows))]
+
+
+def _changed_items(own: OwnMeasure) -> list[Block]:
+    changed = [one for one in own.items if one.a != one.b]
+    shown = sorted(changed, key=_change_of_item)[:_MOST_ITEMS]
+    rows = tuple((one.name, _score(one.a), _score(one.b)) for one in shown)
+    blocks: list[Block] = [Table(("item", "A", "B"), rows, frozenset({1, 2}))] if rows else []
+    if len(changed) > len(shown):
+        blocks.append(TextBlock(f"{len(changed) - len(shown):,} more are in JSON"))
+    return blocks
+
+
+def _change_of_item(item: ScoredItem) -> float:
+    """Return B - A, so that the items with the largest loss come first, and those of one side last."""
+    return math.inf if item.a is None or item.b is None else item.b - item.a
+
+
+def _score(value: float | None) -> str:
+    return NA if value is None else f"{value:.4g}"
 
 
 def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:

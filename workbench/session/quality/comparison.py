@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import BenchError, ServerError, WorkbenchError
+from workbench.model.errors import BenchError, InputError, ServerError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv
@@ -25,6 +25,8 @@ from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
+    from workbench.quality.own_measure import Scores
+    from workbench.session.bench.benchmark_load import Load
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
     from workbench.session.quality.measuring import OnStep, QualityOptions, Tell
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _WORK = "a comparison of answers"
+OWN_FAILED = "no scores of your measure"
 
 
 class QualityComparisons:
@@ -105,7 +108,7 @@ class QualityComparisons:
         async with self._reserved(sides):
             work = _Comparison(spec, sides, options, tell, on_step)
             measured = await work.carry_out(self._core.host.name)
-        result = measured.result((words_of(a), words_of(b)))
+        result = work.with_own_measure(measured.result((words_of(a), words_of(b))))
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
         return await asyncio.to_thread(QualityDb(paths.results_db()).add, result)
 
@@ -135,6 +138,8 @@ class _Comparison:
         self._spec, self._sides, self._tell = spec, sides, tell
         self._arms = Arms(spec, sides, restarts=True)
         self._measuring = Measuring(options, tell, on_step=on_step)
+        self._own: dict[str, Scores] = {}  # step -> the scores of the user's own measure
+        self._own_problem = ""
 
     async def carry_out(self, host: str) -> Measuring:
         """Measure A and B, and restore the servers that ran before."""
@@ -188,6 +193,36 @@ class _Comparison:
             await self._arms.ready(name, run_id, lambda text: self._tell(f"{step}: {text}"))
         async with side.load(run_id) as load, scored(load) as server:
             await self._measuring.step(step, server, standing=side.standing is not None)
+            if step in (FIRST, CHANGED):
+                await self._score(step, load)
+
+    async def _score(self, step: str, load: Load) -> None:
+        """Run the user's own measure on the server of a step. If it fails, the comparison goes on,
+        and a note says why."""
+        command = self._measuring.options.own
+        if command is None or self._own_problem:
+            return
+        from workbench.session.quality.own_scores import scores_of
+
+        try:
+            self._own[step] = await scores_of(command, load, self._tell, f"{step}, your measure")
+        except (BenchError, InputError) as error:
+            self._own_problem = f"{OWN_FAILED} of {step}: {error.message}"
+            self._tell(self._own_problem)
+
+    def with_own_measure(self, result: QualityResult) -> QualityResult:
+        """Return the result with the user's own measure of both sides, or with the reason why there
+        is none."""
+        from workbench.quality.own_measure import own_measure, with_own_measure
+
+        command, problem = self._measuring.options.own, self._own_problem
+        if command is not None and len(self._own) == len((FIRST, CHANGED)):
+            try:
+                found = own_measure(self._own[FIRST], self._own[CHANGED], mask_argv(command.argv))
+                return with_own_measure(result, found)
+            except InputError as error:
+                problem = f"{OWN_FAILED}: {error.message}"
+        return replace(result, notes=(problem, *result.notes)) if problem else result
 
 
 def plan_lines(
@@ -206,6 +241,7 @@ def plan_lines(
         f"A: {words_of(a)}",
         f"B: {words_of(b)}",
         *cost_lines(prefill, options, options.restart and "A" in bases),
+        *([f"your measure, of A and then of B: {options.own.shown}"] if options.own else []),
     ]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from workbench.model.quality import QualityResult, Token
     from workbench.quality.pieces import Pieces
     from workbench.quality.texts import TextSet
+    from workbench.session.quality.own_scores import OwnCommand
     from workbench.session.quality.scored_server import ScoredServer
 
 CONCURRENCY = 8  # answers that are written together
@@ -33,13 +34,14 @@ OnStep = Callable[[str, int, int], None]  # what is being done, and how many of 
 class QualityOptions:
     """How two servers are compared. `concurrency` is the number of answers that are written
     together, `restart` says whether A is measured again after a restart, and `anyway` whether a
-    server that serves others is measured."""
+    server that serves others is measured. `own` is the command of the user's own measure."""
 
     texts: TextSet
     concurrency: int = CONCURRENCY
     restart: bool = True
     anyway: bool = False
     margins: Margins = field(default_factory=Margins)
+    own: OwnCommand | None = None
 
 
 class Measuring:

@@ -1,0 +1,72 @@
+"""The command of the user's own measure, as a real process without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workbench.model.bench import BenchSpec
+from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.quality.own_measure import Scores
+from workbench.session.quality.own_scores import OwnCommand, scores_of
+
+WRITE = (
+    "import os, sys; open(sys.argv[1] + '/x.jsonl', 'w').write("
+    '\'{"item": "%s %s", "score": 1}\' % (sys.argv[2], os.environ["OPENAI_API_KEY"]))'
+)
+
+
+def run(*argv: str, key: str | None = None) -> tuple[Scores, list[str]]:
+    said: list[str] = []
+    spec = BenchSpec("http://127.0.0.1:24100", "org/tiny", api_key_env="MY_KEY" if key else None)
+    load: Any = SimpleNamespace(spec=spec, env={"MY_KEY": key} if key else {})
+    scores = asyncio.run(scores_of(OwnCommand(argv), load, said.append, "A, your measure"))
+    return scores, said
+
+
+def test_the_words_and_the_environment_name_the_server_and_the_directory() -> None:
+    found, said = run(sys.executable, "-c", WRITE, "{items}", "{base_url} {model}", key="k")
+    assert found.by_item == {"http://127.0.0.1:24100/v1 org/tiny k": 1.0}
+    assert said[0].startswith("A, your measure: ") and "{items}" in said[0]
+    assert said[1].startswith("A, your measure: 1 item scored in ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind", "text"),
+    [
+        (("/nowhere/lm-eval",), BenchError, "the command of your measure /nowhere/lm-eval did not"),
+        (
+            (sys.executable, "-c", "raise SystemExit('no such task')"),
+            BenchError,
+            "the command of your measure ended with exit code 1: no such task",
+        ),
+        ((sys.executable, "-c", "pass"), InputError, "the command wrote no scores"),
+        (
+            (
+                sys.executable,
+                "-c",
+                "import sys; open(sys.argv[1] + '/x.jsonl', 'w').write('{')",
+                "{items}",
+            ),
+            InputError,
+            "x.jsonl, line 1: not JSON",
+        ),
+    ],
+)
+def test_a_command_that_fails_says_why(
+    argv: tuple[str, ...],
+    kind: type[WorkbenchError],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(kind) as raised:
+        run(*argv)
+    assert text in raised.value.message
+    assert not list(tmp_path.iterdir()), "its files are deleted"

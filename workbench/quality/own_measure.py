@@ -1,0 +1,299 @@
+"""The user's own measure: scores of items, from the files of an evaluation program, paired and tested.
+
+Files have one JSON object per line: Workbench's own form {"item": …, "score": …}, the samples of
+lm-evaluation-harness (`--log_samples`), or the results of verifiers (`vf-eval --save-results`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.model.counts import count_of
+from workbench.model.errors import InputError
+from workbench.model.quality import (
+    BROKEN,
+    DIFFERS,
+    NOT_DECIDED,
+    NOT_MEASURED,
+    SAME,
+    Interval,
+    OwnMeasure,
+    QualityResult,
+    ScoredItem,
+)
+from workbench.model.untrusted_numbers import EXACT
+from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.quality.statistics import LEVEL, mean_interval, p_not_zero
+
+_MOST_FILE_BYTES = 512 * 1024 * 1024
+_MOST_ITEMS = 200_000
+_SHARE_LOST = 0.05  # p below it: a difference
+_EXPECTED = (
+    'each line is a JSON object: {"item": "…", "score": 1}, a sample of lm-eval (--log_samples), or a '
+    "result of vf-eval (--save-results)"
+)
+_SAMPLES = re.compile(r"samples_(.+?)(?:_\d{4}-\d\d-\d\dT[\d.:-]+)?")
+# fields of a sample of lm-eval without its list "metrics", the first that is there
+_KNOWN_METRICS = ("exact_match", "acc_norm", "acc", "pass@1", "f1", "score")
+_Z = 1.959963984540054  # of the standard normal distribution, 97.5 %
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The score of each item, and the field that it comes from. An item that occurs several times,
+    as with several rollouts, has the mean of its scores."""
+
+    field: str
+    by_item: Mapping[str, float]
+
+
+def read_scores(directory: Path, field: str | None = None) -> Scores:
+    """Return the scores in all .jsonl files below a directory. `field` is the field of the score; by
+    default the first metric that the program names. Raises InputError that names file, line and
+    reason."""
+    found: dict[str, list[float]] = {}
+    fields: dict[str, str] = {}  # field -> the place where it was first used
+    for path in sorted(directory.rglob("*.jsonl")):
+        for place, line in _lines(path, directory):
+            entry = _object(line, place)
+            item, name, value = _scored(entry, path.stem, field, place)
+            fields.setdefault(name, place)
+            found.setdefault(item, []).append(value)
+            if len(found) > _MOST_ITEMS:
+                raise InputError(f"{place}: more than {_MOST_ITEMS:,} items", next_step=_EXPECTED)
+    if not found:
+        raise InputError(
+            "the command wrote no scores: there is no .jsonl file with a line in its directory",
+            next_step="let the command write its samples below {items}: for lm-eval "
+            "--output_path {items} --log_samples",
+        )
+    if len(fields) > 1:
+        (first, _), (second, at) = list(fields.items())[:2]
+        raise InputError(
+            f"{at}: the score is in the field {second!r}, and before in {first!r}",
+            next_step=f"choose one: --eval-score {first}",
+        )
+    means = {item: math.fsum(values) / len(values) for item, values in found.items()}
+    return Scores(next(iter(fields)), means)
+
+
+def _lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
+    """Return the lines of a file that are not empty, each with its place for messages."""
+    name = path.relative_to(directory)
+    try:
+        if path.stat().st_size > _MOST_FILE_BYTES:
+            raise InputError(f"{name} is larger than {_MOST_FILE_BYTES >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{name} could not be read: {error.strerror}") from None
+    lines = enumerate(data.split(b"\n"), start=1)
+    return [(f"{name}, line {number}", line) for number, line in lines if line.strip()]
+
+
+def _object(line: bytes, place: str) -> Mapping[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{place}: not JSON", next_step=_EXPECTED) from None
+    if not isinstance(entry, dict):
+        raise InputError(f"{place}: not a JSON object", next_step=_EXPECTED)
+    return entry
+
+
+def _scored(
+    entry: Mapping[str, Any], stem: str, field: str | None, place: str
+) -> tuple[str, str, float]:
+    """Return (item, field of the score, score) of a line."""
+    item, fallback = _item_of(entry, stem)
+    if not item:
+        raise InputError(
+            f'{place}: the item has no name: there is no "item", "doc_id" or "example_id"',
+            next_step=_EXPECTED,
+        )
+    name = field or fallback
+    if name is None:
+        names = ", ".join(sorted(clean(str(one), 40) for one in entry)[:12])
+        raise InputError(
+            f"{place}: there is no score among the fields {names}",
+            next_step="name its field, such as --eval-score exact_match",
+        )
+    if name not in entry:
+        raise InputError(f"{place}: there is no field {name!r}", next_step=_EXPECTED)
+    value = entry[name]
+    if isinstance(value, bool):
+        return item, name, float(value)
+    possible = isinstance(value, (int, float)) and abs(value) <= EXACT  # not NaN
+    if not possible:
+        raise InputError(
+            f"{place}: the score {name!r} is {clean(json.dumps(value), 60)}, not a number",
+            next_step="name another field with --eval-score",
+        )
+    return item, name, float(value)
+
+
+def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
+    """Return the name of the item of a line, and the field of its score; "" and None if there is
+    none."""
+    if own := _word(entry.get("item")):
+        return own, "score" if "score" in entry else None
+    if number := _word(entry.get("doc_id")):
+        task = _SAMPLES.fullmatch(stem)
+        filtered = _word(entry.get("filter"))
+        parts = [task[1] if task else stem, number, filtered if filtered != "none" else ""]
+        metrics = entry.get("metrics")
+        named = metrics if isinstance(metrics, list) else list(_KNOWN_METRICS)
+        known = [one for one in named if isinstance(one, str) and one in entry]
+        return ":".join(filter(None, parts)), known[0] if known else None
+    if number := _word(entry.get("example_id")):
+        parts = [_word(entry.get("task")), number]
+        return ":".join(filter(None, parts)), "reward" if "reward" in entry else None
+    return "", None
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return ""
+    return clean(str(value), NAME_CHARS).strip()
+
+
+# -- tests -----------------------------------------------------------------------------------------
+
+
+def own_measure(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure:
+    """Return the paired comparison of the scores of A and B. Right or wrong (0 or 1 throughout):
+    the exact McNemar test, and Newcombe's interval of the difference. Other scores: the paired t
+    test and its interval. Raises InputError if no item has two scores."""
+    if a.field != b.field:
+        raise InputError(
+            f"the scores of A are in the field {a.field!r}, and those of B in {b.field!r}",
+            next_step=f"choose one: --eval-score {a.field}",
+        )
+    names = dict.fromkeys([*a.by_item, *b.by_item])
+    items = tuple(ScoredItem(one, a.by_item.get(one), b.by_item.get(one)) for one in names)
+    pairs = [(one.a, one.b) for one in items if one.a is not None and one.b is not None]
+    if not pairs:
+        raise InputError(
+            "no item of A is among those of B, so no scores can be paired",
+            next_step="let the command measure the same items each time",
+        )
+    differences = [y - x for x, y in pairs]
+    right_wrong = all(value in (0.0, 1.0) for pair in pairs for value in pair)
+    lost, gained = pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
+    if right_wrong:
+        both = pairs.count((1.0, 1.0))
+        neither = len(pairs) - both - lost - gained
+        p = mcnemar_p(lost, gained)
+        difference = newcombe_interval(both, lost, gained, neither)
+    else:
+        p, difference = p_not_zero(differences), mean_interval(differences, LEVEL)
+    return OwnMeasure(
+        field=a.field,
+        right_wrong=right_wrong,
+        items=items,
+        pairs=len(pairs),
+        mean_a=math.fsum(x for x, _ in pairs) / len(pairs),
+        mean_b=math.fsum(y for _, y in pairs) / len(pairs),
+        difference=difference,
+        p=p,
+        verdict=DIFFERS if p < _SHARE_LOST else NOT_DECIDED,
+        lost=lost if right_wrong else 0,
+        gained=gained if right_wrong else 0,
+        only_a=sum(one.b is None for one in items),
+        only_b=sum(one.a is None for one in items),
+        command=tuple(command),
+    )
+
+
+def mcnemar_p(lost: int, gained: int) -> float:
+    """Return the p-value of the exact two-sided McNemar test (McNemar 1947, with the binomial
+    distribution of the items in which the two sides differ): twice the smaller tail, at most 1."""
+    trials = lost + gained
+    whole = math.lgamma(trials + 1) - trials * math.log(2)
+    tail = math.fsum(
+        math.exp(whole - math.lgamma(i + 1) - math.lgamma(trials - i + 1))
+        for i in range(min(lost, gained) + 1)
+    )
+    return min(1.0, 2 * tail)
+
+
+def newcombe_interval(both: int, lost: int, gained: int, neither: int) -> Interval:
+    """Return the difference between two paired shares, B - A, with its 95 % interval: method 10 of
+    Newcombe (Statistics in Medicine 17, 1998, 2635-2650), from Wilson's intervals of the two shares
+    and their correlation."""
+    n = both + lost + gained + neither
+    p_a, p_b = (both + lost) / n, (both + gained) / n
+    (low_a, high_a), (low_b, high_b) = _wilson(p_a, n), _wilson(p_b, n)
+    phi = _phi(both, lost, gained, neither)
+    down_b, up_b, down_a, up_a = p_b - low_b, high_b - p_b, p_a - low_a, high_a - p_a
+    below = math.sqrt(max(0.0, down_b**2 - 2 * phi * down_b * up_a + up_a**2))
+    above = math.sqrt(max(0.0, up_b**2 - 2 * phi * up_b * down_a + down_a**2))
+    return Interval(p_b - p_a, p_b - p_a - below, p_b - p_a + above)
+
+
+def _wilson(share: float, n: int) -> tuple[float, float]:
+    middle = share + _Z**2 / (2 * n)
+    half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n))
+    return (middle - half) / (1 + _Z**2 / n), (middle + half) / (1 + _Z**2 / n)
+
+
+def _phi(both: int, lost: int, gained: int, neither: int) -> float:
+    """Return the correlation of the two sides, with Newcombe's correction for continuity."""
+    product = (both + lost) * (gained + neither) * (both + gained) * (lost + neither)
+    if not product:
+        return 0.0
+    covariance = float(both * neither - lost * gained)
+    if covariance > 0:
+        covariance = max(0.0, covariance - (both + lost + gained + neither) / 2)
+    return covariance / math.sqrt(product)
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def with_own_measure(result: QualityResult, own: OwnMeasure) -> QualityResult:
+    """Return the comparison with the user's own measure. If that differs, so do the answers,
+    whatever the log probabilities say."""
+    verdict = result.verdict
+    if own.verdict == DIFFERS and verdict != BROKEN:
+        verdict = DIFFERS
+    elif verdict == NOT_MEASURED:
+        verdict = NOT_DECIDED
+    joint = ", but" if own.verdict == DIFFERS and result.verdict == SAME else ";"
+    return replace(
+        result,
+        own=own,
+        verdict=verdict,
+        summary=f"{result.summary}{joint} {own_text(own)}",
+        notes=(*result.notes, *_missing(own)),
+    )
+
+
+def own_text(own: OwnMeasure) -> str:
+    """Return the outcome of the user's own measure as one clause."""
+    if own.right_wrong:
+        values = f"A has {100 * own.mean_a:.1f} % right, B {100 * own.mean_b:.1f} %"
+    else:
+        values = f"A scores {own.mean_a:.4g} on average, B {own.mean_b:.4g}"
+    found = "differs" if own.verdict == DIFFERS else "shows no difference"
+    return f"your measure {found}: {values} of {count_of(own.pairs, 'item')} (p = {own.p:.2g})"
+
+
+def _missing(own: OwnMeasure) -> list[str]:
+    """Return a sentence about the items that only one side has, with the first names."""
+    notes = []
+    for side, other, count in (("A", "B", own.only_a), ("B", "A", own.only_b)):
+        if count:
+            lacking = [one.name for one in own.items if (one.b if side == "A" else one.a) is None]
+            shown = ", ".join(lacking[:3])
+            more = f" and {count - 3} more" if count > 3 else ""
+            notes.append(
+                f"your measure left out {count_of(count, 'item')} of {side} that {other} lacks: "
+                f"{shown}{more}"
+            )
+    return notes

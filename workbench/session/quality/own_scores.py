@@ -1,0 +1,68 @@
+"""The user's own measure of one server: a command that writes the scores of its items into files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.bench import own_command
+from workbench.model.api_key import api_key
+from workbench.model.counts import count_of
+from workbench.model.errors import BenchError
+from workbench.model.secrets import mask_argv
+from workbench.quality.own_measure import Scores, read_scores
+
+if TYPE_CHECKING:
+    from workbench.session.bench.benchmark_load import Load
+
+ITEMS = "{items}"
+_LAST_LINES = 3  # of a command that failed
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommand:
+    """The command of the user, which comes only from the command line. `field` is the field of the
+    score in the files that it writes; None for the first metric."""
+
+    argv: tuple[str, ...]
+    field: str | None = None
+
+    @property
+    def shown(self) -> str:
+        return shlex.join(mask_argv(self.argv))
+
+
+async def scores_of(
+    command: OwnCommand, load: Load, tell: Callable[[str], None], title: str
+) -> Scores:
+    """Run the command against a server, and return the scores that it wrote. Raises BenchError if
+    it fails, and InputError for files without usable scores."""
+    spec, began = load.spec, time.monotonic()
+    base_url = f"{spec.url}/v1"
+    name = spec.api_key_env
+    key = api_key(name, {**os.environ, **load.env}) if name else None
+    tell(f"{title}: {command.shown}")
+    with tempfile.TemporaryDirectory(prefix="workbench-items-") as directory:
+        words = [word.replace(ITEMS, directory) for word in command.argv]
+        env = own_command.environment(base_url, spec.model, key)
+        with own_command.filled(words, base_url, spec.model) as argv:
+            done = await own_command.run(
+                argv, {**env, "WORKBENCH_ITEMS": directory}, what="command of your measure"
+            )
+        if done.exit_code:
+            said = " | ".join(done.output[-_LAST_LINES:])
+            raise BenchError(
+                f"the command of your measure ended with exit code {done.exit_code}: {said}",
+                command=command.shown,
+            )
+        scores = await asyncio.to_thread(read_scores, Path(directory), command.field)
+    took_s = time.monotonic() - began
+    tell(f"{title}: {count_of(len(scores.by_item), 'item')} scored in {took_s:.0f} s")
+    return scores

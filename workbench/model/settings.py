@@ -478,6 +478,18 @@ def stored_text(key: str, value: Any) -> str:
         return str(value)
 
 
+def label_with_gpu(key: str) -> str:
+    """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for
+    "gpu0.gpu_clocks"."""
+    place, setting = split_key(key)
+    return f"{place} {label_of(setting)}".strip()
+
+
+def stored_value(key: str, value: Any) -> str:
+    """Return a stored value of a setting as text; `key` may have a GPU, as "gpu0.gpu_clocks"."""
+    return stored_text(split_key(key)[1], value)
+
+
 def place_of(gpu_uuid: str, gpu_index: int) -> str:
     """Return where a setting applies: "host", or for example "GPU0"."""
     return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"

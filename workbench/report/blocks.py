@@ -8,6 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+MARKS = ("", "good", "bad", "warning", "dim")  # formats with colours show them
+
+
+class Wording(str):
+    """A text of a table that has a shorter form for narrow screens. It may be empty there, if
+    another column says the same in its shorter form."""
+
+    short: str
+
+    def __new__(cls, text: str, short: str) -> Wording:
+        wording = super().__new__(cls, text)
+        wording.short = short
+        return wording
+
 
 @dataclass(frozen=True, slots=True)
 class Heading:
@@ -18,10 +32,11 @@ class Heading:
 @dataclass(frozen=True, slots=True)
 class TextBlock:
     """A paragraph. `lead` is True for the sentence that states the report's outcome, which is shown
-    larger."""
+    larger. `mark` is one of MARKS."""
 
     text: str
     lead: bool = False
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +58,16 @@ class KeyMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with a head row. `numeric` has the indices of the columns to align right."""
+    """A table with a head row. `numeric` has the indices of the columns to align right. `marks` has
+    one of MARKS for each row. `importance` has a number for each column: a narrow screen leaves out
+    the columns with the highest numbers first, and none with 0.
+    """
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
+    marks: tuple[str, ...] = ()
+    importance: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

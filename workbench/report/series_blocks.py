@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from workbench.advisor.verdicts import sentence
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.metrics import metric_title, short_title
+from workbench.model.settings import label_with_gpu, stored_value
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import plots
-from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, TextBlock
+from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, TextBlock, Wording
 from workbench.report.format_values import NA, change, metric_number, number, setting_text
 from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
 
@@ -28,29 +30,52 @@ _POINT_METRICS = {  # field of SweepPoint -> metric
 }
 
 
+_VERDICTS = {  # verdict -> its short form, its mark
+    "better": ("better", "good"),
+    "worse": ("worse", "bad"),
+    "no difference shown": ("none shown", ""),
+    "hint only": ("hint only", ""),
+}
+_QUALITY_MARKS = {"same": "good", "differs": "bad", "broken": "bad"}
+
+
 def comparison_blocks(comparison: Comparison) -> list[Block]:
     """Return the blocks that describe a comparison: first the differences in the conditions, then
     the changes of the metrics with their verdicts.
     """
-    blocks: list[Block] = [*quality_line(comparison), Heading("What differs between A and B")]
-    if comparison.differences:
-        rows = tuple(
-            (str(d["kind"]), str(d["name"]), setting_text(d["a"]), setting_text(d["b"]))
-            for d in comparison.differences
-        )
-        blocks.append(Table(("kind", "name", "A", "B"), rows))
-    else:
-        blocks.append(TextBlock("Nothing: the configurations are the same."))
-    if comparison.warnings:
-        blocks.append(Alert("warning", "Not like for like", comparison.warnings))
-    blocks += _texts(comparison)
-    blocks.append(Heading("Effect"))
     forest = plots.changes(comparison.metrics)
-    blocks += [forest] if forest else []
-    blocks.append(_change_table(comparison.metrics))
-    if comparison.notes:
-        blocks.append(Items(comparison.notes))
-    return blocks
+    return [
+        *quality_line(comparison),
+        *difference_blocks(comparison),
+        *likeness(comparison),
+        *answer_texts(comparison),
+        Heading("Effect"),
+        *([forest] if forest else []),
+        change_table(comparison.metrics),
+        *([Items(comparison.notes)] if comparison.notes else []),
+    ]
+
+
+def difference_blocks(comparison: Comparison) -> list[Block]:
+    """Return the blocks with the differences between the conditions of A and B. The preset and the
+    port come last, because they matter least."""
+    title = Heading("What differs between A and B")
+    if not comparison.differences:
+        return [title, TextBlock("Nothing: the configurations are the same.")]
+    ranked = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
+    rows = tuple((str(d["kind"]), *_difference(d)) for d in ranked)
+    return [title, Table(("kind", "name", "A", "B"), rows, importance=(1, 0, 0, 0))]
+
+
+def _difference(difference: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the name of what differs and its values in A and B. A GPU setting has its label and
+    its unit."""
+    name, values = str(difference["name"]), (difference["a"], difference["b"])
+    if difference["kind"] == "gpu setting":
+        a, b = (NA if value is None else stored_value(name, value) for value in values)
+        return label_with_gpu(name), a, b
+    a, b = map(setting_text, values)
+    return name, a, b
 
 
 def quality_line(comparison: Comparison) -> list[Block]:
@@ -59,10 +84,20 @@ def quality_line(comparison: Comparison) -> list[Block]:
     if not comparison.quality:
         return []
     why = ", ".join(comparison.answer_changes)
-    return [TextBlock(f"{comparison.quality} (A and B differ in {why})")]
+    mark = _QUALITY_MARKS.get(comparison.quality_verdict, "warning")
+    return [TextBlock(f"{comparison.quality} (A and B differ in {why})", mark=mark)]
 
 
-def _texts(comparison: Comparison) -> list[Block]:
+def likeness(comparison: Comparison) -> list[Block]:
+    """Return the block that says whether A and B are like for like, with the number of runs."""
+    if comparison.warnings:
+        return [Alert("warning", "Not like for like", comparison.warnings)]
+    pairs = ", in pairs" if any(m.pairs for m in comparison.metrics) else ""
+    runs = f"{count_of(comparison.runs_a, 'run')} of A, {comparison.runs_b} of B{pairs}"
+    return [TextBlock(f"Like for like: {runs}.")]
+
+
+def answer_texts(comparison: Comparison) -> list[Block]:
     """Return the blocks with what A and B answered; [] if nobody looked."""
     rows = tuple((side, text.excerpt or NA) for side, text in comparison.texts if text is not None)
     if not rows:
@@ -70,19 +105,24 @@ def _texts(comparison: Comparison) -> list[Block]:
     return [Heading("What A and B answered"), Facts(rows)]
 
 
-def _change_table(metrics: Sequence[MetricChange]) -> Table:
-    rows = tuple(
-        (
-            metric_title(m.metric),
-            m.unit,
-            metric_number(m.metric, m.a),
-            metric_number(m.metric, m.b),
-            change(m.change_pct, m.interval_pct),
-            m.verdict,
+def change_table(metrics: Sequence[MetricChange]) -> Table:
+    """Return the table of the changes of the metrics from A to B, with their verdicts."""
+    rows, marks = [], []
+    for m in metrics:
+        short_verdict, mark = _VERDICTS.get(m.verdict, (m.verdict, ""))
+        rows.append(
+            (
+                Wording(metric_title(m.metric), short_title(m.metric, m.unit)),
+                Wording(m.unit, ""),
+                metric_number(m.metric, m.a),
+                metric_number(m.metric, m.b),
+                change(m.change_pct, m.interval_pct),
+                Wording(m.verdict, short_verdict),
+            )
         )
-        for m in metrics
-    )
-    return Table(("metric", "unit", "A", "B", "B against A", "verdict"), rows, frozenset({2, 3, 4}))
+        marks.append(mark)
+    head = ("metric", Wording("unit", ""), "A", "B", Wording("B against A", "change"), "verdict")
+    return Table(head, tuple(rows), frozenset({2, 3, 4}), tuple(marks))
 
 
 def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) -> list[Block]:

@@ -4,6 +4,7 @@ commands and the reports show."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from workbench.report.blocks import (
     Alert,
@@ -17,13 +18,15 @@ from workbench.report.blocks import (
     PlotBlock,
     Table,
     TextBlock,
+    Wording,
 )
 from workbench.report.format_values import NA
-from workbench.tui.cells import Row, beside, cut, pad, paragraph, width_of
+from workbench.tui.cells import Row, beside, cut, pad, paragraph, width_of, wrap
 
 LABEL = 12
 _GAP = 2
 _LEAST_TEXT = 20  # cells beside a label
+MARK_ROLES = {"": "text", "good": "goodb", "bad": "bad", "warning": "warn", "dim": "dim"}
 _LABELS = {"rejected": " REJECTED ", "simulated": " SIMULATED "}
 
 
@@ -69,7 +72,8 @@ def _rows(block: Block, width: int) -> list[Row]:
         case Heading():
             return [(), ((cut(block.text, width), "title"),)]
         case TextBlock():
-            return paragraph(block.text, width, "strong" if block.lead else "dim")
+            plain = "strong" if block.lead else "dim"
+            return paragraph(block.text, width, MARK_ROLES[block.mark] if block.mark else plain)
         case Alert():
             return _alert(block, width)
         case KeyMetrics():
@@ -118,22 +122,110 @@ def _alert(alert: Alert, width: int) -> list[Row]:
 
 
 def _table(table: Table, width: int) -> list[Row]:
-    """Return a table whose columns are as wide as their cells. The first column is cut if the rest
-    leaves it too little room. A row with text in its first cell only has the whole width."""
-    longest = _widths(table)
-    gap = _GAP if LABEL + sum(each + _GAP for each in longest[1:]) <= width else 1
-    widths = [each + gap for each in longest]
-    widths[0] = min(widths[0], max(LABEL, width - sum(widths[1:])))
-    rows: list[Row] = []
-    for n, row in enumerate([table.head, *table.rows]):
-        role = "text" if n else "head"
-        first = row[0]
-        if n and not any(row[1:]):
-            rows += paragraph(first, width, "dim", "  ")
-            continue
-        cells = [
-            pad(cell, widths[i], i in table.numeric) for i, cell in enumerate(row[1:], start=1)
-        ]
-        others = cut("".join(cells), width - widths[0])
-        rows.append(((pad(first, widths[0]), "dim" if n else "head"), (others, role)))
+    """Return a table whose columns are as wide as their cells. In too little room it has the short
+    wordings, then no columns of little importance, and then cut texts. A long text in the last
+    column is wrapped. A row with text in its first cell only has the whole width."""
+    layout = _layout_of(table, width)
+    marks = table.marks or ("",) * len(table.rows)
+    rows = _table_row(layout, layout.head, width, "head", "head")
+    for mark, cells in zip(marks, layout.rows, strict=True):
+        role = MARK_ROLES[mark]
+        if any(cells[1:]):
+            rows += _table_row(layout, cells, width, role if mark else "dim", role)
+        else:
+            rows += paragraph(cells[0], width, "dim", "  ")
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The cells of a table that a width has room for. `widths` has the width of each column but the
+    last, with the blanks between the columns."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: tuple[bool, ...]
+    widths: tuple[int, ...]
+
+
+def _layout_of(table: Table, width: int) -> _Layout:
+    lines = [table.head, *table.rows]
+    columns = list(range(len(table.head)))
+    if _least_width(table, lines, columns, whole=True) > width:
+        lines = [tuple(map(_short, line)) for line in lines]
+        columns = [column for column in columns if any(line[column] for line in lines)]
+    can_go = [column for column in columns if table.importance and table.importance[column]]
+    can_go.sort(key=lambda column: table.importance[column])
+    while can_go and _least_width(table, lines, columns) > width:
+        columns.remove(can_go.pop())
+    gap = _GAP if _least_width(table, lines, columns, gap=_GAP) <= width else 1
+    widths = [_longest(lines, column) + gap for column in columns]
+    for place, column in enumerate(columns[1:], start=1):
+        if columns[place - 1] in table.numeric and column not in table.numeric:
+            widths[place] += gap  # a text beside a number that ends its column
+    last = widths.pop() if columns[-1] in table.numeric else min(widths.pop(), _LEAST_TEXT)
+    _shorten(widths, width - last, [column not in table.numeric for column in columns])
+    shown = [tuple(line[column] for column in columns) for line in lines]
+    numeric = tuple(column in table.numeric for column in columns)
+    return _Layout(shown[0], tuple(shown[1:]), numeric, tuple(widths))
+
+
+def _short(cell: str) -> str:
+    return cell.short if isinstance(cell, Wording) else cell
+
+
+def _longest(lines: Sequence[Sequence[str]], column: int) -> int:
+    """Return the width of a column. A row with text in its first cell only does not widen it."""
+    full = (line[column] for line in lines if any(line[1:]))
+    return max(map(width_of, full))
+
+
+def _least_width(
+    table: Table,
+    lines: Sequence[Sequence[str]],
+    columns: Sequence[int],
+    *,
+    whole: bool = False,
+    gap: int = 1,
+) -> int:
+    """Return the cells that the columns need. If `whole` is false, the first column may be cut and
+    a text in the last one may be wrapped."""
+    widths = [_longest(lines, column) + gap for column in columns]
+    if not whole:
+        widths[0] = min(widths[0], LABEL)
+        if columns[-1] not in table.numeric:
+            widths[-1] = min(widths[-1], _LEAST_TEXT)
+    return sum(widths)
+
+
+def _shorten(widths: list[int], room: int, are_texts: Sequence[bool]) -> None:
+    """Take cells from the widest columns of text until all columns fit into `room` cells, or until
+    none is wider than a label."""
+    while sum(widths) > room:
+        texts = [place for place, _ in enumerate(widths) if are_texts[place]]
+        widest = max(texts, key=lambda place: widths[place], default=0)
+        if widths[widest] <= LABEL:
+            return
+        widths[widest] -= 1
+
+
+def _table_row(
+    layout: _Layout, cells: Sequence[str], width: int, label_role: str, role: str
+) -> list[Row]:
+    """Return a row of the table, and further rows if the text of its last cell is wrapped."""
+    padded = []
+    for place, size in enumerate(layout.widths):
+        after_number = place > 0 and layout.numeric[place - 1] and not layout.numeric[place]
+        text = f" {cells[place]}" if after_number else cells[place]
+        padded.append(pad(cut(text, size - 1), size, layout.numeric[place]))
+    label, middle = padded[0] if padded else "", "".join(padded[1:])
+    room = max(_LEAST_TEXT, width - width_of(label) - width_of(middle))
+    if layout.numeric[-1]:
+        longest = max(width_of(line[-1]) for line in (layout.head, *layout.rows))
+        wrapped = [pad(cells[-1], min(room, longest + _GAP), True)]
+    else:
+        begin = " " if layout.numeric[-2:-1] == (True,) else ""
+        wrapped = [f"{begin}{line}" for line in wrap(cells[-1], room - 1)]
+    first: Row = ((label, label_role), (cut(middle + wrapped[0], width - width_of(label)), role))
+    indent = " " * (width_of(label) + width_of(middle))
+    return [first, *(((cut(indent + line, width), role),) for line in wrapped[1:])]

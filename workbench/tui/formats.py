@@ -142,18 +142,17 @@ def short_gpu_name(name: str) -> str:
 def setting_value(setting: str, value: object) -> str:
     """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as
     "gpu_clocks", or "gpu0.gpu_clocks" as in results."""
-    from workbench.model.settings import split_key, stored_text  # takes a tenth of the first frame
+    from workbench.model.settings import stored_value  # takes a tenth of the first frame
 
-    return NA if value is None else stored_text(split_key(setting)[1], value)
+    return NA if value is None else stored_value(setting, value)
 
 
 def setting_name(setting: str) -> str:
     """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for
     "gpu0.gpu_clocks"."""
-    from workbench.model.settings import label_of, split_key
+    from workbench.model.settings import label_with_gpu
 
-    place, key = split_key(setting)
-    return f"{place} {label_of(key)}".strip()
+    return label_with_gpu(setting)
 
 
 def setting_text(setting: str, value: object) -> str:

@@ -83,13 +83,13 @@ class Compare(Pane, Scrolled):
         if state is None:
             return []
         if self.of_experiment and state.experiment is not None:
-            return self._experiment(state.experiment, width, height)
+            return self._experiment(state.experiment, width)
         comparison = state.comparison
         if comparison is None:
             return self._empty(width)
-        return comparison_rows(comparison, width, height)
+        return comparison_rows(comparison, width)
 
-    def _experiment(self, e: Experiment, width: int, height: int) -> list[Row]:
+    def _experiment(self, e: Experiment, width: int) -> list[Row]:
         """Return one row per completed pair of the experiment with the confidence interval after
         that pair, then the comparison over all pairs so far."""
         if e.comparison is None:
@@ -100,7 +100,7 @@ class Compare(Pane, Scrolled):
         from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
 
         top = narrowing_rows(e, width, self.trails.of(e.id))
-        return [*top, *comparison_rows(e.comparison, width, height - len(top))]
+        return [*top, *comparison_rows(e.comparison, width)]
 
     def _empty(self, width: int) -> list[Row]:
         state = self.state

@@ -17,7 +17,6 @@ from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
 from workbench.tui.formats import day_and_time, elapsed, figure, left_text, whole
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
-from workbench.tui.widgets.comparison import VERDICTS
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 if TYPE_CHECKING:
@@ -46,6 +45,12 @@ RUN_ROLES = {
     "planned": "dim",
     "dropped": "dim",
     "discarded": "dim",
+}
+VERDICTS = {
+    "better": ("BETTER", "goodb"),
+    "worse": ("worse", "bad"),
+    "no difference shown": ("= none shown", "dim"),
+    "hint only": ("? hint only", "dim"),
 }
 CHANGE = 16  # cells of a change with its interval
 
